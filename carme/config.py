@@ -1,0 +1,222 @@
+"""`carme.toml` as one frozen tree: every setting, its default and the reason for it."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from carme.errors import ConfigError
+
+DEFAULT_PATH = Path("/etc/carme/carme.toml")
+Port = Annotated[int, Field(ge=1, le=65535)]
+UnixName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+NodeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+
+
+class Section(BaseModel):
+    """A table of carme.toml: unknown keys are errors, values do not change after reading."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Cluster(Section):
+    """Who we are, as people and Slurm see it."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "carme"
+    """Slurm's ClusterName; also the `cluster` label in Prometheus."""
+    title: str = "Carme"
+    """What the pages call this site."""
+
+
+class Slurm(Section):
+    """How Slurm is read."""
+
+    backend: Literal["auto", "cli", "rest", "pyslurm"] = "auto"
+    """`auto` takes pyslurm when it is installed and matches the running release, else the commands."""
+    conf: Path | None = None
+    """The slurm.conf to use (SLURM_CONF); unset means Slurm's own default."""
+    bin: Path | None = None
+    """The folder of sbatch, squeue and the others; unset means PATH."""
+    rest_socket: Path | None = None
+    """slurmrestd's unix socket, for the backend `rest`."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=120)] = 10
+    """How long one call may take; Slurm's own MessageTimeout is 10 s."""
+    retry_seconds: Annotated[float, Field(ge=0, le=600)] = 20
+    """How long a read is tried again while the controller is away, before it is an error."""
+
+
+class View(Section):
+    """`carme-view`, the one process that polls Slurm for everybody."""
+
+    socket: Path = Path("/run/carme/view.sock")
+    """Where it listens. Everybody may connect; what is answered depends on who asks."""
+    poll_seconds: Annotated[float, Field(ge=5, le=600)] = 30
+    """Between polls while nothing happens: four reads a poll keep this at 8 a minute."""
+    readers: tuple[UnixName, ...] = ("carme",)
+    """Unix users who may see every job (the hub, the service); others see their own."""
+
+
+class Hub(Section):
+    """JupyterHub: who may log in, and where it listens."""
+
+    user: UnixName = "carme"
+    """The Unix user that the hub runs as; never root. Member of group shadow for PAM."""
+    users_group: UnixName = "carme-users"
+    """Members may log in and start sessions."""
+    admins_group: UnixName = "carme-admins"
+    """Members are JupyterHub admins."""
+    url: str = "http://127.0.0.1:8000"
+    """What people open in the browser; the proxy binds to it."""
+    api_port: Port = 8081
+    """Where the hub itself listens, for the proxy and the sessions."""
+    api_address: str = "127.0.0.1"
+    """The address of the hub as compute nodes reach it."""
+    proxy_port: Port = 8001
+    """The proxy's control port, on loopback."""
+    database: str = "sqlite:////var/lib/carme/hub.sqlite"
+    """Any SQLAlchemy URL; PostgreSQL for larger sites."""
+    make_homes: bool = True
+    """Make a missing home folder at the first login; off where automounts or LDAP tools do it."""
+
+
+class Images(Section):
+    """Where published container images lie."""
+
+    folder: Path = Path("/var/lib/carme/images")
+    """Must be readable on every node under the same path; holds index.json and the SIF files."""
+    apptainer: Path | None = None
+    """The apptainer (or singularity) program by absolute path; unset means PATH."""
+
+
+class GpuModel(Section):
+    """The GPUs of a node of the one-machine cluster."""
+
+    type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "virtual-a100"
+    """Slurm's GRES type; `virtual-` in front says that nothing computes here."""
+    count: Annotated[int, Field(ge=0, le=16)] = 4
+
+
+class LocalNode(Section):
+    """A node of the one-machine cluster: one slurmd of its own."""
+
+    name: NodeName
+    cpus: Annotated[int, Field(ge=1, le=1024)] = 8
+    """May be more than the machine has: Slurm then schedules what is declared."""
+    memory_mb: Annotated[int, Field(ge=256)] = 8000
+    gpus: GpuModel | None = None
+
+
+class LocalPartition(Section):
+    """A partition of the one-machine cluster."""
+
+    name: NodeName
+    nodes: Annotated[tuple[NodeName, ...], Field(min_length=1)]
+    max_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 8
+    default: bool = False
+
+
+class LocalPorts(Section):
+    """Loopback ports of the one-machine cluster, away from the parts' usual ones on purpose."""
+
+    slurmctld: Port = 16817
+    slurmdbd: Port = 16819
+    slurmd_first: Port = 16830
+    """One port a node from here on."""
+    mariadb: Port = 16806
+    prometheus: Port = 16890
+    exporter_first: Port = 16850
+    """One port a node from here on."""
+
+
+class Local(Section):
+    """The whole cluster on one machine (`carme up`); not used elsewhere."""
+
+    dir: Path = Path("/var/lib/carme-local")
+    """Everything it writes lies below this folder."""
+    view_user: UnixName = "carme-view"
+    """Runs carme-view and slurmrestd; a Slurm operator, so that it sees all jobs."""
+    users: tuple[UnixName, ...] = ("alice", "bob")
+    """Made with random passwords; gone after `down --purge`."""
+    admins: tuple[UnixName, ...] = ("ada",)
+    """Made likewise, and JupyterHub admins."""
+    ports: LocalPorts = LocalPorts()
+    nodes: Annotated[tuple[LocalNode, ...], Field(min_length=1)] = (
+        LocalNode(name="gpu01", gpus=GpuModel(type="virtual-a100", count=4)),
+        LocalNode(name="gpu02", gpus=GpuModel(type="virtual-t4", count=4)),
+        LocalNode(name="cpu01"),
+    )
+    partitions: Annotated[tuple[LocalPartition, ...], Field(min_length=1)] = (
+        LocalPartition(name="gpu", nodes=("gpu01", "gpu02"), max_hours=8, default=True),
+        LocalPartition(name="cpu", nodes=("cpu01",), max_hours=24),
+    )
+
+
+class Config(Section):
+    """The whole file."""
+
+    cluster: Cluster = Cluster()
+    slurm: Slurm = Slurm()
+    view: View = View()
+    hub: Hub = Hub()
+    images: Images = Images()
+    local: Local = Local()
+
+
+def config_path() -> Path:
+    """The file that CARME_CONFIG names, else /etc/carme/carme.toml."""
+    return Path(os.environ.get("CARME_CONFIG") or DEFAULT_PATH)
+
+
+def load(path: Path | None = None) -> Config:
+    """The configuration in `path`; without a path, the machine's, or all defaults if it has none."""
+    if path is None:
+        path = config_path()
+        if not path.exists() and "CARME_CONFIG" not in os.environ:
+            return Config()
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file", "check the path or CARME_CONFIG") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    return parse(data, str(path))
+
+
+def parse(data: dict[str, Any], source: str) -> Config:
+    """The configuration in `data`; errors name `source`, the key, what is wrong and what is allowed."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        lines = [f"{source}: {_explain(problem)}" for problem in error.errors()]
+        raise ConfigError("\n".join(lines), "carme config show lists every key") from None
+
+
+def _explain(problem: Any) -> str:
+    *parents, key = problem["loc"]
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"{where}: no such key; allowed here: {', '.join(_keys_at(parents))}"
+    said = problem["msg"].removeprefix("Value error, ")
+    return f"{where}: {said[0].lower()}{said[1:]}, not {problem['input']!r}"
+
+
+def _keys_at(path: list[Any]) -> list[str]:
+    """The keys allowed in the table at `path`, list positions skipped."""
+    model: Any = Config
+    for part in path:
+        if isinstance(part, str) and part in model.model_fields:
+            model = _model_in(model.model_fields[part].annotation)
+    return sorted(model.model_fields)
+
+
+def _model_in(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        if found := _model_in(inner):
+            return found
+    return None

@@ -1,0 +1,49 @@
+"""The errors that people see.
+
+Each carries a message for the user (what is wrong, and where), a hint (what to do about it) and a
+bounded `reason` that can be a metrics label. Anything else that is raised is a bug.
+"""
+
+
+class CarmeError(Exception):
+    """Base of all expected failures; raise one of the five below."""
+
+    reason = "error"
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigError(CarmeError):
+    """A configuration file or the way Carme was set up is wrong."""
+
+    reason = "config"
+
+
+class InputError(CarmeError):
+    """What a user or a program asked for is not valid."""
+
+    reason = "input"
+
+
+class DeniedError(CarmeError):
+    """The caller may not do this."""
+
+    reason = "denied"
+
+
+class UnavailableError(CarmeError):
+    """Another part does not answer now; the same call may succeed later."""
+
+    reason = "unavailable"
+
+
+class MissingError(CarmeError):
+    """A program, a package or a named thing is not there."""
+
+    reason = "missing"

@@ -1,0 +1,76 @@
+"""Text to numbers and back: memory, time, energy. SI base units inside, units in every name."""
+
+import re
+
+from carme.errors import InputError
+
+_BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
+_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?(?:\.\d+)?")
+
+
+def parse_memory_bytes(text: str, default_unit: str = "") -> int:
+    """Bytes in `16G`, `512M`, `1.5T`, `2 GiB`; prefixes are powers of 1024, as in Slurm."""
+    found = _MEMORY.fullmatch(text.strip())
+    if not found:
+        raise InputError(f"{text!r} is not an amount of memory", "write it like 512M, 16G or 1.5T")
+    return int(float(found[1]) * _BINARY[(found[2] or default_unit).upper()])
+
+
+def format_bytes(count: float) -> str:
+    """`1.5 GiB`: three digits at most, binary prefixes."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} PiB"
+
+
+def parse_slurm_seconds(text: str) -> int | None:
+    """Seconds in one of Slurm's six time forms; None for UNLIMITED and the like.
+
+    Slurm reads `30` and `30:00` as minutes, `1:30:00` as hours and `1-12` as days and hours.
+    """
+    word = text.strip()
+    if word.upper() in {"UNLIMITED", "INFINITE", "PARTITION_LIMIT", "NOT_SET", "NONE", "N/A", ""}:
+        return None
+    found = _SLURM_TIME.fullmatch(word)
+    if not found:
+        raise InputError(f"{text!r} is not a time", "write it like 90 (minutes), 1:30:00 or 1-12:00")
+    days, first, second, third = (int(part) if part else None for part in found.groups())
+    if days is not None:
+        return days * 86400 + (first or 0) * 3600 + (second or 0) * 60 + (third or 0)
+    if third is not None:
+        return (first or 0) * 3600 + (second or 0) * 60 + third
+    return (first or 0) * 60 + (second or 0)
+
+
+def format_slurm_time(seconds: int) -> str:
+    """`D-HH:MM:SS`, the one form of Slurm's times that cannot be misread."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
+
+
+def format_duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`: two units at most, for people."""
+    whole = round(seconds)
+    if abs(seconds) < 10 and seconds != whole:
+        return f"{seconds:.1f} s"
+    parts = []
+    for size, name in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def format_joules(joules: float) -> str:
+    """`820 J`, `12.3 kJ`, `1.4 kWh`: joules while they are few, kWh as on a bill."""
+    if abs(joules) < 1000:
+        return f"{joules:.3g} J"
+    if abs(joules) < 360_000:
+        return f"{joules / 1000:.3g} kJ"
+    return f"{joules / 3.6e6:.3g} kWh"
