@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 
 from carme.errors import MissingError, UnavailableError
 from carme.images import Built, Image, file_digest
@@ -23,7 +25,8 @@ from carme_containers.recipe import Recipe
 from carme_containers.surroundings import prepare
 
 Progress = Callable[[str], None]
-# Reads three times as fast as gzip through FUSE, so sessions start sooner; level 3 packs quickly.
+SAY_SECONDS = 5
+# Unpacks faster than gzip, so sessions start sooner; level 3 packs quickly.
 SQUASHFS = "-comp zstd -Xcompression-level 3"
 
 
@@ -168,17 +171,18 @@ class Builder:
         except FileNotFoundError:
             raise MissingError(f"{command[0]} is not there") from None
         started = said_at = time.monotonic()
-        said = ""
+        step = "starting"
         try:
             with log.open("w", encoding="utf-8") as file:
-                for line in process.stdout or ():
+                for line in _lines(process):
                     now = time.monotonic()
-                    file.write(f"{now - started:6.1f} {line}")
-                    file.flush()
-                    step = build_step(line)
-                    if step and step != said and (now - said_at > 2 or not said):
-                        self.progress(f"{recipe.id}: {step}")
-                        said, said_at = step, now
+                    if line:
+                        file.write(f"{now - started:6.1f} {line}")
+                        file.flush()
+                    step = build_step(line) or step
+                    if now - said_at > SAY_SECONDS:
+                        self.progress(f"{recipe.id}: {step} ({format_duration(now - started)})")
+                        said_at = now
             return process.wait()
         finally:
             if process.poll() is None:
@@ -294,6 +298,27 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    """The output of `process`, with an empty line whenever it has been silent for a while."""
+    lines: Queue[str | None] = Queue()
+
+    def read() -> None:
+        for line in process.stdout or ():
+            lines.put(line)
+        lines.put(None)
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=SAY_SECONDS)
+        except Empty:
+            yield ""
+            continue
+        if line is None:
+            return
+        yield line
 
 
 @contextmanager
