@@ -76,6 +76,7 @@ class Recipe:
     arguments: Mapping[str, str] = field(default_factory=dict)
     parent: "Recipe | None" = None
     variant: str = ""
+    engine: str = "apptainer"
 
     @property
     def version(self) -> str:
@@ -96,6 +97,8 @@ class Recipe:
             total.update(f"{path.relative_to(self.folder)} {content}\n".encode())
         for key, value in sorted(self.arguments.items()):
             total.update(f"{key}={value}\n".encode())
+        if self.engine != "apptainer":
+            total.update(f"engine {self.engine}\n".encode())
         if self.parent:
             total.update(f"parent {self.parent.hash}\n".encode())
         return total.hexdigest()
@@ -125,6 +128,7 @@ def load_recipe(
     folders: tuple[Path, ...] = (OWN_RECIPES,),
     variant: str = "",
     arguments: Mapping[str, str] | None = None,
+    engine: str = "apptainer",
     _children: tuple[str, ...] = (),
 ) -> Recipe:
     """The recipe `name` with its parents; what is wrong with it is named with its file."""
@@ -146,9 +150,9 @@ def load_recipe(
     manifest = load_manifest(folder)
     parent = None
     if manifest.parent:
-        parent = load_recipe(manifest.parent, folders, _children=(*_children, name))
+        parent = load_recipe(manifest.parent, folders, engine=engine, _children=(*_children, name))
     settled = _settle(name, manifest, variant, arguments or {})
-    return Recipe(name, folder, _apply(manifest, variant), settled, parent, variant)
+    return Recipe(name, folder, _apply(manifest, variant), settled, parent, variant, engine)
 
 
 def load_manifest(folder: Path) -> Manifest:
