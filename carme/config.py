@@ -165,8 +165,12 @@ class Config(Section):
 
 
 def config_path() -> Path:
-    """The file that CARME_CONFIG names, else /etc/carme/carme.toml."""
-    return Path(os.environ.get("CARME_CONFIG") or DEFAULT_PATH)
+    """The file that CARME_CONFIG names, else the machine's, else the one-machine cluster's."""
+    named = os.environ.get("CARME_CONFIG")
+    if named:
+        return Path(named)
+    local = Local().dir / "etc/carme.toml"
+    return local if local.exists() and not DEFAULT_PATH.exists() else DEFAULT_PATH
 
 
 def load(path: Path | None = None) -> Config:
