@@ -90,6 +90,22 @@ class Images(Section):
     """The apptainer (or singularity) program by absolute path; unset means PATH."""
 
 
+class Session(Section):
+    """What a session asks for unless the user says otherwise, and how long things may take."""
+
+    default_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 2
+    default_cpus: Annotated[int, Field(ge=1)] = 2
+    default_memory_gb: Annotated[int, Field(ge=1)] = 4
+    gpu_flag: Literal["", "nv", "rocm"] = "nv"
+    """How the container sees GPUs; empty where they are virtual."""
+    binds: tuple[Annotated[str, Field(pattern=r"^/[^,:\s]*(:/[^,:\s]*){0,1}(:r[ow])?$")], ...] = ()
+    """More folders for the container, as Apptainer writes them: /data, /data:/data:ro."""
+    start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
+    """From the job's start until the server answers; waiting in the queue does not count."""
+    wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72
+    """A session that waits longer than this in the queue is cancelled."""
+
+
 class GpuModel(Section):
     """The GPUs of a node of the one-machine cluster."""
 
@@ -161,6 +177,7 @@ class Config(Section):
     view: View = View()
     hub: Hub = Hub()
     images: Images = Images()
+    session: Session = Session()
     local: Local = Local()
 
 
