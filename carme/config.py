@@ -88,6 +88,8 @@ class Images(Section):
     """Must be readable on every node under the same path; holds index.json and the SIF files."""
     apptainer: Path | None = None
     """The apptainer (or singularity) program by absolute path; unset means PATH."""
+    debian_mirror: str | None = None
+    """Where builds get Debian from; unset means the mirror in the machine's own apt sources."""
 
 
 class Session(Section):
