@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from carme.config import Config
 from carme.errors import CarmeError, UnavailableError
-from carme.local import accounting, accounts, devices, host, images, packages, render, secrets
+from carme.local import accounting, accounts, apptainer, devices, host, packages, render, secrets
 from carme.local.layout import Layout, layout_for
 from carme.local.packages import Say
 from carme.local.parts import Part, parts
-from carme.local.run import run
+from carme.local.run import run, run_module
 from carme.local.supervise import Process, Supervisor, end_strays
 
 _READY_SECONDS = 60
@@ -38,7 +38,7 @@ class LocalCluster:
     """The cluster of one configuration."""
 
     def __init__(self, config: Config) -> None:
-        self.layout = layout_for(config, images.known_apptainer(config))
+        self.layout = layout_for(config)
         self.supervisor = Supervisor(self.layout)
 
     def up(self, say: Say) -> bool:
@@ -48,15 +48,23 @@ class LocalCluster:
         with self._lock():
             return self._up(say, system, running)
 
+    @property
+    def _env(self) -> dict[str, str]:
+        return {
+            "CARME_CONFIG": str(self.layout.etc / "carme.toml"),
+            "SLURM_CONF": str(self.layout.slurm_conf),
+        }
+
     def _up(self, say: Say, system: str, running: bool) -> bool:
         log = self._install_log()
         changed = False
-        if absent := packages.missing({**packages.PACKAGES, **images.PACKAGES}):
+        if absent := packages.missing({**packages.PACKAGES, **apptainer.APT_PACKAGES}):
             say(f"Installing {len(absent)} packages of {system} (about a minute):")
             changed |= packages.install(absent, say, log)
         proxy = packages.ensure_proxy(self.layout.cache, say, log)
-        apptainer = images.ensure_apptainer(self.layout, say)
-        self.layout = layout_for(self.layout.config, apptainer)
+        mirror = self.layout.config.images.debian_mirror
+        program = apptainer.find_or_install(self.layout.cache, say, mirror)
+        self.layout = layout_for(self.layout.config, program)
         self.supervisor = Supervisor(self.layout)
 
         known = accounts.made(self.layout)
@@ -68,7 +76,7 @@ class LocalCluster:
         written = render.write_files(self.layout, shared)
         changed |= devices.ensure(self.layout) | render.write_sudoers(self.layout) | bool(written)
         changed |= accounting.make_database_files(self.layout)
-        changed |= images.ensure_base(self.layout, say)
+        run_module("carme_containers", "base", env=self._env, say=say)
 
         wanted = parts(self.layout, shared, proxy)
         self.supervisor.configure(wanted)
@@ -140,7 +148,7 @@ class LocalCluster:
             end_strays(self.layout, jobs=True)
 
     def _cancel_jobs(self, say: Say) -> None:
-        env = {"SLURM_CONF": str(self.layout.slurm_conf)}
+        env = self._env
         try:
             jobs = run(["squeue", "-h", "-o", "%A"], env=env, timeout=15).split()
             if not jobs:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from carme.errors import ConfigError, MissingError, UnavailableError
+from carme.local.apptainer import allow_containers
 from carme.local.layout import LOOPBACK, Layout
 
 SUPPORTED = {("debian", "12"): "tested", ("debian", "13"): "best effort", ("ubuntu", "24.04"): "best effort"}
@@ -124,25 +125,13 @@ def cgroup_plugin(root: Path = Path("/sys/fs/cgroup")) -> str:
     return "cgroup/v1"
 
 
-def check_kernel(proc: Path = Path("/proc"), dev: Path = Path("/dev")) -> None:
-    """User namespaces and FUSE, without which no container starts, and job cgroups."""
+def check_kernel(proc: Path = Path("/proc")) -> None:
+    """Job cgroups, and what containers need to start without root."""
     cgroup_plugin()
-    namespaces = proc / "sys/user/max_user_namespaces"
-    if not namespaces.exists() or int(namespaces.read_text(encoding="ascii")) == 0:
+    allow_containers()
+    restricted = proc / "sys/kernel/apparmor_restrict_unprivileged_userns"
+    if restricted.exists() and int(restricted.read_text(encoding="ascii")):
         raise MissingError(
-            "the kernel has no user namespaces, so no container can start without root",
-            "set the sysctl user.max_user_namespaces to 10000",
+            "AppArmor keeps users from making user namespaces, so no container can start",
+            "run: sysctl kernel.apparmor_restrict_unprivileged_userns=0",
         )
-    for switch, wanted in (
-        ("kernel/unprivileged_userns_clone", 1),
-        ("kernel/apparmor_restrict_unprivileged_userns", 0),
-    ):
-        file = proc / "sys" / switch
-        if file.exists() and int(file.read_text(encoding="ascii")) != wanted:
-            name = switch.replace("/", ".")
-            raise MissingError(
-                f"users may not make user namespaces: {name} is not {wanted}",
-                f"run: sysctl {name}={wanted}",
-            )
-    if not (dev / "fuse").exists():
-        raise MissingError("there is no /dev/fuse, so images cannot be mounted", "run: modprobe fuse")

@@ -2,7 +2,9 @@
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from carme.errors import MissingError, UnavailableError
@@ -47,3 +49,23 @@ def run(
         hint = f"the whole output is in {log}" if log else ""
         raise UnavailableError(f"{' '.join(words[:3])} failed:\n    {tail}", hint)
     return done.stdout
+
+
+def run_module(module: str, *words: str, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Run a Python module as a program, handing each line it prints to `say` as it comes."""
+    argv = [sys.executable, "-m", module, *words]
+    last: deque[str] = deque(maxlen=5)
+    with subprocess.Popen(
+        argv,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        for line in process.stdout or ():
+            last.append(line.rstrip())
+            say(f"  {line.rstrip()}")
+    if process.returncode:
+        raise UnavailableError("\n    ".join([f"{module} {' '.join(words)} failed:", *last]))

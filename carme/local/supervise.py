@@ -1,6 +1,8 @@
 """Talking to supervisor, which keeps the parts running."""
 
+import itertools
 import os
+import pwd
 import signal
 import sys
 import time
@@ -14,6 +16,7 @@ import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
 from carme.errors import UnavailableError
+from carme.local import accounts
 from carme.local.files import write
 from carme.local.layout import Layout
 from carme.local.parts import Part
@@ -172,10 +175,15 @@ def end_strays(layout: Layout, *, jobs: bool = False) -> list[int]:
 
 
 def _in_job_cgroups(layout: Layout) -> list[psutil.Process]:
-    """The processes of jobs on this cluster's nodes, which carry no mark of ours."""
-    found = set()
-    for node in layout.config.local.nodes:
-        for folder in Path("/sys/fs/cgroup").glob(f"*/slurm_{node.name}"):
+    """The processes of jobs of this cluster's users, which carry no mark of ours.
+
+    Two clusters on a machine may have nodes of the same name, and then share their cgroups.
+    """
+    local = layout.config.local
+    people = [pwd.getpwnam(name).pw_uid for name in accounts.made(layout).users]
+    found: set[int] = set()
+    for node, uid in itertools.product(local.nodes, people):
+        for folder in Path("/sys/fs/cgroup").glob(f"*/slurm_{node.name}/uid_{uid}"):
             for procs in folder.glob("**/cgroup.procs"):
                 found.update(int(word) for word in procs.read_text(encoding="ascii").split())
     return [psutil.Process(pid) for pid in found if pid and psutil.pid_exists(pid)]
