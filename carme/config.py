@@ -100,6 +100,8 @@ class Session(Section):
     default_memory_gb: Annotated[int, Field(ge=1)] = 4
     gpu_flag: Literal["", "nv", "rocm"] = "nv"
     """How the container sees GPUs; empty where they are virtual."""
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    """More variables for the container."""
     binds: tuple[Annotated[str, Field(pattern=r"^/[^,:\s]*(:/[^,:\s]*){0,1}(:r[ow])?$")], ...] = ()
     """More folders for the container, as Apptainer writes them: /data, /data:/data:ro."""
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
@@ -155,6 +157,10 @@ class Local(Section):
     """Everything it writes lies below this folder."""
     view_user: UnixName = "carme-view"
     """Runs carme-view and slurmrestd; a Slurm operator, so that it sees all jobs."""
+    exporter_user: UnixName = "carme-exporter"
+    """Runs the exporters; its group may read which job holds which GPU."""
+    first_job_id: Annotated[int, Field(ge=1, le=60_000_000)] = 1
+    """Two clusters on a machine share the jobs' cgroups: give them different numbers."""
     users: tuple[UnixName, ...] = ("alice", "bob")
     """Made with random passwords; gone after `down --purge`."""
     admins: tuple[UnixName, ...] = ("ada",)

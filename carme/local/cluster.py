@@ -121,10 +121,14 @@ class LocalCluster:
             f"see {self.layout.log}/{part.name}.log",
         )
 
+    def parts(self) -> list[Part]:
+        """Every part of the cluster that is there."""
+        shared = secrets.ensure(self.layout.secrets)
+        return parts(self.layout, shared, packages.proxy_program(self.layout.cache))
+
     def health(self) -> list[Health]:
         """How each part does, asked all at once."""
-        shared = secrets.ensure(self.layout.secrets)
-        wanted = parts(self.layout, shared, packages.proxy_program(self.layout.cache))
+        wanted = self.parts()
         processes = self.supervisor.processes() if self.supervisor.alive() else {}
 
         def ask(part: Part) -> Health:

@@ -57,22 +57,34 @@ def up(config: Path | None, folder: Path | None) -> None:
 
 
 def _summary(cluster: LocalCluster) -> None:
-    layout = cluster.layout
+    """Where to go, who can log in, and what runs where."""
+    layout, config = cluster.layout, cluster.layout.config
+    console = Console(highlight=False, soft_wrap=True)
+    console.print("\n[bold]What runs where[/]")
+    table = _table("part", "", "where")
+    for part in cluster.parts():
+        table.add_row(part.name, part.what, part.where)
+    console.print(table)
+    console.print("\n[bold]Nodes[/]")
+    for node in config.local.nodes:
+        gpus = f"{node.gpus.count} × {node.gpus.type}" if node.gpus else "no GPU"
+        console.print(f"{node.name}: {gpus}, {node.cpus} cores, {node.memory_mb} MB")
+    if layout.virtual:
+        console.print("GPUs named virtual are stand-ins: nothing computes on them.")
+    console.print(f"\n[bold]Open [cyan]{config.hub.url}[/] and log in[/]")
     users = accounts.made(layout).users
-    config = layout.config
-    table = Table("login", "password", "", box=None, pad_edge=False, header_style="bold")
+    table = _table("login", "password", "")
     for name in (*config.local.users, *config.local.admins):
         table.add_row(name, users.get(name, ""), "admin" if name in config.local.admins else "")
-    console = Console(highlight=False)
-    console.print(f"\nOpen [bold cyan]{config.hub.url}[/] and log in:")
     console.print(table)
-    nodes = ", ".join(
-        f"{node.name} ({node.gpus.count} × {node.gpus.type})" if node.gpus else f"{node.name} (no GPU)"
-        for node in config.local.nodes
+    console.print(
+        "\nHow it does: carme status. The queue: carme queue. For Slurm's own commands: "
+        f"export SLURM_CONF={layout.slurm_conf}"
     )
-    console.print(f"\nNodes: {nodes}. GPUs named virtual are stand-ins: nothing computes on them.")
-    console.print("What runs where: carme status. The queue: carme queue. Logs: " f"{layout.log}")
-    console.print(f"Slurm's own commands: export SLURM_CONF={layout.slurm_conf}")
+
+
+def _table(*columns: str) -> Table:
+    return Table(*columns, box=None, pad_edge=False, header_style="dim", show_edge=False)
 
 
 @click.command()
@@ -110,7 +122,7 @@ def status(folder: Path | None, as_json: bool) -> None:
         ]
         click.echo(json.dumps(rows))
     else:
-        table = Table("part", "", "health", "pid", "up for", "where", box=None, pad_edge=False)
+        table = _table("part", "", "health", "pid", "up for", "where")
         for line in lines:
             process = line.process
             table.add_row(

@@ -23,8 +23,8 @@ def ensure(layout: Layout, dev: Path = Path("/dev")) -> bool:
     """/dev/nvidiaN for every GPU of every node; True if one was made."""
     file = _record(layout)
     mine = set(json.loads(file.read_text(encoding="ascii"))) if file.exists() else set()
-    wanted = sum(node.gpus.count for node in layout.config.local.nodes if node.gpus)
-    absent = [n for n in range(wanted) if not (dev / f"nvidia{n}").exists()]
+    wanted = [n for node in layout.config.local.nodes for n in layout.minors(node)]
+    absent = [n for n in wanted if layout.virtual and not (dev / f"nvidia{n}").exists()]
     if not absent:
         return False
     write(file, json.dumps(sorted({*mine, *(f"nvidia{n}" for n in absent)})))

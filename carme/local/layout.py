@@ -1,13 +1,16 @@
 """Where everything of the one-machine cluster lies, and the configuration its parts read."""
 
 import os
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from carme.config import Config, LocalNode
+from carme.config import Config, GpuModel, LocalNode
 from carme.errors import ConfigError
+from carme.local import vgpu
 
 LOOPBACK = "127.0.0.1"
 
@@ -28,6 +31,8 @@ class Layout:
 
     config: Config
     cache: Path
+    virtual: bool = True
+    """Whether the GPUs are stand-ins, because the machine has none."""
 
     @property
     def dir(self) -> Path:
@@ -79,6 +84,20 @@ class Layout:
         return self.state / "hub"
 
     @property
+    def holders(self) -> Path:
+        """Where prolog and epilog record which job holds which GPU."""
+        return self.run / "carme"
+
+    @property
+    def vgpu_state(self) -> Path:
+        return self.state / "vgpu"
+
+    @property
+    def vgpu_library(self) -> Path:
+        """The stand-in for NVIDIA's library: same place for every cluster on this machine."""
+        return vgpu.build_library(self.cache)
+
+    @property
     def hostname(self) -> str:
         """The machine's short name, by which Slurm's daemons recognise themselves."""
         return socket.gethostname().split(".")[0]
@@ -90,10 +109,9 @@ class Layout:
     def slurmd_port(self, node: LocalNode) -> int:
         return self.config.local.ports.slurmd_first + self.config.local.nodes.index(node)
 
-    def first_minor(self, node: LocalNode) -> int:
-        """The number of the node's first /dev/nvidiaN; nodes on one machine share the numbers."""
-        before = self.config.local.nodes[: self.config.local.nodes.index(node)]
-        return sum(other.gpus.count for other in before if other.gpus)
+    def minors(self, node: LocalNode) -> list[int]:
+        """N of the node's /dev/nvidiaN; nodes on one machine share the numbers."""
+        return vgpu.minors(self.config.local.nodes)[node.name]
 
     def ports(self) -> dict[str, int]:
         """Every TCP port that the cluster listens on, by the part that does."""
@@ -116,33 +134,38 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
     if not base.is_absolute():
         raise ConfigError(f"local.dir must be an absolute path, not {base}")
     _check_nodes(config)
+    real = vgpu.detect_real_gpus() if Path("/dev/nvidiactl").exists() else []
+    changes: dict[str, Any] = {
+        "slurm": {
+            "conf": base / "etc/slurm/slurm.conf",
+            "rest_socket": base / "run/rest/slurmrestd.sock",
+        },
+        "view": {"socket": base / "run/view/view.sock", "readers": (config.hub.user,)},
+        "hub": {"database": f"sqlite:///{base}/state/hub/hub.sqlite"},
+        "images": {"folder": base / "images", "apptainer": apptainer},
+        "local": {"nodes": with_gpus(config.local.nodes, real)} if real else {},
+    }
+    if config.hub.database != type(config.hub)().database:
+        del changes["hub"]
     derived = config.model_copy(
         update={
-            "slurm": config.slurm.model_copy(
-                update={
-                    "conf": base / "etc/slurm/slurm.conf",
-                    "rest_socket": base / "run/rest/slurmrestd.sock",
-                }
-            ),
-            "view": config.view.model_copy(
-                update={
-                    "socket": base / "run/view/view.sock",
-                    "readers": (config.hub.user,),
-                }
-            ),
-            "hub": config.hub.model_copy(
-                update={"database": f"sqlite:///{base}/state/hub/hub.sqlite"}
-                if config.hub.database == type(config.hub)().database
-                else {}
-            ),
-            "images": config.images.model_copy(
-                update={"folder": base / "images", "apptainer": apptainer}
-            ),
-            # Without a driver Apptainer's flag would only warn.
-            "session": config.session.model_copy(update={"gpu_flag": ""}),
+            name: getattr(config, name).model_copy(update=values)
+            for name, values in changes.items()
         }
     )
-    return Layout(derived, cache_dir())
+    return Layout(derived, cache_dir(), virtual=not real)
+
+
+def with_gpus(nodes: tuple[LocalNode, ...], real: list[vgpu.RealGpu]) -> tuple[LocalNode, ...]:
+    """The same nodes with the machine's own GPUs, all on the first node that has any."""
+    kind = re.sub(r"[^a-z0-9]+", "-", real[0].name.lower()).strip("-")[:32]
+    holder = next((node for node in nodes if node.gpus), nodes[0])
+    return tuple(
+        node.model_copy(
+            update={"gpus": GpuModel(type=kind, count=len(real)) if node is holder else None}
+        )
+        for node in nodes
+    )
 
 
 def _check_nodes(config: Config) -> None:

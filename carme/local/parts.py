@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from carme.errors import MissingError
-from carme.local import probes
+from carme.local import probes, vgpu
 from carme.local.layout import LOOPBACK, Layout
+from carme.local.run import run
 from carme.local.secrets import Secrets
 
 Probe = Callable[[], str]
@@ -46,10 +47,24 @@ def program(name: str) -> str:
 def parts(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
     """Every part, in the order in which they start."""
     return [
+        *([_vgpu(layout)] if layout.virtual else []),
         *_slurm(layout),
         *_hub(layout, secrets, proxy),
         _prometheus(layout, secrets),
     ]
+
+
+def _vgpu(layout: Layout) -> Part:
+    config = layout.etc / "carme.toml"
+    return Part(
+        "vgpu",
+        "virtual GPUs",
+        str(layout.vgpu_state),
+        tuple(vgpu.daemon_command(layout.vgpu_state, layout.holders, config)),
+        "root",
+        lambda: run(vgpu.health_command(layout.holders), timeout=10).strip(),
+        reads=(config,),
+    )
 
 
 def _slurm(layout: Layout) -> list[Part]:

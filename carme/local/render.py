@@ -1,5 +1,6 @@
 """Folders and configuration files of the cluster, below its one folder."""
 
+import grp
 import os
 import secrets as random
 import shutil
@@ -10,7 +11,8 @@ from typing import Any
 import bcrypt
 import tomli_w
 
-from carme.local import host
+from carme import holders
+from carme.local import host, vgpu
 from carme.local.files import folder, write
 from carme.local.layout import LOOPBACK, Layout
 from carme.local.secrets import Secrets
@@ -46,6 +48,13 @@ def make_folders(layout: Layout) -> None:
     folder(layout.state / "prometheus", mode=0o700, owner="prometheus")
     folder(layout.etc / "prometheus", mode=0o750, owner="prometheus")
     folder(config.images.folder)
+    exporter = grp.getgrnam(config.local.exporter_user).gr_name
+    folder(layout.vgpu_state)
+    folder(layout.holders)
+    # Who holds what is not for everybody; each listener makes its own socket.
+    for name, mode in (("jobs", 0o2750), ("listen", 0o775)):
+        shutil.chown(folder(layout.holders / name, mode=mode), "root", exporter)
+        (layout.holders / name).chmod(mode)
 
 
 def write_files(layout: Layout, secrets: Secrets) -> set[Path]:
@@ -82,19 +91,19 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
             "hostname": layout.hostname,
             "address": LOOPBACK,
             "port": layout.slurmd_port(node),
-            "first_minor": layout.first_minor(node),
+            "minors": layout.minors(node),
         }
         for node in local.nodes
     ]
-    carme = {
-        key: value
-        for key, value in config.model_dump(mode="json", exclude_none=True).items()
-        if key != "local"
-    }
-    # The parts need no more of the trial cluster's own settings than its folder and users.
-    carme["local"] = config.model_dump(mode="json", exclude_none=True)["local"]
+    library = (
+        vgpu.job_environment(layout.vgpu_library, layout.vgpu_state) if layout.virtual else {}
+    )
     return [
-        (layout.etc / "carme.toml", tomli_w.dumps(carme), {}),
+        (layout.etc / "carme.toml", _carme_toml(layout, library), {}),
+        *(
+            (slurm / event, holders.script(event, layout.holders, environment=library), {"mode": 0o755})
+            for event in ("prolog", "epilog")
+        ),
         (
             layout.slurm_conf,
             render(
@@ -104,8 +113,9 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
                 controller_address=LOOPBACK,
                 slurmctld_port=local.ports.slurmctld,
                 state_dir=layout.state / "slurm",
-                prolog="",
-                epilog="",
+                first_job_id=local.first_job_id,
+                prolog=layout.etc / "slurm/prolog",
+                epilog=layout.etc / "slurm/epilog",
                 slurmd_parameters="config_overrides",
                 nodes=nodes,
                 partitions=[partition.model_dump() for partition in local.partitions],
@@ -165,6 +175,19 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
             )
         ),
     ]
+
+
+def _carme_toml(layout: Layout, library: dict[str, str]) -> str:
+    """What the parts read: the whole configuration, and where sessions find virtual GPUs."""
+    data = layout.config.model_dump(mode="json", exclude_none=True)
+    if layout.virtual:
+        # Without a driver Apptainer's flag would only warn.
+        data["session"]["gpu_flag"] = ""
+        data["session"]["environment"] |= library
+        data["session"]["binds"] = sorted(
+            {*data["session"]["binds"], *(f"{path}:{path}:ro" for path in library.values())}
+        )
+    return tomli_w.dumps(data)
 
 
 def _write_prometheus_login(layout: Layout, secrets: Secrets) -> bool:

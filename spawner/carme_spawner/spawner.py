@@ -183,7 +183,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             binds=self.carme.session.binds,
             folder=folder,
         )
-        environment = self.get_env()
+        environment = {**self.carme.session.environment, **self.get_env()}
         secret = {
             "environment": environment,
             "hub_api_url": environment["JUPYTERHUB_API_URL"],

@@ -27,7 +27,7 @@ def test_ports_are_distinct_and_one_a_node():
 
 def test_device_numbers_of_nodes_do_not_overlap():
     layout = layout_for(Config())
-    assert [layout.first_minor(node) for node in layout.config.local.nodes] == [0, 4, 8]
+    assert [layout.minors(node) for node in layout.config.local.nodes] == [[0, 1, 2, 3], [4, 5, 6, 7], []]
 
 
 @pytest.mark.parametrize(
