@@ -56,6 +56,8 @@ class View(Section):
     """Between polls while nothing happens: four reads a poll keep this at 8 a minute."""
     readers: tuple[UnixName, ...] = ("carme",)
     """Unix users who may see every job (the hub, the service); others see their own."""
+    extend_max_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 24
+    """The longest that a job may become through "more time", in all; 0 turns that off."""
 
 
 class Hub(Section):
