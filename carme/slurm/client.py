@@ -7,6 +7,8 @@ from typing import Protocol
 
 from carme.config import Slurm
 from carme.errors import ConfigError
+from carme.slurm import pyslurm
+from carme.slurm.cli import CommandClient
 from carme.slurm.models import (
     Choice,
     ExpectedStart,
@@ -18,6 +20,7 @@ from carme.slurm.models import (
     Snapshot,
     queue_load,
 )
+from carme.slurm.rest import RestClient
 
 log = logging.getLogger(__name__)
 
@@ -71,23 +74,16 @@ def snapshot(
 
 def connect(slurm: Slurm) -> Client:
     """The backend that the configuration asks for."""
-    from carme.slurm.cli import CommandClient
-
     if slurm.backend == "rest":
-        from carme.slurm.rest import RestClient
-
-        if not slurm.rest_socket:
-            hint = "set it to slurmrestd's unix socket"
-            raise ConfigError("slurm.backend is rest, but slurm.rest_socket is not set", hint)
         return RestClient.of(slurm)
     commands = CommandClient.of(slurm)
     if slurm.backend == "cli":
         return commands
-    from carme.slurm.pyslurm import PyslurmClient
-
-    reason = PyslurmClient.unusable(commands.version())
+    release = commands.version()
+    reason = pyslurm.unusable(release)
     if not reason:
-        return PyslurmClient(commands)
+        module = pyslurm.load_module(slurm.conf)
+        return pyslurm.PyslurmClient(commands, module, release, slurm.retry_seconds)
     if slurm.backend == "pyslurm":
         raise ConfigError(f"slurm.backend is pyslurm, but {reason}", "use auto, cli or rest")
     log.info("reading Slurm by its commands: %s", reason)
