@@ -85,11 +85,11 @@ def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> 
     console = Console()
     who = "user" if everybody else "name"
     # Eighty columns hold the name or the user: one's own jobs need no user.
-    table = _table("job", who, "partition", "state", "GPUs", "time", "where or why")
+    table = _table("job", who, "partition", "state", "GPUs", "time", "where, why")
     for job in sorted(found, key=lambda job: (job.state.waiting, -(job.priority or 0), job.id)):
         table.add_row(
             job_label(job),
-            Text(job.user if everybody else printable(job.name)),
+            Text(short(job.user if everybody else job.name)),
             job.partition,
             _job_state(job),
             _gpus(job.gpus),
@@ -120,6 +120,12 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def short(text: str) -> str:
+    """At most twelve letters of it."""
+    seen = printable(text)
+    return seen if len(seen) <= 12 else f"{seen[:11]}…"
+
+
 def job_label(job: Job) -> str:
     """The number as squeue writes it: `12`, `5_1` or `5_[2-4%1]`."""
     if job.array_job_id and job.array_task_id is not None:
@@ -129,18 +135,19 @@ def job_label(job: Job) -> str:
 
 def _table(*columns: str) -> Table:
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
+    for column in table.columns[:-1]:
         column.no_wrap = True
+    table.columns[-1].overflow = "fold"
     return table
 
 
 def _of(free: Gpus, total: Gpus) -> str:
     parts = [f"{free.get(kind, 0)}/{count} {kind}".strip() for kind, count in total.items()]
-    return ", ".join(parts) or "–"
+    return "\n".join(parts) or "–"
 
 
 def _gpus(gpus: Gpus) -> str:
-    return ", ".join(f"{count} {kind}".strip() for kind, count in gpus.items()) or "–"
+    return "\n".join(f"{count} {kind}".strip() for kind, count in gpus.items()) or "–"
 
 
 def _node_state(node: Node) -> Text:
