@@ -56,6 +56,8 @@ class View(Section):
     """Between polls while nothing happens: four reads a poll keep this at 8 a minute."""
     readers: tuple[UnixName, ...] = ("carme",)
     """Unix users who may see every job (the hub, the service); others see their own."""
+    extend_max_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 24
+    """The longest that a job may become through "more time", in all; 0 turns that off."""
 
 
 class Hub(Section):
@@ -100,6 +102,24 @@ class Images(Section):
     """Public key (PEM); when set, only images that it vouches for are offered or accepted."""
     node_cache: Path | None = None
     """A folder on each node's own disk that `carme images cache` fills; sessions start from it."""
+
+
+class Session(Section):
+    """What a session asks for unless the user says otherwise, and how long things may take."""
+
+    default_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 2
+    default_cpus: Annotated[int, Field(ge=1)] = 2
+    default_memory_gb: Annotated[int, Field(ge=1)] = 4
+    gpu_flag: Literal["", "nv", "rocm"] = "nv"
+    """How the container sees GPUs; empty where they are virtual."""
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    """More variables for the container."""
+    binds: tuple[Annotated[str, Field(pattern=r"^/[^,:\s]*(:/[^,:\s]*){0,1}(:r[ow])?$")], ...] = ()
+    """More folders for the container, as Apptainer writes them: /data, /data:/data:ro."""
+    start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
+    """From the job's start until the server answers; waiting in the queue does not count."""
+    wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72
+    """A session that waits longer than this in the queue is cancelled."""
 
 
 class GpuModel(Section):
@@ -149,6 +169,10 @@ class Local(Section):
     """Everything it writes lies below this folder."""
     view_user: UnixName = "carme-view"
     """Runs carme-view and slurmrestd; a Slurm operator, so that it sees all jobs."""
+    exporter_user: UnixName = "carme-exporter"
+    """Runs the exporters; its group may read which job holds which GPU."""
+    first_job_id: Annotated[int, Field(ge=1, le=60_000_000)] = 1
+    """Two clusters on a machine share the jobs' cgroups: give them different numbers."""
     users: tuple[UnixName, ...] = ("alice", "bob")
     """Made with random passwords; gone after `down --purge`."""
     admins: tuple[UnixName, ...] = ("ada",)
@@ -173,12 +197,17 @@ class Config(Section):
     view: View = View()
     hub: Hub = Hub()
     images: Images = Images()
+    session: Session = Session()
     local: Local = Local()
 
 
 def config_path() -> Path:
-    """The file that CARME_CONFIG names, else /etc/carme/carme.toml."""
-    return Path(os.environ.get("CARME_CONFIG") or DEFAULT_PATH)
+    """The file that CARME_CONFIG names, else the machine's, else the one-machine cluster's."""
+    named = os.environ.get("CARME_CONFIG")
+    if named:
+        return Path(named)
+    local = Local().dir / "etc/carme.toml"
+    return local if local.exists() and not DEFAULT_PATH.exists() else DEFAULT_PATH
 
 
 def load(path: Path | None = None) -> Config:

@@ -7,6 +7,7 @@ import click
 from carme.config import Config, load
 from carme.errors import CarmeError, InputError, UnavailableError
 from carme.images import Catalogue, check_file, file_stamp, load_catalogue
+from carme.local.layout import cache_dir
 from carme.ownimage import check_own_image
 from carme_containers import show
 from carme_containers.apptainer import ApptainerEngine
@@ -14,7 +15,7 @@ from carme_containers.builder import Builder, Engine, Result
 from carme_containers.buildlog import Progress
 from carme_containers.builduser import build_user
 from carme_containers.catalogue import Publisher
-from carme_containers.ensure import apptainer_for, cache_folder, publish_result
+from carme_containers.ensure import apptainer_for, publish_result
 from carme_containers.inside import Inside
 from carme_containers.nodecache import fill
 from carme_containers.recipe import OWN_RECIPES, Recipe, find_recipes, load_recipe
@@ -41,7 +42,7 @@ def _folders(config: Config) -> tuple[Path, ...]:
 
 
 def _builder(config: Config, engine: str, progress: Progress) -> Builder:
-    cache = cache_folder()
+    cache = cache_dir()
     program = apptainer_for(config, cache, progress)
     maker: Engine = ApptainerEngine(program, config.images.debian_mirror)
     if engine == "docker":
@@ -152,14 +153,14 @@ def publish(config: Config, name: str, variant: str, engine: str, default: bool)
         return
     recipe = load_recipe(name, _folders(config), variant=variant, engine=engine)
     result = _ready(config, recipe)
-    cache = cache_folder()
+    cache = cache_dir()
     placed = publish_result(config, apptainer_for(config, cache, say), result, default)
     click.echo(f"{placed.id}: published, {placed.digest}")
 
 
 def _ready(config: Config, recipe: Recipe) -> Result:
     program = config.images.apptainer or Path("apptainer")
-    ready = Builder(ApptainerEngine(program), program, cache_folder(), say).ready(recipe)
+    ready = Builder(ApptainerEngine(program), program, cache_dir(), say).ready(recipe)
     if not ready:
         raise InputError(f"{recipe.id} is not built", f"carme images build {recipe.name}")
     return ready
@@ -187,7 +188,7 @@ def verify(config: Config, wanted: tuple[str, ...], quick: bool) -> None:
         chosen = [i for i in chosen if i.name in wanted or i.id in wanted]
     if not chosen:
         raise InputError("no such published image", _known(catalogue))
-    program = apptainer_for(config, cache_folder(), say)
+    program = apptainer_for(config, cache_dir(), say)
     bad = 0
     for image in chosen:
         path = catalogue.path(image)
@@ -211,7 +212,7 @@ def verify(config: Config, wanted: tuple[str, ...], quick: bool) -> None:
 
 
 def _scratch() -> Path:
-    folder = cache_folder() / "build"
+    folder = cache_dir() / "build"
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     return folder
 
@@ -236,7 +237,7 @@ def prune(config: Config, assume_unused: bool, builds: bool) -> None:
         click.echo(f"{image.id}: retired, kept: a session uses it")
     if builds:
         published = {image.file for image in publisher.catalogue().index.images}
-        for path in sorted((cache_folder() / "images").glob("*.sif")):
+        for path in sorted((cache_dir() / "images").glob("*.sif")):
             if path.name not in published:
                 path.with_suffix(".json").unlink(missing_ok=True)
                 path.unlink()
@@ -263,7 +264,7 @@ def check(config: Config, path: str) -> None:
     """Say whether a session can start from the SIF file PATH of your own."""
     own = check_own_image(
         path,
-        apptainer_for(config, cache_folder(), say),
+        apptainer_for(config, cache_dir(), say),
         allowed=config.images.own_images,
         verify_key=config.images.verify_key,
     )

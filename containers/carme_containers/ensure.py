@@ -1,6 +1,5 @@
 """From a recipe to a published image, in one call."""
 
-import os
 from pathlib import Path
 
 from carme.config import Config
@@ -61,12 +60,3 @@ def apptainer_for(config: Config, cache: Path, progress: Progress) -> Path:
         return find_apptainer(None)
     except MissingError:
         return find_or_install(cache, progress, config.images.debian_mirror)
-
-
-def cache_folder() -> Path:
-    """Where builds are kept: CARME_CACHE, else the usual place for caches of this user."""
-    if named := os.environ.get("CARME_CACHE"):
-        return Path(named)
-    if os.geteuid() == 0:
-        return Path("/var/cache/carme")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "carme"
