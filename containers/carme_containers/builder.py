@@ -20,6 +20,8 @@ from carme_containers.builduser import BuildUser, build_user
 from carme_containers.inside import Inside
 from carme_containers.recipe import Recipe
 
+IGNORED = shutil.ignore_patterns("__pycache__")
+
 
 class Engine(Protocol):
     """What makes a SIF file from a recipe: Apptainer or Docker."""
@@ -164,7 +166,7 @@ def _stage(recipe: Recipe, folder: Path, user: BuildUser) -> None:
     """A folder for this one build, with a copy of the recipe that its user can read."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    shutil.copytree(recipe.folder, folder / "recipe")
+    shutil.copytree(recipe.folder, folder / "recipe", ignore=IGNORED)
     for path in (folder / "recipe").rglob("*"):
         path.chmod(0o755)
     for name in ("out", "tmp", "home"):

@@ -1,7 +1,9 @@
 """Building with a Docker engine: the Dockerfile becomes an image there, its archive a SIF file."""
 
+import os
 import shlex
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,8 +42,8 @@ class DockerEngine:
     def __init__(self, apptainer: ApptainerEngine) -> None:
         self.apptainer = apptainer
         try:
+            _knock(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
             self.client = docker.from_env(timeout=600)
-            self.client.ping()
         except (DockerException, OSError) as error:
             raise UnavailableError(
                 f"no Docker engine answers: {_short(error)}",
@@ -87,7 +89,7 @@ class DockerEngine:
         if not (recipe.folder / "Dockerfile").is_file():
             raise MissingError(f"recipe {recipe.name}: {recipe.folder / 'Dockerfile'} is missing")
         context = folder / f"context-{recipe.name}"
-        shutil.copytree(recipe.folder, context)
+        shutil.copytree(recipe.folder, context, ignore=shutil.ignore_patterns("__pycache__"))
         log.say(f"building {recipe.name} with Docker")
         with _machine_settings(context / ".build", self.apptainer.mirror):
             self._build(context, tag, {**recipe.arguments, "PARENT": parent}, log)
@@ -175,6 +177,13 @@ def _environment(around: Surroundings, address: str) -> str:
             value = value.replace(f"{INSIDE}/pip-", f"{address}/pip-")
         lines.append(f"export {key}={shlex.quote(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _knock(host: str) -> None:
+    """Fail early and cleanly when nobody listens; the SDK leaves its socket open in that case."""
+    if host.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(host.removeprefix("unix://"))
 
 
 def _short(error: Any) -> str:

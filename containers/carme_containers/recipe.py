@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,7 +89,7 @@ class Recipe:
         """`name:version`."""
         return f"{self.name}:{self.version}"
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Of everything that decides what the image holds; not of what this machine adds."""
         total = hashlib.sha256(f"carme-image-{BUILDER_FORMAT}\n{self.id}\n".encode())
