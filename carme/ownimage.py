@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from carme.errors import DeniedError, InputError, MissingError
+from carme.errors import DeniedError, InputError, MissingError, UnavailableError
 from carme.sif import read_sif
 
 HUB_MAJOR = 6
@@ -32,13 +32,16 @@ class OwnImage:
 
 def check_own_image(
     text: str,
-    apptainer: Path,
+    apptainer: Path | None,
     *,
     allowed: bool = True,
     verify_key: Path | None = None,
     hub_major: int = HUB_MAJOR,
 ) -> OwnImage:
-    """The image at the path that a user typed, or an error that says what to do about it."""
+    """The image at the path that a user typed, or an error that says what to do about it.
+
+    Without Apptainer here, only the file itself is checked, and `jupyterhub` is empty.
+    """
     if not allowed:
         raise DeniedError("this site starts images of its catalogue only", "choose one of the list")
     path = check_path(text)
@@ -47,8 +50,11 @@ def check_own_image(
     if sif.architecture not in {"", here}:
         raise InputError(f"{path} is for {sif.architecture}, this machine is {here}")
     if verify_key:
+        if not apptainer:
+            raise UnavailableError("signatures cannot be checked here: there is no Apptainer")
         check_signature(path, apptainer, verify_key)
-    return OwnImage(path, path.stat().st_size, check_launcher(path, apptainer, hub_major))
+    version = check_launcher(path, apptainer, hub_major) if apptainer else ""
+    return OwnImage(path, path.stat().st_size, version)
 
 
 def check_path(text: str) -> Path:
@@ -116,11 +122,11 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 124, "", message)
 
 
-def find_apptainer(configured: Path | None) -> Path:
+def find_apptainer(configured: Path | None) -> Path | None:
     """The program to run containers with: what carme.toml names, else what is on PATH."""
     if configured:
         return configured
     for name in ("apptainer", "singularity"):
         if found := shutil.which(name):
             return Path(found)
-    raise MissingError("neither apptainer nor singularity is on PATH", "set images.apptainer")
+    return None

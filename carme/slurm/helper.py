@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from carme.config import Config, load
 from carme.errors import CarmeError, ConfigError, DeniedError, InputError, MissingError
+from carme.ownimage import check_own_image, find_apptainer
 from carme.slurm.command import SAFE_PATH, Commands, output
 from carme.slurm.helper_models import (
     CancelRequest,
@@ -76,8 +77,15 @@ class Helper:
         return {"text": text}
 
     def check_image(self, request: ImageRequest) -> dict[str, Any]:
-        """Whether this user can run that container image."""
-        return inspect_image(Path(request.path))
+        """Whether this user can start a session from that container image."""
+        found = inspect_image(Path(request.path))
+        images = self._config.images
+        # A hub's host need not have Apptainer; then the file alone is checked.
+        program = find_apptainer(images.apptainer)
+        check_own_image(
+            found["path"], program, allowed=images.own_images, verify_key=images.verify_key
+        )
+        return found
 
     def _scancel(self, options: list[str], job_id: int) -> None:
         output(self._run(["scancel", *options, str(job_id)]), "scancel")

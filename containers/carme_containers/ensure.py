@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from carme.config import Config
-from carme.errors import ConfigError, MissingError
+from carme.errors import ConfigError
 from carme.images import Image, file_digest
 from carme.local.apptainer import find_or_install
 from carme.ownimage import find_apptainer
@@ -54,9 +54,5 @@ def publish_result(config: Config, apptainer: Path, result: Result, default: boo
 
 def apptainer_for(config: Config, cache: Path, progress: Progress) -> Path:
     """The program that the configuration names or PATH has; on Debian, else a private copy."""
-    if config.images.apptainer:
-        return config.images.apptainer
-    try:
-        return find_apptainer(None)
-    except MissingError:
-        return find_or_install(cache, progress, config.images.debian_mirror)
+    found = find_apptainer(config.images.apptainer)
+    return found or find_or_install(cache, progress, config.images.debian_mirror)
