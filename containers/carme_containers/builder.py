@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from carme.errors import UnavailableError
 from carme.images import Built, Image, file_digest
@@ -82,7 +82,9 @@ class Builder:
             whole = path.stat().st_size == image.size_bytes
         except (OSError, ValueError):
             return None
-        return Result(path, image, fresh=False) if whole else None
+        # Title and hints may have changed since; they are no reason to build again.
+        described = image.model_copy(update=description(recipe))
+        return Result(path, described, fresh=False) if whole else None
 
     def log_path(self, recipe: Recipe) -> Path:
         """Where the log of a build is."""
@@ -123,21 +125,15 @@ class Builder:
             last = (verified.output.splitlines() or ["no message"])[-1]
             message = f"{recipe.id} was built, but its verify fails: {last}"
             raise UnavailableError(message, f"the log is {log.path}")
-        manifest = recipe.manifest
         return Image(
             name=recipe.name,
             version=recipe.version,
-            title=manifest.title,
-            description=manifest.description,
-            tags=manifest.tags,
+            **description(recipe),
             file=recipe.file,
             digest=file_digest(made),
             size_bytes=made.stat().st_size,
             recipe_hash=recipe.hash,
             labels=inside.labels(),
-            applications=manifest.applications,
-            gpu=manifest.gpu,
-            hints=manifest.hints,
             built=Built(
                 at=datetime.now(UTC).replace(microsecond=0),
                 engine=self.engine.version,
@@ -172,6 +168,19 @@ def _stage(recipe: Recipe, folder: Path, user: BuildUser) -> None:
     for name in ("out", "tmp", "home"):
         (folder / name).mkdir()
         user.own(folder / name)
+
+
+def description(recipe: Recipe) -> dict[str, Any]:
+    """What the form says about an image: words and needs, not content."""
+    manifest = recipe.manifest
+    return {
+        "title": manifest.title,
+        "description": manifest.description,
+        "tags": manifest.tags,
+        "applications": manifest.applications,
+        "gpu": manifest.gpu,
+        "hints": manifest.hints,
+    }
 
 
 def check_space(folder: Path, recipe: Recipe) -> None:

@@ -115,8 +115,10 @@ def explain_log(text: str) -> str:
     lines = [_NOISE.sub("", line).strip() for line in text.splitlines()]
     lines = [line for line in lines if line][-200:]
     telling = [line for line in lines if _TELLING.match(line)]
-    # Apptainer's FATAL only says that the recipe's script failed; what the script said is better.
+    # Apptainer's FATAL often says only that the recipe's script failed: what that said is better.
     better = [line for line in telling if not line.startswith("FATAL")]
+    if not better and telling and "%post" in telling[-1]:
+        better = [line for line in lines if not re.match(r"FATAL|INFO|WARNING|\+ ", line)]
     return (better or telling or lines or ["it wrote nothing"])[-1][:300]
 
 

@@ -40,8 +40,13 @@ class Publisher:
             current = self._served(index, image)
             if not current:
                 self._place(path, image)
-            update = {"state": "published", "stamp": file_stamp(self.folder / image.file)}
-            placed = (current or image).model_copy(update=update)
+            update: dict[str, object] = {
+                "state": "published",
+                "stamp": file_stamp(self.folder / image.file),
+            }
+            if current:  # it may have been verified again since it was built
+                update["verified"] = current.verified
+            placed = image.model_copy(update=update)
             others = [
                 other.model_copy(update={"state": "retired"}) if other.id == image.id else other
                 for other in index.images

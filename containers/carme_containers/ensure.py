@@ -36,8 +36,10 @@ def publish_result(config: Config, apptainer: Path, result: Result, default: boo
         return publisher.publish(result.path, image, default)
     if not public:
         raise ConfigError("images.signing_key is set, images.verify_key is not", "set both or none")
-    if published := publisher.signed_copy(image):
-        return publisher.publish(result.path, published, default)
+    if before := publisher.signed_copy(image):
+        same = {"digest": before.digest, "size_bytes": before.size_bytes}
+        update = {**same, "signed_by": before.signed_by}
+        return publisher.publish(result.path, image.model_copy(update=update), default)
     # A signature changes the file, so a copy is signed: the cache keeps what the build gave.
     with publisher.draft(result.path, image) as draft:
         signing.sign(apptainer, draft, secret)

@@ -93,7 +93,7 @@ class Recipe:
     def hash(self) -> str:
         """Of everything that decides what the image holds; not of what this machine adds."""
         total = hashlib.sha256(f"carme-image-{BUILDER_FORMAT}\n{self.id}\n".encode())
-        for path in _files(self.folder):
+        for path in self._files():
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             total.update(f"{path.relative_to(self.folder)} {content}\n".encode())
         for key, value in sorted(self.arguments.items()):
@@ -104,15 +104,17 @@ class Recipe:
             total.update(f"parent {self.parent.hash}\n".encode())
         return total.hexdigest()
 
+    def _files(self) -> list[Path]:
+        """What goes into the image: not the words about it, nor the other engine's file."""
+        aside = {"image.toml", "image.def" if self.engine == "docker" else "Dockerfile"}
+        found = (path for path in self.folder.rglob("*") if path.is_file())
+        kept = (path for path in found if "__pycache__" not in path.parts)
+        return sorted(path for path in kept if str(path.relative_to(self.folder)) not in aside)
+
     @property
     def file(self) -> str:
         """The name of its SIF file: another content, another name."""
         return f"{self.name}-{self.version}-{self.hash[:12]}.sif"
-
-
-def _files(folder: Path) -> list[Path]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
 def find_recipes(folders: tuple[Path, ...] = (OWN_RECIPES,)) -> dict[str, Path]:

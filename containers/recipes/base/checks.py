@@ -26,13 +26,14 @@ class Server:
     def ask(self, path: str, seconds: float = 60) -> str:
         """The body of `path`, tried again until it is there."""
         headers = {"Authorization": f"token {self.token}"}
-        request = urllib.request.Request(self.address + path, headers=headers)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         end = time.monotonic() + seconds
         while True:
             code = self.process.poll()
             assert code is None, f"the server ended with code {code}"
             try:
+                # A new one each time: urllib counts the redirections of a request.
+                request = urllib.request.Request(self.address + path, headers=headers)
                 with opener.open(request, timeout=30) as answer:
                     return str(answer.read(), "utf-8")
             except OSError as error:

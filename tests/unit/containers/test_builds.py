@@ -41,6 +41,7 @@ def test_steps(line: str, step: str) -> None:
     [
         (["I: fine", "E: no package nix", "FATAL: exit status 100"], "E: no package nix"),
         (["ERROR: No matching distribution for x"], "ERROR: No matching distribution for x"),
+        (["+ cp a b", "cp: no a", "FATAL: while running %post section"], "cp: no a"),
         (["FATAL: no such image"], "FATAL: no such image"),
         (["tar: No space left on device", "done"], "tar: No space left on device"),
         ([], "it wrote nothing"),
