@@ -87,11 +87,12 @@ def check_signature(path: Path, apptainer: Path, key: Path) -> None:
 def check_launcher(path: Path, apptainer: Path, hub_major: int) -> str:
     """The version of the single-user server inside; an error says what to install."""
     remedy = REMEDY.format(hub=hub_major)
-    base = [str(apptainer), "-q", "exec", "--cleanenv", "--no-home", str(path)]
+    base = [str(apptainer), "-q", "--nocolor", "exec", "--cleanenv", "--no-home", str(path)]
     run = _run([*base, "jupyterhub-singleuser", "--version"])
     if run.returncode:
-        why = (run.stderr.strip().splitlines() or ["no message"])[-1]
-        if "not found" in why:
+        said = re.sub(r"\x1b\[[0-9;]*m", "", run.stderr)
+        why = (said.strip().splitlines() or ["no message"])[-1]
+        if "not found" in run.stderr:
             raise InputError(f"{path} has no jupyterhub-singleuser on its PATH", remedy)
         raise InputError(f"{path}: jupyterhub-singleuser does not start in it: {why}", remedy)
     version = (run.stdout.strip().splitlines() or [""])[-1]

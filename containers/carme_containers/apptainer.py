@@ -1,5 +1,6 @@
 """Building with Apptainer, rootless: the definition file becomes a SIF file."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -33,19 +34,19 @@ class ApptainerEngine:
         self, recipe: Recipe, parent: Path | None, folder: Path, log: BuildLog, user: BuildUser
     ) -> Path:
         """The SIF file of the recipe that was copied to `folder`/recipe."""
-        if not (folder / "recipe/image.def").is_file():
+        definition = folder / "recipe/image.def"
+        if not definition.is_file():
             raise MissingError(f"recipe {recipe.name}: {recipe.folder / 'image.def'} is missing")
         around = prepare(folder / "mnt", self.mirror)
         made = folder / "out" / recipe.file
-        arguments = dict(recipe.arguments)
-        if parent:
-            arguments["PARENT"] = str(parent)
-        else:
-            arguments["MIRROR"] = around.mirror
+        ours = {"MIRROR": around.mirror, **({"PARENT": str(parent)} if parent else {})}
+        # Apptainer refuses arguments that a definition does not use.
+        text = definition.read_text(encoding="utf-8", errors="replace")
+        used = {key: ours[key] for key in ours if re.search(rf"{{{{\s*{key}\s*}}}}", text)}
         options = ["--fakeroot"]
         for outside, inside in around.binds:
             options += ["--bind", f"{outside}:{inside}"]
-        for key, value in arguments.items():
+        for key, value in {**recipe.arguments, **used}.items():
             options += ["--build-arg", f"{key}={value}"]
         self.run_build(options, "image.def", made, folder, around, log, user)
         return made

@@ -34,12 +34,17 @@ class Publisher:
         """What is there."""
         return load_catalogue(self.folder)
 
-    def publish(self, path: Path, image: Image, default: bool = True) -> Image:
-        """Offer the SIF file at `path` as `image`; the same name and version of before retires."""
+    def publish(
+        self, path: Path, image: Image, default: bool = True, consume: bool = False
+    ) -> Image:
+        """Offer the SIF file at `path` as `image`; the same name and version of before retires.
+
+        With `consume`, the file itself is moved (it is a draft), else linked or copied.
+        """
         with self._changing() as index:
             current = self._served(index, image)
             if not current:
-                self._place(path, image)
+                self._place(path, image, consume)
             update: dict[str, object] = {
                 "state": "published",
                 "stamp": file_stamp(self.folder / image.file),
@@ -133,12 +138,15 @@ class Publisher:
                 return None if check_file(self.folder / other.file, other) else other
         return None
 
-    def _place(self, path: Path, image: Image) -> None:
+    def _place(self, path: Path, image: Image, consume: bool) -> None:
         """Put the file into the folder under its final name, whole from the first moment."""
         draft = self.folder / f".{image.file}.{os.getpid()}"
         try:
             try:
-                os.link(path, draft)
+                if consume:
+                    path.rename(draft)
+                else:
+                    os.link(path, draft)
             except OSError:  # another file system
                 _check_room(self.folder, image)
                 shutil.copyfile(path, draft)

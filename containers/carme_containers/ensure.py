@@ -51,7 +51,7 @@ def publish_result(config: Config, apptainer: Path, result: Result, default: boo
             "size_bytes": draft.stat().st_size,
             "signed_by": signed_by,
         }
-        return publisher.publish(draft, image.model_copy(update=update), default)
+        return publisher.publish(draft, image.model_copy(update=update), default, consume=True)
 
 
 def apptainer_for(config: Config, cache: Path, progress: Progress) -> Path:
