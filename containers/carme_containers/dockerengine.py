@@ -82,17 +82,19 @@ class DockerEngine:
         tag = f"carme/{recipe.name}:{recipe.hash[:12]}"
         if self._has(tag):
             return tag
+        dockerfile = recipe.folder / "Dockerfile"
+        if not dockerfile.is_file():
+            raise MissingError(f"recipe {recipe.name}: {dockerfile} is missing")
+        arguments = dict(recipe.arguments)
         if recipe.parent:
-            parent = self._ensure(recipe.parent, folder, log, user)
-        else:
-            parent = self._debian(folder, log, user)
-        if not (recipe.folder / "Dockerfile").is_file():
-            raise MissingError(f"recipe {recipe.name}: {recipe.folder / 'Dockerfile'} is missing")
+            arguments["PARENT"] = self._ensure(recipe.parent, folder, log, user)
+        elif "PARENT" in dockerfile.read_text(encoding="utf-8"):
+            arguments["PARENT"] = self._debian(folder, log, user)
         context = folder / f"context-{recipe.name}"
         shutil.copytree(recipe.folder, context, ignore=shutil.ignore_patterns("__pycache__"))
         log.say(f"building {recipe.name} with Docker")
         with _machine_settings(context / ".build", self.apptainer.mirror):
-            self._build(context, tag, {**recipe.arguments, "PARENT": parent}, log)
+            self._build(context, tag, arguments, log)
         shutil.rmtree(context)
         return tag
 

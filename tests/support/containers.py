@@ -1,6 +1,7 @@
 """Real Apptainer and Docker for tests, or a reason why they cannot run here."""
 
 import os
+import pwd
 import shutil
 import subprocess
 import time
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from carme_containers.builduser import BuildUser
+from carme_containers.inside import Inside
 
 from carme.errors import CarmeError
 from carme.local import packages
@@ -55,4 +58,24 @@ def docker_engine(folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(60)
+        # It leaves a network namespace mounted.
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted((m for m in mounts if m.startswith(f"{folder}/")), reverse=True):
+            subprocess.run(["umount", mount], check=False)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def inside_as_nobody(apptainer: Path, image: Path) -> Inside:
+    """The image, entered by somebody who neither built nor owns it."""
+    nobody = pwd.getpwnam("nobody")
+    user = BuildUser("nobody", nobody.pw_uid, nobody.pw_gid, switch=os.geteuid() == 0)
+    scratch = cache_dir() / "build"
+    scratch.mkdir(parents=True, exist_ok=True)
+    return Inside(apptainer, image, user, scratch)
+
+
+def verify_as_nobody(apptainer: Path, image: Path) -> str:
+    """What the image's own `verify` says to such a user."""
+    verified = inside_as_nobody(apptainer, image).verify()
+    assert verified.passed, verified.output
+    return verified.output
