@@ -13,7 +13,6 @@ from typing import Any
 
 import batchspawner
 from jupyterhub.apihandlers import default_handlers
-from jupyterhub.spawner import SpawnException
 from sqlalchemy.orm import object_session
 from traitlets import Any as AnyTrait
 from traitlets import Instance, Integer, default
@@ -25,6 +24,7 @@ from carme.slurm.helper_client import HelperClient
 from carme.slurm.helper_models import LOG_FILE
 from carme.slurm.models import Snapshot
 from carme_spawner import form, options, words
+from carme_spawner.failure import SessionFailure
 from carme_spawner.script import job_script
 from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
 from carme_spawner.watch import watch_for
@@ -111,7 +111,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         """Check options, wherever they come from; a wrong one is a 400 that names its field."""
         snapshot, catalogue = await self._snapshot(), await self._catalogue()
         if snapshot is None:
-            raise SpawnException(
+            raise SessionFailure(
                 "Slurm cannot be reached at the moment. Try again in a minute.",
                 reason="unavailable",
                 status_code=503,
@@ -122,7 +122,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             found = options.problems(choice, snapshot, catalogue)
         if found:
             self._problems = found
-            raise SpawnException(options.summary(found), reason="input")
+            raise SessionFailure(options.summary(found), reason="input")
         self._choice, self._values = choice, {}
 
     # --- the job --------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
                 self.user.name, self.session_name, script, written, _hash(self.api_token)
             )
         except CarmeError as error:
-            raise SpawnException(str(error), reason=error.reason) from error
+            raise SessionFailure(str(error), reason=error.reason) from error
         # Saved at once: a hub that ends now must find the job again.
         self._save_state()
         self.log.info("%s: submitted job %s", self._log_name, self._job.kept.job_id)
@@ -156,10 +156,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         try:
             url = await self._job.until_up(self._say)
         except SessionOver as over:
-            message = over.message
-            if tail := await self._job.tail(self.user.name, self.session_name):
-                message += f"\nThe end of its log:\n{tail}"
-            raise SpawnException(message, reason=over.reason, status_code=500) from None
+            log = await self._job.tail(self.user.name, self.session_name)
+            raise SessionFailure(
+                over.message, reason=over.reason, log=log, status_code=500
+            ) from None
         self._save_state()
         await self._say(90, "The server is up")
         return url
@@ -204,9 +204,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         if self._check_pending and not self._job.up:
             try:
                 await self._resume()
-            except SpawnException as error:
+            except SessionFailure as error:
                 self.log.warning("%s: %s", self._log_name, error.log_message)
-                self.ended_message = str(error.log_message)
+                self.ended_message = error.message
                 return 1
         job = await self._job.look(POLL_AGE_SECONDS)
         if job is None or not (job.state.ended or job.state.ending):

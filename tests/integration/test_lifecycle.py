@@ -72,7 +72,7 @@ def test_a_lost_node_is_noticed_and_told(cluster, ben):
 def test_a_server_that_dies_ends_the_spawn_at_once_with_its_log(cluster, ben):
     broken = f"/home/{ben.name}/.jupyter/jupyter_server_config.py"
     cluster.run_as(ben.name, ["mkdir", "-p", f"/home/{ben.name}/.jupyter"])
-    cluster.run_as(ben.name, ["tee", broken], input="import os\nprint('I give up')\nos._exit(3)\n")
+    cluster.run_as(ben.name, ["tee", broken], input="import os\nprint('I give up', flush=True)\nos._exit(3)\n")
     try:
         started = time.monotonic()
         ben.spawn(**SMALL)
@@ -131,7 +131,8 @@ def test_a_full_home_is_said(cluster, ben):
     folder = f"/home/{ben.name}/.carme"
     cluster.run(["rm", "-rf", folder])
     cluster.run_as(ben.name, ["mkdir", folder])
-    cluster.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=777", "tmpfs", folder])
+    uid = cluster.run(["id", "-u", ben.name]).stdout.strip()
+    cluster.run(["mount", "-t", "tmpfs", "-o", f"size=4k,mode=700,uid={uid}", "tmpfs", folder])
     try:
         cluster.run(["dd", "if=/dev/zero", f"of={folder}/fill", "bs=4k", "count=1"])
         answer = ben.spawn(**SMALL)
