@@ -155,6 +155,8 @@ class View:
         async with self._extend_lock:
             # One at a time, each on a reading from after the last: the limit is added to.
             current = await self.poller.fresh(_OTHERS_MAX_AGE_SECONDS, _REFRESH_SECONDS)
+            if not current.job(wish.job_id):  # perhaps it has only just been submitted
+                current = await self.poller.fresh(1, _REFRESH_SECONDS)
             job = self._job(wish.job_id, request.uid, user)
             limit = extended_limit(
                 job, wish.seconds, request.uid, user, current, self._config.view, time.time()

@@ -21,7 +21,7 @@ from carme.slurm.parse.values import (
     seconds,
     unix_time,
 )
-from carme.slurm.states import parse_job_state
+from carme.slurm.states import JobState, parse_job_state
 
 # A field that cannot break over lines stands last: it tells where a record ends.
 SACCT_FIELDS = (
@@ -147,6 +147,9 @@ def _slurmdb_job(raw: Mapping[str, Any]) -> HistoryJob:
     array_job_id = json_number(array, "job_id") or None
     minutes = json_number(times, "limit")
     exit_code = json_map(raw, "exit_code")
+    code: int | None = json_number(exit_code, "return_code") or 0
+    if state is JobState.FAILED and not code:
+        code = None  # slurmrestd 22.05 loses the code, and says SUCCESS
     peaks = [_step_peak(step) for step in json_objects(raw, "steps")]
     cpu = json_map(times, "total")
     return HistoryJob(
@@ -172,7 +175,7 @@ def _slurmdb_job(raw: Mapping[str, Any]) -> HistoryJob:
         ended_at=None if state.active else json_time(times, "end"),
         elapsed_seconds=json_number(times, "elapsed") or 0,
         limit_seconds=None if minutes is None else minutes * 60,
-        exit_code=json_number(exit_code, "return_code"),
+        exit_code=code,
         exit_signal=json_number(json_map(exit_code, "signal"), "id", "signal_id") or 0,
         cpu_seconds=json_number(cpu, "seconds"),
         max_rss_bytes=max(peaks, default=0) or None,

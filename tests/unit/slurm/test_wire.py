@@ -39,6 +39,11 @@ def test_replies_round_trip(body: bytes) -> None:
     assert (reply.headers or {})["etag"] == '"x"'
 
 
+def test_what_comes_after_the_body_is_not_part_of_it() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}Connection: Close\r\n"
+    assert decode_reply(raw).body == b"{}"
+
+
 def test_chunked_reply() -> None:
     raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
     assert decode_reply(raw).body == b"abcde"
