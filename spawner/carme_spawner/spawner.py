@@ -100,7 +100,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         last = {name: value for name, value in chosen.items() if name in values}
         found, self._problems = self._problems, {}
         kept, self._values = self._values, {}
-        return form.render(snapshot, catalogue, {**values, **last, **kept}, found)
+        shown = {**values, **last, **kept}
+        presets = self.carme.session.presets
+        return form.render(snapshot, catalogue, presets, shown, found, self.ended_message)
 
     def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
         """Raw options of the form; kept for showing it again if the cluster refuses them."""
