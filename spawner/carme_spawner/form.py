@@ -25,6 +25,8 @@ def render(
     presets: tuple[Preset, ...],
     values: Mapping[str, Any],
     found: Problems,
+    *,
+    own_images: bool = False,
     ended_message: str = "",
 ) -> str:
     """The form with `values` filled in and each problem at its field."""
@@ -42,6 +44,7 @@ def render(
             }
             for preset in presets
         ],
+        own_images=own_images,
         ended_message=ended_message,
         images=catalogue.offered(),
         values=values,
