@@ -1,0 +1,8 @@
+"""To come."""
+
+import click
+
+
+@click.command()
+def reproduce() -> None:
+    """To come."""

@@ -1,0 +1,8 @@
+"""To come."""
+
+import click
+
+
+@click.command()
+def timeline() -> None:
+    """To come."""
