@@ -6,7 +6,7 @@ from typing import Any
 
 from carme.simulator.collectives import broadcast_seconds, spread
 from carme.simulator.hardware import BYTES_PER_ELEMENT, Cluster
-from carme.simulator.loading import start_seconds
+from carme.simulator.loading import skew_seconds, start_seconds
 from carme.simulator.memory import Memory
 from carme.simulator.plan import BasePlan
 from carme.simulator.result import PHASES, Result, Segment
@@ -39,6 +39,7 @@ def beginning(workload: Workload, cluster: Cluster, plan: BasePlan) -> list[Segm
     if plan.broadcast and plan.gpus > 1:
         group = spread(plan.gpus, cluster.node)
         seconds = broadcast_seconds(model_bytes(workload, plan), group, cluster.node)
+        seconds += skew_seconds(workload, plan)
         segments.append(Segment("broadcast", seconds, idle))
     return segments
 

@@ -52,7 +52,7 @@ def all_reduce_lines(group: Group, node: NodeType, algorithm: AllReduce = "auto"
     if algorithm == "hierarchical" and group.nodes > 1:
         g, k = group
         start = 2 * (g - 1) * inside.latency_seconds + 2 * (k - 1) * outside.latency_seconds
-        slope = 2 * (g - 1) / g / inside.rate + 2 * (k - 1) / k / node.network_rate
+        slope = 2 * (g - 1) / g / inside.rate + 2 * (k - 1) / k / node.network_rate(k)
         return [Line(launch + start, slope)]
     n = group.size
     latency, rate = _slowest(inside, node, group)
@@ -95,5 +95,5 @@ def _slowest(inside: LinkType, node: NodeType, group: Group) -> tuple[float, flo
     if group.nodes == 1:
         return inside.latency_seconds, inside.rate
     if group.per_node == 1:
-        return node.network.latency_seconds, node.network_rate
-    return node.network.latency_seconds, min(inside.rate, node.network_rate)
+        return node.network.latency_seconds, node.network_rate(group.nodes)
+    return node.network.latency_seconds, min(inside.rate, node.network_rate(group.nodes))

@@ -114,7 +114,8 @@ class StorageType(Described):
     bandwidth: Positive
     reader_bandwidth: Positive
     contention: NotNegative = 0
-    """How much slower each further reader makes all of them, as a share: metadata and locks."""
+    """How much slower every doubling of the readers makes all of them, as a share: metadata
+    and locks, beside the bytes."""
 
 
 class NodeType(Described):
@@ -128,6 +129,8 @@ class NodeType(Described):
     """Between nodes, one adapter."""
     adapters: Count = 1
     """Adapters a node can use at once."""
+    congestion: Annotated[float, Field(ge=0, le=1)] = 0
+    """Collectives over k nodes get a k^-congestion part of the network's rate."""
     idle_watts: NotNegative
     """What the node draws beside its GPUs when nothing runs."""
     busy_watts: NotNegative
@@ -139,10 +142,9 @@ class NodeType(Described):
     collective_seconds: NotNegative = 30e-6
     """What starting one collective costs."""
 
-    @property
-    def network_rate(self) -> float:
-        """Bytes a second out of a node, all adapters together."""
-        return self.network.rate * self.adapters
+    def network_rate(self, nodes: int) -> float:
+        """Bytes a second out of a node in a collective of so many, all adapters together."""
+        return float(self.network.rate * self.adapters / nodes**self.congestion)
 
 
 class Cluster(Described):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import log2
+
 from carme.simulator.hardware import Cluster
 from carme.simulator.plan import BasePlan, require
 from carme.simulator.workload import Workload
@@ -34,6 +36,16 @@ def input_seconds(workload: Workload, cluster: Cluster, plan: BasePlan, global_b
     return size / min(rates) if rates else 0.0
 
 
+def skew_seconds(workload: Workload, plan: BasePlan) -> float:
+    """How long the first reader waits for the last before weights can be broadcast."""
+    data = workload.dataset
+    if not data.at_start or plan.gpus == 1:
+        return 0.0
+    loader = pick_loader(workload, plan.loader)
+    rate = data.loaders[loader].bytes_per_second if loader else float("inf")
+    return plan.load_skew * data.samples * data.sample_bytes / rate
+
+
 def start_seconds(workload: Workload, cluster: Cluster, plan: BasePlan) -> float:
     """Reading the whole set before the first step, every GPU for itself.
 
@@ -51,5 +63,5 @@ def start_seconds(workload: Workload, cluster: Cluster, plan: BasePlan) -> float
         return alone
     storage = cluster.storage
     share = min(storage.reader_bandwidth, storage.bandwidth / plan.gpus)
-    contended = 1 + storage.contention * (plan.gpus - 1)
+    contended = 1 + storage.contention * log2(plan.gpus)
     return max(alone * contended, size / share)

@@ -45,6 +45,9 @@ class BasePlan(BaseModel):
     """Name of one of the data set's loading methods; its first if unset."""
     loaders_per_gpu: Count = 6
     """Reader processes that parse while training: about the cores that a node has for each GPU."""
+    load_skew: NotNegative = 0
+    """When the set is read at the start: by how much the last reader is behind the first, as a
+    share of one reader's time alone. The first broadcast waits for it."""
     startup_seconds: NotNegative = 0
     """Fixed time before anything happens (containers, imports, CUDA)."""
     broadcast: bool = True

@@ -41,12 +41,13 @@ def check_cap(gpu: Gpu, cap_watts: float | None) -> None:
 
 
 def under_cap(gpu: Gpu, activity: float, cap_watts: float | None) -> Pace:
-    """Clock and draw while computing with `activity` under a cap (unset: the default limit)."""
-    idle = gpu.power.idle_watts
-    cap = gpu.power.limit_watts if cap_watts is None else cap_watts
+    """Clock, relative to that at the default limit, and draw while computing with `activity`."""
+    idle, limit = gpu.power.idle_watts, gpu.power.limit_watts
+    cap = limit if cap_watts is None else cap_watts
     wanted = watts(gpu, activity)
     if wanted <= idle:
         return Pace(1.0, wanted)
     xs, clocks = zip(*gpu.power.cap_curve, strict=True)
-    clock = float(np.interp(max(cap - idle, 0.0) / (wanted - idle), xs, clocks))
-    return Pace(max(clock, 0.05), max(min(wanted, CAP_USED * cap), idle))
+    left = np.array([max(cap - idle, 0.0), limit - idle]) / (wanted - idle)
+    clock, uncapped = np.interp(left, xs, clocks)
+    return Pace(float(max(clock / uncapped, 0.05)), max(min(wanted, CAP_USED * cap), idle))
