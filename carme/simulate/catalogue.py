@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from carme import library
+from carme.simulate.tables import print_wide
 from carme.simulator.hardware import Described
 from carme.simulator.workload import Workload
 from carme.units import format_bytes
@@ -38,14 +39,13 @@ def hardware(name: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({kind: library.names(kind) for kind in kinds}, indent=2))
         return
-    console = Console(highlight=False)
     for kind in kinds:
         table = Table("name", "what", "figures", title=kind, title_justify="left", box=None)
         for each in library.names(kind):
             thing: Any = KINDS[kind](each)
             table.add_row(each, thing.title, _figures(kind, thing))
-        console.print(table)
-        console.print()
+        print_wide(table)
+        click.echo()
 
 
 @click.command()
@@ -65,7 +65,7 @@ def workloads(name: str | None, as_json: bool) -> None:
         flops = f"{w.forward_flops / 1e9:.3g} Gflop" if w.forward_flops else "measured"
         count = f"{w.parameter_count / 1e6:.4g} M"
         table.add_row(each, w.title, count, flops, f"{w.dataset.samples:,}", str(w.batch))
-    Console(highlight=False).print(table)
+    print_wide(table)
 
 
 def _figures(kind: str, thing: Any) -> str:
@@ -75,7 +75,8 @@ def _figures(kind: str, thing: Any) -> str:
     if kind == "links":
         return f"{thing.bandwidth / 1e9:.3g} GB/s, {thing.latency_seconds * 1e6:.3g} µs"
     if kind == "nodes":
-        return f"{thing.gpus} x {thing.gpu.name}, {thing.gpu_link.name}, {thing.adapters} x {thing.network.name}"
+        network = f"{thing.adapters} x {thing.network.name}"
+        return f"{thing.gpus} x {thing.gpu.name}, {thing.gpu_link.name}, {network}"
     return f"{thing.bandwidth / 1e9:.3g} GB/s, one reader {thing.reader_bandwidth / 1e9:.3g}"
 
 

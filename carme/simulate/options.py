@@ -20,7 +20,7 @@ from carme.simulator.plan import (
     ParameterServer,
     Synchronous,
 )
-from carme.simulator.workload import Optimizer
+from carme.simulator.workload import Optimizer, Workload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,6 +46,13 @@ _HARDWARE = (
     click.option("--network", help="Link between nodes, such as infiniband-hdr or ethernet-10."),
     click.option("--storage", help="Where the data lie: carme hardware storage."),
     click.option("--cluster", metavar="FILE", help="A cluster's TOML file, instead of --node."),
+)
+_WORKLOAD = (
+    click.option(
+        "--samples",
+        type=click.IntRange(1, 10**13),
+        help="Of the data set; its own number if unset.",
+    ),
 )
 _PLAN = (
     click.option(
@@ -89,8 +96,8 @@ _PLAN = (
 
 
 def hardware_options(command: F) -> F:
-    """Add the options that describe hardware."""
-    return _apply(_HARDWARE, command)
+    """Add the options that describe hardware and data."""
+    return _apply((*_WORKLOAD, *_HARDWARE), command)
 
 
 def plan_options(command: F) -> F:
@@ -102,6 +109,16 @@ def _apply(options: tuple[Callable[[Any], Any], ...], command: F) -> F:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def find_workload(name: str, given: dict[str, Any]) -> Workload:
+    """The workload, with --samples instead of its own number if given."""
+    samples = given.pop("samples")
+    subject = library.workload(name)
+    if samples is None:
+        return subject
+    dataset = subject.dataset.model_copy(update={"samples": samples})
+    return subject.model_copy(update={"dataset": dataset})
 
 
 def find_cluster(given: dict[str, Any]) -> tuple[Cluster, int]:

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from carme import library
+from carme.simulate.tables import print_wide
 from carme.simulator.hardware import Cluster
 from carme.simulator.papers import Row, candle, limits, sprint
 
@@ -76,6 +76,4 @@ def _print(rows: list[Row]) -> None:
         table.add_row(
             row.figure, f"{row.published}{unit}", f"{row.here:.4g}{unit}", difference, band, note
         )
-    wide = Console(highlight=False)
-    # A table cut to a narrow pipe is unreadable; a terminal wraps by itself.
-    Console(highlight=False, width=max(wide.width, 130)).print(table)
+    print_wide(table)

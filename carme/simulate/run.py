@@ -9,8 +9,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from carme import library
-from carme.simulate.options import find_cluster, find_plan, hardware_options, plan_options
+from carme.simulate.options import (
+    find_cluster,
+    find_plan,
+    find_workload,
+    hardware_options,
+    plan_options,
+)
 from carme.simulator.limits import Limits, survey
 from carme.simulator.plan import Synchronous
 from carme.simulator.result import Result
@@ -31,7 +36,7 @@ def simulate(workload: str, replicas: int | None, as_json: bool, **given: Any) -
 
     WORKLOAD is a bundled name (carme workloads), a .toml or an .onnx file.
     """
-    subject = library.workload(workload)
+    subject = find_workload(workload, given)
     cluster, gpus = find_cluster(given)
     plan = find_plan(given, gpus)
     result = run_simulation(subject, cluster, plan)

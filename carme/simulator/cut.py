@@ -34,6 +34,7 @@ class Cut(NamedTuple):
     forward: Floats
     backward: Floats
     pace: Pace
+    traffic: float
     global_batch: int
     micro_batch: int
     micro_batches: int
@@ -73,6 +74,7 @@ def cut(workload: Workload, cluster: Cluster, plan: Synchronous) -> Cut:
         forward,
         backward,
         pace,
+        times.traffic,
         global_batch,
         micro,
         -(-per_copy // micro),

@@ -31,6 +31,8 @@ class LayerTimes(NamedTuple):
     """Share of the total that follows the clock: products, not memory traffic or launches."""
     activity: float
     """Mean draw above idle, as a share of that of dense products."""
+    traffic: float
+    """Share of the time in which memory is read or written."""
 
 
 def product_seconds(
@@ -86,5 +88,9 @@ def layer_times(
     moving = max(seconds - clocked - gaps, 0.0)
     activity = (clocked + gpu.power.memory_share * moving) / total
     return LayerTimes(
-        forward * times * stretch, backward * times * stretch, min(clocked / total, 1.0), activity
+        forward * times * stretch,
+        backward * times * stretch,
+        min(clocked / total, 1.0),
+        activity,
+        min(3 * float(times @ memory) / total, 1.0),
     )

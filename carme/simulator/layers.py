@@ -194,8 +194,36 @@ class Attention(_Layer):
         )
 
 
+class Product(_Layer):
+    """`count` products of two activations, without weights."""
+
+    kind: Literal["product"]
+    rows: Size
+    columns: Size
+    depth: Size
+    count: Size = 1
+
+    def cost(self) -> Cost:
+        left = self.rows * self.depth * self.count
+        right = self.depth * self.columns * self.count
+        return Cost(
+            self.name or f"product {self.rows}x{self.depth}x{self.columns}",
+            self.rows,
+            self.columns,
+            self.depth,
+            self.count,
+            0,
+            left + right,
+            self.rows * self.columns * self.count,
+            left + right,
+            self.repeat,
+            1,
+        )
+
+
 Layer = Annotated[
-    Convolution | Dense | Lstm | Embedding | Elementwise | Attention, Field(discriminator="kind")
+    Convolution | Dense | Lstm | Embedding | Elementwise | Attention | Product,
+    Field(discriminator="kind"),
 ]
 
 

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carme.simulator.engine import Simulation, Steps
+from carme.simulator.graph import Graph
 from carme.simulator.operations import Arrive, Compute, Get, Put, Transfer, Wait
+from carme.simulator.pipeline import Slot, order
 from carme.simulator.resources import Barrier, Device, Link, Mailbox
 from carme.simulator.step import Step
 from carme.simulator.trace import Report
@@ -60,8 +62,8 @@ def averaging(
     def message(slave: int) -> Transfer:
         return Transfer(inside, near_seconds) if slave < near else Transfer(outside, far_seconds)
 
-    def slave(index: int, gpu: Device, order: Mailbox) -> Steps:
-        while (seconds := (yield Get(order))) is not None:
+    def slave(index: int, gpu: Device, letterbox: Mailbox) -> Steps:
+        while (seconds := (yield Get(letterbox))) is not None:
             yield Compute(gpu, seconds)
             yield message(index)
             yield Put(returned)
@@ -75,8 +77,8 @@ def averaging(
                 package += 1
             for _ in range(count):
                 yield Get(returned)
-        for order in orders:
-            yield Put(order, None)
+        for letterbox in orders:
+            yield Put(letterbox, None)
 
     for index in range(most):
         gpu = simulation.device(f"gpu {index}", idle_watts=idle_watts, busy_watts=busy_watts)
@@ -101,15 +103,16 @@ def synchronous(step: Step, factors: Floats, *, idle_watts: float = 0.0) -> Repo
         for factor in stretch:
             begin = simulation.now
             yield Wait(step.tensor, label="all-reduce in layers")
-            spent = 0.0
+            spent = min(step.forward, *step.ready, step.kernels)
+            yield Compute(gpu, spent * factor, step.busy_watts, "forward")
             for at, barrier in zip(step.ready, ready, strict=True):
-                yield Compute(gpu, (at - spent) * factor, watts=step.busy_watts)
+                yield Compute(gpu, (at - spent) * factor, step.busy_watts, "backward")
                 simulation.process(hand_over(barrier), "gradient")
                 spent = at
             rest = step.kernels + step.bubble - spent
-            yield Compute(gpu, max(rest, 0.0) * factor, watts=step.busy_watts)
+            yield Compute(gpu, max(rest, 0.0) * factor, step.busy_watts, "backward")
             yield Arrive(reduced)
-            yield Compute(gpu, step.update, watts=step.busy_watts, label="update")
+            yield Compute(gpu, step.update, step.busy_watts, "update")
             yield Wait(step.overhead, label="host")
             yield Wait(max(begin + step.input - simulation.now, 0.0), label="input")
 
@@ -130,7 +133,14 @@ def synchronous(step: Step, factors: Floats, *, idle_watts: float = 0.0) -> Repo
     return simulation.run()
 
 
-def asynchronous(gradient: Floats, update: Floats, gpus_per_node: int) -> tuple[Report, list[int]]:
+def asynchronous(
+    gradient: Floats,
+    update: Floats,
+    gpus_per_node: int,
+    *,
+    idle_watts: float = 0.0,
+    busy_watts: float = 0.0,
+) -> tuple[Report, list[int]]:
     """SPRINT: gradient[w, k] seconds of GPU thread w's k-th gradient, update[u] of the u-th update.
 
     Returns the report and the number of gradients in each update. The update threads of all nodes
@@ -152,8 +162,47 @@ def asynchronous(gradient: Floats, update: Floats, gpus_per_node: int) -> tuple[
             waiting[0] = 0
 
     for index, row in enumerate(gradient):
-        gpu = simulation.device(f"node {index // gpus_per_node} gpu {index % gpus_per_node}")
+        name = f"node {index // gpus_per_node} gpu {index % gpus_per_node}"
+        gpu = simulation.device(name, idle_watts=idle_watts, busy_watts=busy_watts)
         simulation.process(thread(gpu, row), gpu.name)
     # A gradient that is done at the very moment of an update is in it.
     simulation.process(updater(simulation.device("update threads")), "update", priority=1)
     return simulation.run(), collected
+
+
+def pipeline(
+    forward: list[float], backward: list[float], send: list[float], micro_batches: int
+) -> Report:
+    """One step of a 1F1B pipeline as a task graph: stages are devices, messages are tasks."""
+    simulation = Simulation()
+    stages = len(forward)
+    devices = [simulation.device(f"stage {s}") for s in range(stages)]
+    graph = Graph()
+    number: dict[tuple[int, Slot], int] = {}
+    names = [(s, slot) for s in range(stages) for slot in order(s, stages, micro_batches)]
+    for index, key in enumerate(names):
+        number[key] = index
+    messages: list[tuple[str, float, int]] = []
+    for s in range(stages):
+        previous: int | None = None
+        for slot in order(s, stages, micro_batches):
+            after = [] if previous is None else [previous]
+            source = s + 1 if slot.backward else s - 1
+            if 0 <= source < stages:
+                # The message is a task of its own, added after all stages' work.
+                after.append(len(names) + len(messages))
+                delay = send[min(s, source)]
+                messages.append((f"{_title(slot)} to stage {s}", delay, number[source, slot]))
+            elif slot.backward:
+                after.append(number[s, Slot(False, slot.micro_batch)])
+            seconds = backward[s] if slot.backward else forward[s]
+            label = "backward" if slot.backward else "forward"
+            previous = graph.add(_title(slot), Compute(devices[s], seconds, label=label), after)
+    for name, delay, before in messages:
+        graph.add(name, Wait(delay, label="message"), [before])
+    graph.start(simulation)
+    return simulation.run()
+
+
+def _title(slot: Slot) -> str:
+    return f"{'backward' if slot.backward else 'forward'} {slot.micro_batch}"

@@ -35,6 +35,8 @@ class Step(NamedTuple):
 
     kernels: float
     """Busy computing, all micro-batches."""
+    forward: float
+    """Of it, the forward pass."""
     bubble: float
     """Idle in the pipeline, messages between stages included."""
     tensor: float
@@ -55,6 +57,8 @@ class Step(NamedTuple):
     """In one step, over all copies."""
     gradient_bytes: float
     memory: Memory
+    traffic: float
+    """Share of the kernels' time in which memory is read or written."""
 
     def seconds(self, slowest: Floats) -> Floats:
         """Step time for each jitter factor of the slowest worker."""
@@ -99,6 +103,7 @@ def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
     ready, reduce = _buckets(piece, kernels)
     return Step(
         kernels=kernels,
+        forward=_forward(piece),
         bubble=bubble,
         tensor=_tensor_seconds(piece),
         ready=ready,
@@ -112,6 +117,7 @@ def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
         samples=piece.global_batch,
         gradient_bytes=piece.parameters * piece.element_bytes if plan.copies > 1 else 0.0,
         memory=memory_of(piece),
+        traffic=piece.traffic,
     )
 
 
@@ -141,6 +147,13 @@ def _pipeline(piece: Cut) -> tuple[float, float]:
     ]
     total, _ = makespan(ahead, back, send, piece.micro_batches)
     return busiest, total - busiest
+
+
+def _forward(piece: Cut) -> float:
+    """Forward seconds of the stage that computes longest."""
+    ahead, back = piece.forward, piece.backward
+    busiest = max(piece.stages, key=lambda rows: float(ahead[rows].sum() + back[rows].sum()))
+    return float(ahead[busiest].sum()) * piece.micro_batches
 
 
 def _tensor_seconds(piece: Cut) -> float:
@@ -205,6 +218,7 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
     several = plan.copies > 1
     return Step(
         kernels=compute,
+        forward=compute / 3,
         bubble=0.0,
         tensor=0.0,
         ready=np.array([compute]) if several else np.empty(0),
@@ -218,4 +232,5 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
         samples=global_batch,
         gradient_bytes=gradient_bytes,
         memory=memory_of_measured(workload, cluster, plan.optimizer or workload.optimizer),
+        traffic=0.5,  # not known from a time alone
     )

@@ -6,7 +6,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from carme.simulator.averaging import package_sizes, run
+from carme.simulator.averaging import run
+from carme.simulator.averaging_plan import package_sizes
 from carme.simulator.hardware import Cluster
 from carme.simulator.papers import Row, around
 from carme.simulator.plan import Averaging
