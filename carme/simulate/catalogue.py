@@ -20,6 +20,7 @@ KINDS = {
     "links": library.link,
     "nodes": library.node,
     "storage": library.storage,
+    "clusters": library.cluster,
 }
 
 
@@ -27,7 +28,7 @@ KINDS = {
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def hardware(name: str | None, as_json: bool) -> None:
-    """List GPUs, links, nodes and storage; NAME (or a kind) shows one with its sources."""
+    """List GPUs, links, nodes, storage, clusters; NAME (or a kind) shows one with its sources."""
     if name and name not in KINDS:
         for kind, find in KINDS.items():
             if name.lower() in library.names(kind):
@@ -77,6 +78,8 @@ def _figures(kind: str, thing: Any) -> str:
     if kind == "nodes":
         network = f"{thing.adapters} x {thing.network.name}"
         return f"{thing.gpus} x {thing.gpu.name}, {thing.gpu_link.name}, {network}"
+    if kind == "clusters":
+        return f"{thing.nodes} x {thing.node.name}"
     return f"{thing.bandwidth / 1e9:.3g} GB/s, one reader {thing.reader_bandwidth / 1e9:.3g}"
 
 

@@ -137,7 +137,8 @@ def match_gpu(slurm_name: str) -> str | None:
         return name
     words = set(re.findall(r"[a-z0-9]+", name))
     fits = [k for k in known if set(re.findall(r"[a-z0-9]+", k)) <= words]
-    return max(fits, key=len, default=None)
+    # A board's form says more about its speed than its memory does.
+    return max(fits, key=lambda k: ("pcie" in k, len(k)), default=None)
 
 
 def _network(features: set[str]) -> str | None:

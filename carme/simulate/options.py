@@ -45,7 +45,11 @@ _HARDWARE = (
     click.option("--node", help="Kind of node, if not the GPU's usual one: carme hardware nodes."),
     click.option("--network", help="Link between nodes, such as infiniband-hdr or ethernet-10."),
     click.option("--storage", help="Where the data lie: carme hardware storage."),
-    click.option("--cluster", metavar="FILE", help="A cluster's TOML file, instead of --node."),
+    click.option(
+        "--cluster",
+        metavar="FILE",
+        help="A cluster's TOML file (or a bundled name), instead of --node.",
+    ),
 )
 _WORKLOAD = (
     click.option(

@@ -8,6 +8,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from os import SEEK_END
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +144,15 @@ def _name(point: Point) -> str:
 
 
 def _append(store: Path, key: str, outcomes: Sequence[Outcome]) -> None:
-    with store.open("a", encoding="utf-8") as file:
+    with store.open("a+b") as file:
+        if file.tell():
+            # A line that an interruption cut short must not swallow the next one.
+            file.seek(-1, SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
         for o in outcomes:
             record = {"suite": key, "point": o.point, "figures": dict(o.figures), "error": o.error}
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(record).encode() + b"\n")
 
 
 def _read(store: Path, key: str) -> dict[str, Outcome]:

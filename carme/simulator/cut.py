@@ -35,6 +35,8 @@ class Cut(NamedTuple):
     backward: Floats
     pace: Pace
     traffic: float
+    parameters: float
+    """On the GPU that holds the most."""
     global_batch: int
     micro_batch: int
     micro_batches: int
@@ -42,11 +44,6 @@ class Cut(NamedTuple):
     @property
     def element_bytes(self) -> int:
         return BYTES_PER_ELEMENT[self.precision]
-
-    @property
-    def parameters(self) -> float:
-        """On the GPU that holds the most."""
-        return max(float(self.arrays.parameters[rows].sum()) for rows in self.stages)
 
 
 def cut(workload: Workload, cluster: Cluster, plan: Synchronous) -> Cut:
@@ -63,6 +60,7 @@ def cut(workload: Workload, cluster: Cluster, plan: Synchronous) -> Cut:
     backward = times.backward / arrays.repeat * stretch
     if plan.recompute == "full":
         backward = backward + forward
+    stages = _stages(workload, forward + backward, plan.pipeline)
     return Cut(
         workload,
         cluster,
@@ -70,11 +68,12 @@ def cut(workload: Workload, cluster: Cluster, plan: Synchronous) -> Cut:
         precision,
         plan.optimizer or workload.optimizer,
         arrays,
-        _stages(workload, forward + backward, plan.pipeline),
+        stages,
         forward,
         backward,
         pace,
         times.traffic,
+        max(float(arrays.parameters[rows].sum()) for rows in stages),
         global_batch,
         micro,
         -(-per_copy // micro),

@@ -158,10 +158,8 @@ class Simulation:
         """Account for a fairly shared transfer that has ended, and resume its process."""
         for link in flow.links:
             link.bytes += flow.transfer.size
-            # A link that is shared draws power by the bytes it moves, whoever moves them.
-            seconds = flow.transfer.size / link.bandwidth
-            link.busy_seconds += seconds
-            link.extra_joules += (link.busy_watts - link.idle_watts) * seconds
+            # A shared link is busy by the bytes it moves, whoever moves them.
+            link.busy_seconds += flow.transfer.size / link.bandwidth
         transfer, since = flow.transfer, flow.since
         self.record(
             (

@@ -43,7 +43,7 @@ class Compute:
         if not 0 <= work < 1e300:
             _amount(work, f"work on {device.name}")
         self.seconds = work / device.rate
-        self.watts = device.busy_watts if watts is None else watts
+        self.watts = watts
         self.label = label
 
     def begin(self, simulation: Simulation, process: Process) -> None:
@@ -55,8 +55,12 @@ class Compute:
         seconds = self.seconds
         device.free_at = end = start + seconds
         device.busy_seconds += seconds
-        device.extra_joules += (self.watts - device.idle_watts) * seconds
-        simulation.record((process, self.label, device, now, start, end, 0.0, self.watts))
+        watts = self.watts
+        if watts is None:
+            watts = device.busy_watts
+        else:
+            device.extra_joules += (watts - device.busy_watts) * seconds
+        simulation.record((process, self.label, device, now, start, end, 0.0, watts))
         simulation.sequence = sequence = simulation.sequence + 1
         heappush(simulation.calendar, (end, process.priority, sequence, process, None))
 
@@ -68,62 +72,47 @@ class Transfer:
     start to flow after the latency, at the max-min fair rate and at most at `limit` bytes a second.
     """
 
-    __slots__ = (
-        "label",
-        "limit",
-        "path",
-        "resource",
-        "seconds",
-        "size",
-        "source",
-        "target",
-        "watts",
-    )
+    __slots__ = ("ends", "label", "limit", "path", "size")
 
     def __init__(
         self,
         link: Link | tuple[Link, ...],
         size: float,
-        *,
         source: str = "",
         target: str = "",
         limit: float = float("inf"),
         label: str = "transfer",
     ) -> None:
-        self.path = link if isinstance(link, tuple) else (link,)
-        self.resource = first = self.path[0]
-        if not 0 <= size < 1e300:
-            _amount(size, f"bytes over {first.name}")
+        self.path = link
         self.size = size
-        self.seconds = first.latency + size / first.bandwidth
-        self.watts = first.busy_watts
-        self.source = source
-        self.target = target
+        self.ends = (source, target) if source or target else None
         self.limit = limit
         self.label = label
-        if len(self.path) > 1 and not all(link.fair for link in self.path):
+        if not 0 <= size < 1e300:
+            _amount(size, "bytes of a transfer")
+        if isinstance(link, tuple) and not all(each.fair for each in link):
             raise InputError(
-                f"a path over {', '.join(link.name for link in self.path)}",
+                f"a path over {', '.join(each.name for each in link)}",
                 "only fairly shared links can be combined; use one transfer after the other",
             )
 
     def begin(self, simulation: Simulation, process: Process) -> None:
-        link = self.resource
-        if link.fair:
+        link = self.path
+        if isinstance(link, tuple) or link.fair:
             simulation.sharing.request(simulation, process, self)
             return
         now = simulation.now
         start = link.free_at
         if start < now:
             start = now
-        seconds = self.seconds
+        size = self.size
+        seconds = link.latency + size / link.bandwidth
         link.free_at = end = start + seconds
         link.busy_seconds += seconds
-        link.bytes += self.size
-        link.extra_joules += (self.watts - link.idle_watts) * seconds
-        if self.source or self.target:
-            simulation.deliver(self.source, self.target, self.size)
-        simulation.record((process, self.label, link, now, start, end, self.size, self.watts))
+        link.bytes += size
+        if self.ends:
+            simulation.deliver(*self.ends, size)
+        simulation.record((process, self.label, link, now, start, end, size, link.busy_watts))
         simulation.sequence = sequence = simulation.sequence + 1
         heappush(simulation.calendar, (end, process.priority, sequence, process, None))
 

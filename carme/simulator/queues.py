@@ -24,51 +24,49 @@ def shared_link(compute: Floats, transfer: float) -> tuple[Floats, Floats]:
     workers, rounds = compute.shape
     begin = np.empty((workers, rounds))
     end = np.empty((workers, rounds))
-    # A heap of (time, sequence, worker): one waiting event a worker, so its size never changes
-    # and the root is replaced in place.
-    time = np.empty(workers)
-    sequence = np.arange(workers)
-    who = np.arange(workers)
-    done = np.zeros(workers, dtype=np.int64)
-    for worker in range(workers):
-        time[worker] = compute[worker, 0] if rounds else np.inf
-    for root in range(workers // 2 - 1, -1, -1):
-        _sift(time, sequence, who, root)
+    # A tournament of (time, sequence): every worker has one waiting event, the root is the next.
+    # Replacing the winner's event replays one match a level, half of what a heap compares.
+    leaves = 1
+    while leaves < workers:
+        leaves *= 2
+    time = np.full(leaves, np.inf)
+    sequence = np.arange(leaves)
+    winner = np.empty(2 * leaves, dtype=np.int64)
+    for leaf in range(leaves):
+        winner[leaves + leaf] = leaf
+        if leaf < workers and rounds:
+            time[leaf] = compute[leaf, 0]
+    for match in range(leaves - 1, 0, -1):
+        winner[match] = _earlier(time, sequence, winner[2 * match], winner[2 * match + 1])
+    done = np.zeros(leaves, dtype=np.int64)
     free_at = 0.0
     for count in range(workers * rounds):
-        worker = who[0]
+        worker = winner[1]
         step = done[worker]
-        start = time[0] if time[0] > free_at else free_at
+        ready = time[worker]
+        start = ready if ready > free_at else free_at
         free_at = start + transfer
         begin[worker, step] = start
         end[worker, step] = free_at
-        done[worker] = step + 1
-        time[0] = free_at + compute[worker, step + 1] if step + 1 < rounds else np.inf
-        sequence[0] = workers + count
-        _sift(time, sequence, who, 0)
+        step += 1
+        done[worker] = step
+        time[worker] = free_at + compute[worker, step] if step < rounds else np.inf
+        sequence[worker] = leaves + count
+        best = worker
+        match = leaves + worker
+        while match > 1:
+            best = _earlier(time, sequence, best, winner[match ^ 1])
+            match >>= 1
+            winner[match] = best
     return begin, end
 
 
 @compiled
-def _sift(time: Floats, sequence: Ints, who: Ints, root: int) -> None:
-    """Let the entry at `root` sink to its place."""
-    size = len(time)
-    key, rank, worker = time[root], sequence[root], who[root]
-    while True:
-        child = 2 * root + 1
-        if child >= size:
-            break
-        right = child + 1
-        if right < size and (
-            time[right] < time[child]
-            or (time[right] == time[child] and sequence[right] < sequence[child])
-        ):
-            child = right
-        if key < time[child] or (key == time[child] and rank < sequence[child]):
-            break
-        time[root], sequence[root], who[root] = time[child], sequence[child], who[child]
-        root = child
-    time[root], sequence[root], who[root] = key, rank, worker
+def _earlier(time: Floats, sequence: Ints, one: int, other: int) -> int:
+    """Which of two events is first."""
+    if time[one] != time[other]:
+        return one if time[one] < time[other] else other
+    return one if sequence[one] < sequence[other] else other
 
 
 @compiled

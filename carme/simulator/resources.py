@@ -30,14 +30,15 @@ class Resource:
             )
         self.name = name
         self.idle_watts = idle_watts
-        self.busy_watts = busy_watts
+        self.busy_watts = max(busy_watts, idle_watts)
         self.free_at = 0.0
         self.busy_seconds = 0.0
-        self.extra_joules = 0.0
+        self.extra_joules = 0.0  # of operations with a draw of their own, against busy_watts
 
     def joules(self, seconds: float) -> float:
         """Energy over a run of `seconds`, idle power included."""
-        return self.idle_watts * seconds + self.extra_joules
+        busy = (self.busy_watts - self.idle_watts) * self.busy_seconds
+        return self.idle_watts * seconds + busy + self.extra_joules
 
 
 class Device(Resource):

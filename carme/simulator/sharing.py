@@ -20,7 +20,7 @@ class Flow:
     def __init__(self, process: Process, transfer: Transfer, since: float) -> None:
         self.process = process
         self.transfer = transfer
-        self.links = transfer.path
+        self.links = transfer.path if isinstance(transfer.path, tuple) else (transfer.path,)
         self.left = transfer.size
         self.rate = 0.0
         self.since = since
@@ -73,10 +73,10 @@ class Sharing:
 
     def request(self, simulation: Simulation, process: Process, transfer: Transfer) -> None:
         """Start the flow after the path's latency."""
-        latency = sum(link.latency for link in transfer.path)
-        if transfer.source or transfer.target:
-            simulation.deliver(transfer.source, transfer.target, transfer.size)
+        if transfer.ends:
+            simulation.deliver(*transfer.ends, transfer.size)
         flow = Flow(process, transfer, simulation.now)
+        latency = sum(link.latency for link in flow.links)
         if latency:
             simulation.call_at(simulation.now + latency, lambda: self._start(simulation, flow))
         else:

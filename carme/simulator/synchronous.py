@@ -21,9 +21,9 @@ def run(workload: Workload, cluster: Cluster, plan: Synchronous) -> Result:
     """The whole training run: what comes before, then so many steps."""
     step = plan_step(workload, cluster, plan)
     epochs, steps = _length(workload, plan, step)
-    drawn = int(min(max(steps, 1), plan.sample_steps))
-    times = step.seconds(slowest(plan, drawn, plan.gpus, np.random.default_rng(plan.seed)))
     jittered = plan.jitter or plan.jitter_samples
+    drawn = int(min(max(steps, 1), plan.sample_steps)) if jittered else 1
+    times = step.seconds(slowest(plan, drawn, plan.gpus, np.random.default_rng(plan.seed)))
     quantiles = np.quantile(times, QUANTILES).tolist() if jittered else []
     group = spread(plan.copies, cluster.node, plan.tensor * plan.pipeline)
     segments = step_segments(step, float(times.mean()), steps, cluster)
@@ -62,11 +62,12 @@ def step_segments(step: Step, seconds: float, steps: float, cluster: Cluster) ->
     input are waited.
     """
     gpu = cluster.node.gpu
-    wait = seconds - step.kernels - step.exposed - step.update - step.overhead
+    exposed = step.exposed
+    wait = seconds - step.kernels - exposed - step.update - step.overhead
     moving = watts(gpu, gpu.power.memory_share)
     return [
         Segment("compute", step.kernels * steps, step.busy_watts),
-        Segment("communication", step.exposed * steps, step.wait_watts),
+        Segment("communication", exposed * steps, step.wait_watts),
         Segment("update", step.update * steps, min(moving, step.busy_watts)),
         Segment("wait", step.overhead * steps, gpu.power.idle_watts),
         Segment("wait", max(wait, 0.0) * steps, step.wait_watts),

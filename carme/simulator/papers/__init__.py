@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
     @property
     def inside(self) -> bool:
-        return self.low <= self.here <= self.high
+        return bool(self.low <= self.here <= self.high)
 
 
 def around(

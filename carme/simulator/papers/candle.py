@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
-from carme.simulator.hardware import Cluster, NodeType, StorageType
+from carme.simulator.hardware import Cluster
 from carme.simulator.papers import Row, around
 from carme.simulator.plan import Synchronous
 from carme.simulator.result import Result
@@ -31,16 +31,16 @@ NETWORK_EFFICIENCY = 0.7
 """Fitted with it: of both rails, between two nodes."""
 
 
-def summit(node: NodeType, storage: StorageType) -> Cluster:
+def as_seen(summit: Cluster) -> Cluster:
     """Summit as the paper's runs saw it, with NCCL 2.3.7."""
-    network = node.network.model_copy(update={"efficiency": NETWORK_EFFICIENCY})
-    busy = node.model_copy(update={"congestion": CONGESTION, "network": network})
-    return Cluster(name="summit", node=busy, nodes=4600, storage=storage)
+    network = summit.node.network.model_copy(update={"efficiency": NETWORK_EFFICIENCY})
+    node = summit.node.model_copy(update={"congestion": CONGESTION, "network": network})
+    return summit.model_copy(update={"node": node})
 
 
-def rows(workloads: Mapping[str, Workload], node: NodeType, storage: StorageType) -> list[Row]:
+def rows(workloads: Mapping[str, Workload], summit: Cluster) -> list[Row]:
     """The anchors and gains of the paper's text."""
-    cluster = summit(node, storage)
+    cluster = as_seen(summit)
     nt3 = _with_epoch(workloads["nt3"], cluster, 1, 10.3)
     return [
         *_nt3(nt3, cluster),
