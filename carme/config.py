@@ -34,7 +34,7 @@ class Slurm(Section):
     """How Slurm is read."""
 
     backend: Literal["auto", "cli", "rest", "pyslurm"] = "auto"
-    """`auto` takes pyslurm when it is installed and matches the running release, else the commands."""
+    """`auto` takes pyslurm when it is there and matches the running release, else the commands."""
     conf: Path | None = None
     """The slurm.conf to use (SLURM_CONF); unset means Slurm's own default."""
     bin: Path | None = None
@@ -53,9 +53,11 @@ class View(Section):
     socket: Path = Path("/run/carme/view.sock")
     """Where it listens. Everybody may connect; what is answered depends on who asks."""
     poll_seconds: Annotated[float, Field(ge=5, le=600)] = 30
-    """Between polls while nothing happens: four reads a poll keep this at 8 a minute."""
+    """Between polls while nothing happens: a poll is five calls, so this makes ten a minute."""
     readers: tuple[UnixName, ...] = ("carme",)
     """Unix users who may see every job (the hub, the service); others see their own."""
+    extend_max_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 24
+    """The longest that a job may become through "more time", in all; 0 turns that off."""
 
 
 class Hub(Section):
@@ -88,6 +90,55 @@ class Images(Section):
     """Must be readable on every node under the same path; holds index.json and the SIF files."""
     apptainer: Path | None = None
     """The apptainer (or singularity) program by absolute path; unset means PATH."""
+    debian_mirror: str | None = None
+    """Where builds get Debian from; unset means the mirror in the machine's own apt sources."""
+
+
+class Preset(Section):
+    """A choice that fills the form with one click; what it leaves out stays as it is."""
+
+    title: Annotated[str, Field(min_length=1, max_length=40)]
+    description: str = ""
+    partition: str | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    cpus: Annotated[int, Field(ge=1)] | None = None
+    memory_gb: Annotated[int, Field(ge=1)] | None = None
+    hours: Annotated[float, Field(gt=0)] | None = None
+    whole_node: bool = False
+    """All GPUs, cores and memory of the largest node of the partition."""
+
+
+class Session(Section):
+    """What a session asks for unless the user says otherwise, and how long things may take."""
+
+    default_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 2
+    default_cpus: Annotated[int, Field(ge=1)] = 2
+    default_memory_gb: Annotated[int, Field(ge=1)] = 4
+    presets: tuple[Preset, ...] = (
+        Preset(
+            title="Try something",
+            description="no GPU, one hour",
+            gpus=0,
+            cpus=1,
+            memory_gb=2,
+            hours=1,
+        ),
+        Preset(
+            title="One GPU", description="a GPU for two hours", gpus=1, cpus=2, memory_gb=4, hours=2
+        ),
+        Preset(title="Whole node", description="all of a node", whole_node=True, hours=2),
+    )
+    """Buttons above the form."""
+    gpu_flag: Literal["", "nv", "rocm"] = "nv"
+    """How the container sees GPUs; empty where they are virtual."""
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    """More variables for the container."""
+    binds: tuple[Annotated[str, Field(pattern=r"^/[^,:\s]*(:/[^,:\s]*){0,1}(:r[ow])?$")], ...] = ()
+    """More folders for the container, as Apptainer writes them: /data, /data:/data:ro."""
+    start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
+    """From the job's start until the server answers; waiting in the queue does not count."""
+    wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72
+    """A session that waits longer than this in the queue is cancelled."""
 
 
 class GpuModel(Section):
@@ -137,6 +188,10 @@ class Local(Section):
     """Everything it writes lies below this folder."""
     view_user: UnixName = "carme-view"
     """Runs carme-view and slurmrestd; a Slurm operator, so that it sees all jobs."""
+    exporter_user: UnixName = "carme-exporter"
+    """Runs the exporters; its group may read which job holds which GPU."""
+    first_job_id: Annotated[int, Field(ge=1, le=60_000_000)] = 1
+    """Two clusters on a machine share the jobs' cgroups: give them different numbers."""
     users: tuple[UnixName, ...] = ("alice", "bob")
     """Made with random passwords; gone after `down --purge`."""
     admins: tuple[UnixName, ...] = ("ada",)
@@ -161,16 +216,21 @@ class Config(Section):
     view: View = View()
     hub: Hub = Hub()
     images: Images = Images()
+    session: Session = Session()
     local: Local = Local()
 
 
 def config_path() -> Path:
-    """The file that CARME_CONFIG names, else /etc/carme/carme.toml."""
-    return Path(os.environ.get("CARME_CONFIG") or DEFAULT_PATH)
+    """The file that CARME_CONFIG names, else the machine's, else the one-machine cluster's."""
+    named = os.environ.get("CARME_CONFIG")
+    if named:
+        return Path(named)
+    local = Local().dir / "etc/carme.toml"
+    return local if local.exists() and not DEFAULT_PATH.exists() else DEFAULT_PATH
 
 
 def load(path: Path | None = None) -> Config:
-    """The configuration in `path`; without a path, the machine's, or all defaults if it has none."""
+    """The configuration in `path`; without one, the machine's, or all defaults if it has none."""
     if path is None:
         path = config_path()
         if not path.exists() and "CARME_CONFIG" not in os.environ:
@@ -187,7 +247,7 @@ def load(path: Path | None = None) -> Config:
 
 
 def parse(data: dict[str, Any], source: str) -> Config:
-    """The configuration in `data`; errors name `source`, the key, what is wrong and what is allowed."""
+    """The configuration in `data`; errors name source, key, problem and what is allowed."""
     try:
         return Config.model_validate(data)
     except ValidationError as error:
@@ -196,7 +256,7 @@ def parse(data: dict[str, Any], source: str) -> Config:
 
 
 def _explain(problem: Any) -> str:
-    *parents, key = problem["loc"]
+    *parents, _ = problem["loc"]
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"{where}: no such key; allowed here: {', '.join(_keys_at(parents))}"

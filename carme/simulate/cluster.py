@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import click
 
 from carme import library
 from carme.config import load
 from carme.errors import ConfigError, InputError
+from carme.slurm.view_client import ViewClient
 
 
 class SlurmNode(Protocol):
@@ -70,9 +70,7 @@ def check(path: str) -> None:
 
 def slurm_nodes() -> Iterable[SlurmNode]:
     """The nodes as carme-view has them."""
-    view_client: Any = import_module("carme.slurm.view_client")
-    nodes: Iterable[SlurmNode] = view_client.ViewClient.of(load().view).snapshot().nodes
-    return nodes
+    return ViewClient.of(load().view).snapshot().nodes
 
 
 def describe_nodes(nodes: Iterable[SlurmNode], wanted: str | None = None) -> str:

@@ -1,0 +1,223 @@
+"""What Slurm's prolog and epilog run: record which job holds which GPUs, then tell those who count.
+
+    python3 -I -S hook.py prolog|epilog FOLDER
+
+Run by slurmd as root on the node, for every job. It uses the standard library only and imports
+nothing of Carme, so that it starts in 40 ms from any Python. It never fails a job: whatever
+happens it ends with 0, and after LIMIT_SECONDS at the latest.
+
+FOLDER/jobs/<node>.<jobid>.<restart>.json is the record, replaced as a whole. FOLDER/listen/*.sock
+are those to tell, in the order of their names: virtual GPUs (`10-…`) change hands first, then an
+exporter (`50-….<node>.sock`) reads its counters, so both see the same moment. When no exporter
+answers, the hook reads the energy counters itself and keeps them in the record: the exporter
+settles up when it is back.
+"""
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+LIMIT_SECONDS = 4.0
+ANSWER_SECONDS = 1.0
+NVML_SECONDS = 1.5
+KEEP_SECONDS = 3600
+"""An ended record is kept so long, for an exporter that was away."""
+MAX_SWEEP = 2000
+
+Record = dict[str, Any]
+
+
+def now() -> dict[str, Any]:
+    """Wall clock for people and the clock that no one can set for arithmetic, in nanoseconds."""
+    return {"time_ns": time.time_ns(), "boot_ns": time.clock_gettime_ns(time.CLOCK_BOOTTIME)}
+
+
+def boot_id(proc: str = "/proc") -> str:
+    """Changes with every boot: `boot_ns` of another boot means nothing."""
+    with contextlib.suppress(OSError), open(f"{proc}/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return ""
+
+
+def gpu_indices(text: str | None) -> list[int]:
+    """Slurm's GPU indices on this node: `0,1`, `0-3`, nothing."""
+    found: list[int] = []
+    for part in filter(None, (text or "").split(",")):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match:
+            first, last = int(match[1]), int(match[2] or match[1])
+            found += range(first, min(last, first + 63) + 1)
+    return found
+
+
+def record_of(env: Mapping[str, str]) -> Record:
+    """What the environment that Slurm gives a prolog or epilog says about the job."""
+    return {
+        "version": 1,
+        "node": re.sub(r"[^\w.-]", "_", env.get("SLURMD_NODENAME") or socket.gethostname()),
+        "jobid": int(env["SLURM_JOB_ID"]),
+        "restart": int(env.get("SLURM_JOB_RESTART_COUNT") or 0),
+        "uid": int(env.get("SLURM_JOB_UID") or -1),
+        "user": env.get("SLURM_JOB_USER", ""),
+        "account": env.get("SLURM_JOB_ACCOUNT", ""),
+        "partition": env.get("SLURM_JOB_PARTITION", ""),
+        "sluid": env.get("SLURM_JOB_SLUID", ""),
+        "gpus": gpu_indices(env.get("SLURM_JOB_GPUS") or env.get("CUDA_VISIBLE_DEVICES")),
+        "profile": "carme-profile" in re.split(r"[,\s]+", env.get("SLURM_JOB_COMMENT", "")),
+        "boot_id": boot_id(),
+        "start": None,
+        "end": None,
+        "start_reading": None,
+        "end_reading": None,
+    }
+
+
+def record_path(folder: str, record: Record) -> str:
+    return f"{folder}/jobs/{record['node']}.{record['jobid']}.{record['restart']}.json"
+
+
+def write(path: str, record: Record) -> None:
+    """Replace the record as a whole; the folder's group (setgid) may read it, others not."""
+    os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
+    temporary = f"{path}.{os.getpid()}.new"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w") as file:
+        json.dump(record, file)
+    os.replace(temporary, path)
+
+
+def update(event: str, folder: str, env: Mapping[str, str]) -> Record:
+    """The job's record after `event`, written."""
+    record = record_of(env)
+    path = record_path(folder, record)
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+        known = json.load(file)
+        if isinstance(known, dict) and known.get("boot_id") == record["boot_id"]:
+            record = {**record, **known, "gpus": known.get("gpus") or record["gpus"]}
+    if event == "prolog" and not record["start"]:
+        record["start"] = now()
+    if event == "epilog":
+        record["end"] = record["end"] or now()
+    write(path, record)
+    return record
+
+
+def tell(folder: str, event: str, record: Record) -> bool:
+    """Tell the listeners; True when an exporter of this node has taken its reading."""
+    listen, taken = f"{folder}/listen", False
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = sorted(name for name in os.listdir(listen) if name.endswith(".sock"))
+    message = json.dumps({"event": event, "node": record["node"], "jobid": record["jobid"]})
+    for name in names:
+        node = name.removesuffix(".sock").partition(".")[2]
+        if node and node != record["node"]:
+            continue
+        with (
+            contextlib.suppress(OSError, ValueError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client,
+        ):
+            client.settimeout(ANSWER_SECONDS)
+            client.connect(f"{listen}/{name}")
+            client.sendall(message.encode() + b"\n")
+            answer = json.loads(client.recv(4096) or b"{}")
+            taken = taken or bool(answer.get("reading"))
+    return taken
+
+
+def nvml_energy_mj() -> dict[str, int]:
+    """Every GPU's energy counter by UUID; asks NVML without its Python package."""
+    import ctypes
+
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    if nvml.nvmlInit_v2():
+        return {}
+    count = ctypes.c_uint()
+    found: dict[str, int] = {}
+    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    for index in range(count.value):
+        device, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+        energy = ctypes.c_ulonglong()
+        if (
+            not nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
+            and not nvml.nvmlDeviceGetUUID(device, uuid, 96)
+            and not nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(energy))
+        ):
+            found[uuid.value.decode("ascii", "replace")] = energy.value
+    return found
+
+
+def rapl_uj(sys_root: str = "/sys") -> dict[str, int]:
+    """Every RAPL zone's counter by folder name."""
+    base = f"{sys_root}/class/powercap"
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for zone in os.listdir(base):
+            with contextlib.suppress(OSError, ValueError), open(f"{base}/{zone}/energy_uj") as file:
+                found[zone] = int(file.read())
+    return found
+
+
+def reading() -> Record | None:
+    """Energy counters read here and now, in a child that may hang without anyone waiting for it."""
+    out, into = os.pipe()
+    if os.fork() == 0:
+        with contextlib.suppress(Exception):
+            for fd in (0, 1, 2):
+                os.close(fd)  # slurmd waits for these to be closed
+            signal.alarm(0)
+            with contextlib.suppress(OSError, AttributeError):
+                nvml = nvml_energy_mj()
+                os.write(
+                    into, json.dumps({**now(), "nvml_mj": nvml, "rapl_uj": rapl_uj()}).encode()
+                )
+        os._exit(0)
+    os.close(into)
+    ready, _, _ = select.select([out], [], [], NVML_SECONDS)
+    text = os.read(out, 65536) if ready else b""
+    taken: Record | None = json.loads(text) if text else None
+    return taken
+
+
+def sweep(folder: str) -> None:
+    """Remove records of jobs that ended long ago."""
+    with contextlib.suppress(OSError):
+        oldest = time.time() - KEEP_SECONDS
+        for entry in list(os.scandir(f"{folder}/jobs"))[:MAX_SWEEP]:
+            with contextlib.suppress(OSError, ValueError):
+                if entry.stat().st_mtime < oldest:
+                    with open(entry.path) as file:
+                        ended = entry.name.endswith(".new") or json.load(file).get("end")
+                    if ended:
+                        os.unlink(entry.path)
+
+
+def main(event: str, folder: str) -> None:
+    """Record the event, tell the listeners, keep the counters when nobody else does."""
+    record = update(event, folder, os.environ)
+    if not tell(folder, event, record):
+        with contextlib.suppress(Exception):
+            taken = reading()
+            if taken:
+                which = "start_reading" if event == "prolog" else "end_reading"
+                write(record_path(folder, record), {**record, which: taken})
+    if event == "epilog":
+        sweep(folder)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
+    try:
+        main(sys.argv[1], sys.argv[2])
+    except BaseException as problem:  # a job must start and end all the same
+        with contextlib.suppress(Exception):
+            print(f"carme hook: {problem!r}", file=sys.stderr)
+    os._exit(0)

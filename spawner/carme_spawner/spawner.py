@@ -1,0 +1,300 @@
+"""The spawner: a session is a Slurm job, submitted as the user and watched through `carme-view`."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import pwd
+import sys
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import batchspawner
+from jupyterhub.apihandlers import default_handlers
+from sqlalchemy.orm import object_session
+from traitlets import Any as AnyTrait
+from traitlets import Instance, Integer, default
+
+from carme.config import Config, config_path, load
+from carme.errors import CarmeError
+from carme.images import Catalogue, load_catalogue
+from carme.slurm.helper_client import HelperClient
+from carme.slurm.helper_models import LOG_FILE
+from carme.slurm.models import Snapshot
+from carme_spawner import form, options, words
+from carme_spawner.failure import SessionFailure
+from carme_spawner.script import job_script
+from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
+from carme_spawner.watch import watch_for
+
+# batchspawner's own endpoint sets whatever attribute a request names, a command prefix among them,
+# and importing it is enough to have it served.
+default_handlers[:] = [entry for entry in default_handlers if "batchspawner" not in entry[0]]
+
+
+class CarmeSpawner(batchspawner.BatchSpawnerBase):
+    """Sessions in containers on a Slurm cluster."""
+
+    carme = Instance(Config, help="The configuration that carme.toml holds").tag(config=True)
+    # Waiting in the queue has its own limit, and so has starting: see `SessionJob`. The hub's
+    # single limit over both stays out of the way.
+    start_timeout = Integer(30 * 86400).tag(config=True)
+    poll_interval = Integer(10).tag(config=True)
+    options_form = AnyTrait()
+    options_from_form = AnyTrait()
+    apply_user_options = AnyTrait()
+
+    @default("carme")
+    def _carme_default(self) -> Config:
+        return load()
+
+    @default("options_form")
+    def _options_form_default(self) -> Any:
+        return type(self)._render_form
+
+    @default("options_from_form")
+    def _options_from_form_default(self) -> Any:
+        return self._parse_form
+
+    @default("apply_user_options")
+    def _apply_user_options_default(self) -> Any:
+        return type(self)._apply
+
+    @default("env_keep")
+    def _env_keep_default(self) -> list[str]:
+        return []  # the hub's environment is nobody's business
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._choice: options.Options | None = None
+        self._values: dict[str, Any] = {}
+        self._problems: options.Problems = {}
+        self._job = self._new_job()
+        self.ended_message = ""
+        """What became of the last session, for its user."""
+        self._changed = asyncio.Condition()
+        self._said = {"progress": 5, "message": "Asking Slurm"}
+
+    def _new_job(self) -> SessionJob:
+        helper = HelperClient(Path(sys.prefix) / "bin/carme-helper", config_path())
+        return SessionJob(self.carme, watch_for(self.carme), helper)
+
+    # --- what the user asks for -----------------------------------------------------------------
+
+    async def _catalogue(self) -> Catalogue:
+        return await asyncio.to_thread(load_catalogue, self.carme.images.folder)
+
+    async def _snapshot(self, max_age: float = 5) -> Snapshot | None:
+        try:
+            return await watch_for(self.carme).snapshot(max_age)
+        except CarmeError as error:
+            self.log.warning("No view of Slurm: %s", error)
+            return None
+
+    async def _render_form(self) -> str:
+        snapshot, catalogue = await self._snapshot(), await self._catalogue()
+        values = options.defaults(self.carme.session, snapshot, catalogue)
+        chosen = self.user_options or self.orm_spawner.user_options or {}
+        last = {name: value for name, value in chosen.items() if name in values}
+        found, self._problems = self._problems, {}
+        kept, self._values = self._values, {}
+        shown = {**values, **last, **kept}
+        presets = self.carme.session.presets
+        return form.render(snapshot, catalogue, presets, shown, found, self.ended_message)
+
+    def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
+        """Raw options of the form; kept for showing it again if the cluster refuses them."""
+        self._values = form.parse(data)
+        return self._values
+
+    async def _apply(self, raw: dict[str, Any]) -> None:
+        """Check options, wherever they come from; a wrong one is a 400 that names its field."""
+        snapshot, catalogue = await self._snapshot(), await self._catalogue()
+        if snapshot is None:
+            raise SessionFailure(
+                "Slurm cannot be reached at the moment. Try again in a minute.",
+                reason="unavailable",
+                status_code=503,
+            )
+        base = options.defaults(self.carme.session, snapshot, catalogue)
+        choice, found = options.parse({**base, **raw})
+        if choice:
+            found = options.problems(choice, snapshot, catalogue)
+        if found:
+            self._problems = found
+            raise SessionFailure(options.summary(found), reason="input")
+        self._choice, self._values = choice, {}
+
+    # --- the job --------------------------------------------------------------------------------
+
+    @property
+    def session_name(self) -> str:
+        """The folder of this session below ~/.carme/sessions."""
+        return self.name or "default"
+
+    async def start(self) -> str:
+        """Submit the job and wait until its server listens; the server's address."""
+        if self._choice is None:
+            await self._apply(self.user_options)
+        self.ended_message = ""
+        script, secret = await self._script()
+        launcher = files("carme_spawner").joinpath("launcher.py").read_text()
+        # An earlier session's log must not be taken for this one's.
+        written = {LOG_FILE: "", "session.json": secret, "launcher.py": launcher}
+        try:
+            await self._job.submit(
+                self.user.name, self.session_name, script, written, _hash(self.api_token)
+            )
+        except CarmeError as error:
+            raise SessionFailure(str(error), reason=error.reason) from error
+        # Saved at once: a hub that ends now must find the job again.
+        self._save_state()
+        self.log.info("%s: submitted job %s", self._log_name, self._job.kept.job_id)
+        return await self._until_up()
+
+    async def _until_up(self) -> str:
+        try:
+            url = await self._job.until_up(self._say)
+        except SessionOver as over:
+            log = await self._job.tail(self.user.name, self.session_name)
+            raise SessionFailure(
+                over.message, reason=over.reason, log=log, status_code=500
+            ) from None
+        self._save_state()
+        await self._say(90, "The server is up")
+        return url
+
+    async def _script(self) -> tuple[str, str]:
+        """The job script, and what only the user may read."""
+        choice = self._choice
+        if choice is None:
+            raise RuntimeError("a session is submitted only after its options were checked")
+        catalogue = await self._catalogue()
+        folder = Path(pwd.getpwnam(self.user.name).pw_dir) / ".carme/sessions" / self.session_name
+        settings = self.carme.session
+        script = job_script(
+            session=self.session_name,
+            partition=choice.partition,
+            cpus=choice.cpus,
+            memory_mb=choice.memory_gb * 1024,
+            seconds=choice.seconds,
+            gpus=choice.gpus,
+            gpu_type=choice.gpu_type,
+            image=catalogue.path(catalogue.find(choice.image)),
+            apptainer=self.carme.images.apptainer or Path("apptainer"),
+            gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
+            binds=settings.binds,
+            folder=folder,
+        )
+        environment = {**settings.environment, **self.get_env()}
+        secret = {
+            "environment": environment,
+            "hub_api_url": environment["JUPYTERHUB_API_URL"],
+            "base_url": self.server.base_url,
+            "command": ["jupyterhub-singleuser", *self.get_args()],
+        }
+        return script, json.dumps(secret)
+
+    async def poll(self) -> int | None:
+        """None while the job is there or nobody knows; 1 when it is gone."""
+        if not self._job.kept.job_id:
+            return 0
+        # At its own start the hub takes "running" for "answers soon", and cancels what does not. So
+        # a session that still waits, or has not said its port, gets its answer when it has.
+        if self._check_pending and not self._job.up:
+            try:
+                await self._resume()
+            except SessionFailure as error:
+                self.log.warning("%s: %s", self._log_name, error.log_message)
+                self.ended_message = error.message
+                return 1
+        job = await self._job.look(POLL_AGE_SECONDS)
+        if job is None or not (job.state.ended or job.state.ending):
+            return None
+        if job.state.ending:
+            await asyncio.sleep(2 * LOOK_SECONDS)  # the reason comes with the next state
+            job = await self._job.look() or job
+        self.ended_message = words.ended(job.state)
+        self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
+        return 1
+
+    async def _resume(self) -> None:
+        """Go on waiting for a session that an earlier hub submitted, as its own spawn would."""
+        self.log.info("%s: job %s goes on waiting", self._log_name, self._job.kept.job_id)
+        self._spawn_pending = True
+        self._spawn_future = asyncio.ensure_future(self._until_up())
+        try:
+            await self._spawn_future
+        finally:
+            self._spawn_pending = False
+
+    async def get_url(self) -> str:
+        """Where the hub finds the server, from what the session reported."""
+        return self._job.url
+
+    async def stop(self, now: bool = False) -> None:
+        """Cancel the job and wait until it is gone; fine if it is gone already."""
+        try:
+            await self._job.end(self.user.name, seconds=0 if now else 30)
+        except CarmeError as error:
+            self.log.error("%s: job %s: %s", self._log_name, self._job.kept.job_id, error)
+
+    # --- what the session reports, and what is kept ---------------------------------------------
+
+    def owns_token(self, token: str) -> bool:
+        """Whether `token` is the one that this session was started with."""
+        known = self._job.kept.token_hash
+        return bool(known) and hmac.compare_digest(_hash(token), known)
+
+    def port_reported(self, port: int) -> None:
+        """The session's server listens on `port` of its node."""
+        self._job.report(port)
+        self._save_state()
+
+    def _save_state(self) -> None:
+        self.orm_spawner.state = self.get_state()
+        session = object_session(self.orm_spawner)
+        if session is not None:
+            session.commit()
+
+    def get_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {**super().get_state(), **self._job.state()}
+        if self.ended_message:
+            state["ended_message"] = self.ended_message
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state({})
+        self._job.restore(state)
+        self.ended_message = state.get("ended_message", "")
+
+    def clear_state(self) -> None:
+        super().clear_state()
+        self._job.restore({})
+        self._job = self._new_job()
+
+    # --- progress -------------------------------------------------------------------------------
+
+    async def _say(self, progress: int, message: str) -> None:
+        event = {"progress": progress, "message": message}
+        if event != self._said:
+            async with self._changed:
+                self._said = event
+                self._changed.notify_all()
+
+    async def progress(self) -> AsyncIterator[dict[str, Any]]:
+        """A line whenever something changed."""
+        last: dict[str, Any] = {}
+        while True:
+            if self._said != last:
+                last = self._said
+                yield last
+            async with self._changed:
+                if self._said == last:
+                    await self._changed.wait()
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
