@@ -19,7 +19,7 @@ from carme.simulate.options import (
 from carme.simulator.limits import Limits, survey
 from carme.simulator.plan import Synchronous
 from carme.simulator.result import Result
-from carme.simulator.simulate import simulate as run_simulation
+from carme.simulator.run import simulate as run_simulation
 from carme.units import format_bytes, format_duration, format_joules
 
 
@@ -70,7 +70,7 @@ def _print(
     title: str,
     place: str,
 ) -> None:
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=max(Console().width, 110))
     console.print(f"[bold]{title}[/] on {result.gpus} GPUs ({place})")
     grid = Table.grid(padding=(0, 2))
     watts = f"{result.average_gpu_watts:.0f} W a GPU on average"
@@ -95,7 +95,7 @@ def _print(
     console.print(grid)
     phases = Table("phase", "time", "share", box=None, header_style="bold")
     for name, seconds in result.phases.items():
-        if seconds > 0:
+        if seconds > 1e-4 * result.seconds:
             phases.add_row(name, format_duration(seconds), f"{seconds / result.seconds:.1%}")
     console.print(phases)
     if result.step_quantiles:
@@ -123,7 +123,7 @@ def _grams(grams: float) -> str:
 def _next(limits: Limits) -> str:
     if limits.next_limit is None:
         return ""
-    return f"{limits.next_limit} takes over at {limits.next_gpus} GPUs"
+    return f"next: {limits.next_limit}, from {limits.next_gpus} GPUs on"
 
 
 def _distribution(distribution: Any) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from carme import library
 from carme.errors import CarmeError, ConfigError
 from carme.simulate.options import make_plan
 from carme.simulator.hardware import Cluster
-from carme.simulator.simulate import simulate
+from carme.simulator.run import simulate
 from carme.simulator.suite import Optimizer, Outcome, Point
 from carme.simulator.workload import Workload
 

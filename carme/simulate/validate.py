@@ -28,7 +28,7 @@ from carme.simulator.hardware import Cluster, Gpu
 from carme.simulator.jitter import lognormal
 from carme.simulator.kernels import product_seconds
 from carme.simulator.plan import Synchronous
-from carme.simulator.simulate import simulate
+from carme.simulator.run import simulate
 from carme.simulator.step import plan_step
 from carme.simulator.transformer import Transformer
 from carme.simulator.workload import Dataset, Workload

@@ -14,6 +14,16 @@ from carme.units import format_bytes
 FRAMEWORK_BYTES = 1.0e9
 
 
+REMEDIES = {
+    "weights": "use tensor or pipeline parallelism",
+    "gradients": "use tensor or pipeline parallelism",
+    "optimizer": "shard the optimizer, or use tensor or pipeline parallelism",
+    "activations": "use a smaller micro-batch, recomputation or more GPUs",
+    "data": "use a smaller batch",
+    "framework": "use a GPU with more memory",
+}
+
+
 class Memory(NamedTuple):
     """Bytes on the fullest GPU, by what they are for."""
 
@@ -37,10 +47,9 @@ class Memory(NamedTuple):
         """One sentence: how much is needed, how much there is, what takes most."""
         parts = {name: getattr(self, name) for name in self._fields[:-1]}
         largest = max(parts, key=lambda name: parts[name])
-        return (
-            f"needs {format_bytes(self.total)} of {format_bytes(self.capacity)} a GPU; "
-            f"most is {largest} ({format_bytes(parts[largest])})"
-        )
+        needed, there = format_bytes(self.total), format_bytes(self.capacity)
+        most = f"{largest} ({format_bytes(parts[largest])})"
+        return f"needs {needed} of {there} a GPU; most is {most}: {REMEDIES[largest]}"
 
 
 def parameter_bytes(

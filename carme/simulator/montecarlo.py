@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from carme.simulator.hardware import Cluster
 from carme.simulator.plan import BasePlan
 from carme.simulator.result import QUANTILES
-from carme.simulator.simulate import simulate
+from carme.simulator.run import simulate
 from carme.simulator.workload import Workload
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ from carme.simulator import models
 from carme.simulator.account import beginning, model_bytes
 from carme.simulator.averaging_plan import message_seconds, package_sizes, schedule
 from carme.simulator.bursts import RESOURCES, Bursts, bursts, sample
-from carme.simulator.collectives import all_reduce_bytes, all_reduce_seconds, spread
+from carme.simulator.collectives import Group, all_reduce_bytes, all_reduce_seconds, spread
 from carme.simulator.hardware import Cluster
 from carme.simulator.jitter import factors
 from carme.simulator.measured import measured_seconds
@@ -42,7 +42,7 @@ class Window(NamedTuple):
     """Seconds of the run before this window: start, loading, broadcast."""
     step: Step
     bytes_per_second: float
-    """Over a GPU's links while gradients are reduced, each way."""
+    """Over a node's network while gradients are reduced, each way; inside a node nothing."""
 
 
 def window(workload: Workload, cluster: Cluster, plan: BasePlan, steps: int = 5) -> Window:
@@ -59,7 +59,7 @@ def window(workload: Workload, cluster: Cluster, plan: BasePlan, steps: int = 5)
         step = plan_step(workload, cluster, plan)
         report = models.synchronous(step, factors(plan, steps, plan.gpus, rng), idle_watts=idle)
         group = spread(plan.copies, cluster.node, plan.tensor * plan.pipeline)
-        sent = all_reduce_bytes(step.gradient_bytes, group)
+        sent = all_reduce_bytes(step.gradient_bytes, Group(1, group.nodes))
         busy = float(step.reduce.sum())
         return Window(report, before, step, sent / busy if busy else 0.0)
     step = plan_step(workload, cluster, alone(plan))
@@ -85,7 +85,8 @@ def window(workload: Workload, cluster: Cluster, plan: BasePlan, steps: int = 5)
             idle_watts=idle,
             busy_watts=step.busy_watts,
         )
-        return Window(report, before, step, all_reduce_bytes(size, group) / update)
+        sent = all_reduce_bytes(size, Group(1, group.nodes))
+        return Window(report, before, step, sent / update)
     assert isinstance(plan, Averaging)  # noqa: S101  # the four plans there are
     packages = plan.packages if plan.packages > 1 else workload.dataset.samples
     per_package = workload.dataset.samples / packages

@@ -24,7 +24,7 @@ from carme.simulator.jitter import slowest
 from carme.simulator.operations import Compute, Transfer
 from carme.simulator.papers import merpsys
 from carme.simulator.plan import Synchronous
-from carme.simulator.simulate import simulate
+from carme.simulator.run import simulate
 from carme.simulator.suite import Exhaustive
 
 WORKERS, ROUNDS, TRANSFER = 64, 500, 0.015

@@ -13,7 +13,7 @@ from carme.simulator.kernels import layer_times
 from carme.simulator.operations import Transfer, Wait
 from carme.simulator.pipeline import makespan, order
 from carme.simulator.plan import Synchronous
-from carme.simulator.simulate import simulate
+from carme.simulator.run import simulate
 from carme.simulator.staleness import closed_form, simulated
 from carme.simulator.step import plan_step
 

@@ -28,7 +28,7 @@ def refused(command, *words):
 def test_simulate_prints_time_energy_phases_and_limit():
     result = invoke(run.simulate, "resnet-50", "--gpus", "8xV100")
     assert result.exit_code == 0
-    for word in ("GPU energy", "node energy", "compute", "limit", "takes over at"):
+    for word in ("GPU energy", "node energy", "compute", "limit", "next: skinny products"):
         assert word in result.output
 
 

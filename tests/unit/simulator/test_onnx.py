@@ -7,7 +7,7 @@ from carme import library
 from carme.errors import InputError, MissingError
 from carme.onnx_file import read_onnx
 from carme.simulator.plan import Synchronous
-from carme.simulator.simulate import simulate
+from carme.simulator.run import simulate
 
 onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
 FLOAT = onnx.TensorProto.FLOAT

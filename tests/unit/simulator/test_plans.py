@@ -12,7 +12,7 @@ from carme.simulator.limits import survey
 from carme.simulator.montecarlo import replicate
 from carme.simulator.plan import Asynchronous, Averaging, ParameterServer, Synchronous
 from carme.simulator.power import under_cap, watts
-from carme.simulator.simulate import simulate
+from carme.simulator.run import simulate
 from carme.simulator.step import plan_step
 
 few = settings(max_examples=20, deadline=None)

@@ -55,7 +55,7 @@ def test_modules_stay_readable():
 def test_a_plain_simulation_needs_no_compiler():
     """Numba takes half a second to import; only event queues need it."""
     code = (
-        "import sys; from carme import library; from carme.simulator.simulate import simulate; "
+        "import sys; from carme import library; from carme.simulator.run import simulate; "
         "from carme.simulator.plan import Synchronous; "
         "simulate(library.workload('resnet-50'), library.cluster_of('8xV100'), "
         "Synchronous(gpus=8)); sys.exit('numba' in sys.modules)"
