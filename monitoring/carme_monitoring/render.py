@@ -1,0 +1,115 @@
+"""Samples to text, fast: everything but the values is kept from one answer to the next.
+
+For every family one format string holds all its lines with `%r` in place of the values, so an
+answer with the same series as the last costs one C-level formatting call per family. A family
+whose series changed is put together again from its lines, which are kept too.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import inf, isfinite, isnan
+
+from carme_monitoring.metrics import Metric
+from carme_monitoring.samples import Family, LabelValues, Samples
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+class _Cached:
+    __slots__ = ("keys", "lines", "template")
+
+    def __init__(self) -> None:
+        self.keys: tuple[LabelValues, ...] = ()
+        self.lines: dict[LabelValues, str] = {}
+        self.template = ""
+
+
+class Renderer:
+    """Renders answer after answer; not for use by several threads at once."""
+
+    def __init__(self, table: Iterable[Metric]) -> None:
+        self._table = {metric.name: metric for metric in table}
+        self._cache: dict[str, _Cached] = {}
+        self._text_heads = {name: head(metric) for name, metric in self._table.items()}
+        self._open_heads = {name: open_head(metric) for name, metric in self._table.items()}
+
+    def render(self, samples: Samples, openmetrics: bool = False) -> bytes:
+        """The whole answer, families in the table's order."""
+        heads = self._open_heads if openmetrics else self._text_heads
+        parts: list[str] = []
+        for name in self._table:
+            if family := samples.families.get(name):
+                parts.append(heads[name])
+                parts.append(self._lines(name, family))
+        if openmetrics:
+            parts.append("# EOF\n")
+        return "".join(parts).encode()
+
+    def _lines(self, name: str, family: Family) -> str:
+        cached = self._cache.get(name)
+        if cached is None:
+            cached = self._cache[name] = _Cached()
+        keys = tuple(family)
+        if keys != cached.keys:
+            self._rebuild(name, cached, keys)
+        values = tuple(family.values())
+        if not isfinite(sum(values)):  # repr would write inf and nan as neither format allows
+            return cached.template.replace("%r", "%s") % tuple(map(_special, values))
+        return cached.template % values
+
+    def _rebuild(self, name: str, cached: _Cached, keys: tuple[LabelValues, ...]) -> None:
+        labels = self._table[name].labels
+        known = cached.lines
+        lines = {key: known.get(key) or _line(name, labels, key) for key in keys}
+        cached.keys, cached.lines, cached.template = keys, lines, "".join(lines.values())
+
+
+def escape(text: str) -> str:
+    """A label value: backslash, quote and newline are the three that end it early."""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def escape_help(text: str) -> str:
+    """The text of HELP, which has no quotes around it."""
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def head(metric: Metric) -> str:
+    """HELP and TYPE of the text format, which knows no info type."""
+    kind = "gauge" if metric.kind == "info" else metric.kind
+    return f"# HELP {metric.name} {escape_help(metric.help)}\n# TYPE {metric.name} {kind}\n"
+
+
+def open_head(metric: Metric) -> str:
+    """HELP, TYPE and UNIT of OpenMetrics, where a family's name has no `_total` or `_info`."""
+    name = metric.name
+    if metric.kind == "counter":
+        name = name.removesuffix("_total")
+    elif metric.kind == "info":
+        name = name.removesuffix("_info")
+    unit = f"# UNIT {name} {metric.unit}\n" if metric.unit else ""
+    text = escape_help(metric.help).replace('"', r"\"")
+    return f"# HELP {name} {text}\n# TYPE {name} {metric.kind}\n{unit}"
+
+
+def _line(name: str, labels: tuple[str, ...], values: LabelValues) -> str:
+    pairs = ",".join(
+        f'{label}="{escape(value)}"' for label, value in zip(labels, values, strict=True)
+    )
+    start = f"{name}{{{pairs}}}" if pairs else name
+    return start.replace("%", "%%") + " %r\n"
+
+
+def _special(value: float) -> str:
+    if isnan(value):
+        return "NaN"
+    if value == inf:
+        return "+Inf"
+    return "-Inf" if value == -inf else repr(value)
+
+
+def render_once(table: Iterable[Metric], families: Mapping[str, Family]) -> str:
+    """The text of some families, without keeping anything."""
+    samples = Samples()
+    samples.families = dict(families)
+    return Renderer(table).render(samples).decode()
