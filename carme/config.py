@@ -88,6 +88,26 @@ class Images(Section):
     """Must be readable on every node under the same path; holds index.json and the SIF files."""
     apptainer: Path | None = None
     """The apptainer (or singularity) program by absolute path; unset means PATH."""
+    debian_mirror: str | None = None
+    """Where builds get Debian from; unset means the mirror in the machine's own apt sources."""
+
+
+class Session(Section):
+    """What a session asks for unless the user says otherwise, and how long things may take."""
+
+    default_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 2
+    default_cpus: Annotated[int, Field(ge=1)] = 2
+    default_memory_gb: Annotated[int, Field(ge=1)] = 4
+    gpu_flag: Literal["", "nv", "rocm"] = "nv"
+    """How the container sees GPUs; empty where they are virtual."""
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    """More variables for the container."""
+    binds: tuple[Annotated[str, Field(pattern=r"^/[^,:\s]*(:/[^,:\s]*){0,1}(:r[ow])?$")], ...] = ()
+    """More folders for the container, as Apptainer writes them: /data, /data:/data:ro."""
+    start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
+    """From the job's start until the server answers; waiting in the queue does not count."""
+    wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72
+    """A session that waits longer than this in the queue is cancelled."""
 
 
 class GpuModel(Section):
@@ -137,6 +157,10 @@ class Local(Section):
     """Everything it writes lies below this folder."""
     view_user: UnixName = "carme-view"
     """Runs carme-view and slurmrestd; a Slurm operator, so that it sees all jobs."""
+    exporter_user: UnixName = "carme-exporter"
+    """Runs the exporters; its group may read which job holds which GPU."""
+    first_job_id: Annotated[int, Field(ge=1, le=60_000_000)] = 1
+    """Two clusters on a machine share the jobs' cgroups: give them different numbers."""
     users: tuple[UnixName, ...] = ("alice", "bob")
     """Made with random passwords; gone after `down --purge`."""
     admins: tuple[UnixName, ...] = ("ada",)
@@ -161,12 +185,17 @@ class Config(Section):
     view: View = View()
     hub: Hub = Hub()
     images: Images = Images()
+    session: Session = Session()
     local: Local = Local()
 
 
 def config_path() -> Path:
-    """The file that CARME_CONFIG names, else /etc/carme/carme.toml."""
-    return Path(os.environ.get("CARME_CONFIG") or DEFAULT_PATH)
+    """The file that CARME_CONFIG names, else the machine's, else the one-machine cluster's."""
+    named = os.environ.get("CARME_CONFIG")
+    if named:
+        return Path(named)
+    local = Local().dir / "etc/carme.toml"
+    return local if local.exists() and not DEFAULT_PATH.exists() else DEFAULT_PATH
 
 
 def load(path: Path | None = None) -> Config:

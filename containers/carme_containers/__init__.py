@@ -1,1 +1,5 @@
-"""x"""
+"""Container images: recipes, the builder, the catalogue of what is published."""
+
+from carme_containers.ensure import ensure_image
+
+__all__ = ["ensure_image"]

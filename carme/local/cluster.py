@@ -1,0 +1,204 @@
+"""The whole cluster on one machine: bring it up, look at it, take it down."""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from carme.config import Config
+from carme.errors import CarmeError, UnavailableError
+from carme.local import accounting, accounts, apptainer, devices, host, packages, render, secrets
+from carme.local.layout import Layout, layout_for
+from carme.local.packages import Say
+from carme.local.parts import Part, parts
+from carme.local.run import run, run_module
+from carme.local.supervise import Process, Supervisor, end_strays
+
+_READY_SECONDS = 60
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Health:
+    """One line of `carme status`."""
+
+    part: Part
+    process: Process | None
+    well: bool
+    words: str
+
+
+class LocalCluster:
+    """The cluster of one configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self.layout = layout_for(config)
+        self.supervisor = Supervisor(self.layout)
+
+    def up(self, say: Say) -> bool:
+        """Bring everything up and wait until it answers; False if nothing had to be done."""
+        running = self.supervisor.alive()
+        system = host.check(self.layout, running)
+        with self._lock():
+            return self._up(say, system, running)
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {
+            "CARME_CONFIG": str(self.layout.etc / "carme.toml"),
+            "SLURM_CONF": str(self.layout.slurm_conf),
+        }
+
+    def _up(self, say: Say, system: str, running: bool) -> bool:
+        log = self._install_log()
+        changed = False
+        if absent := packages.missing({**packages.PACKAGES, **apptainer.APT_PACKAGES}):
+            say(f"Installing {len(absent)} packages of {system} (about a minute):")
+            changed |= packages.install(absent, say, log)
+        proxy = packages.ensure_proxy(self.layout.cache, say, log)
+        mirror = self.layout.config.images.debian_mirror
+        program = apptainer.find_or_install(self.layout.cache, say, mirror)
+        self.layout = layout_for(self.layout.config, program)
+        self.supervisor = Supervisor(self.layout)
+
+        known = accounts.made(self.layout)
+        if accounts.ensure(self.layout) != known:
+            say("Made users and groups")
+            changed = True
+        shared = secrets.ensure(self.layout.secrets)
+        render.make_folders(self.layout)
+        written = render.write_files(self.layout, shared)
+        changed |= devices.ensure(self.layout) | render.write_sudoers(self.layout) | bool(written)
+        changed |= accounting.make_database_files(self.layout)
+        run_module("carme_containers", "base", env=self._env, say=say)
+
+        wanted = parts(self.layout, shared, proxy)
+        self.supervisor.configure(wanted)
+        self.supervisor.start()
+        if not running:
+            say("Starting:")
+        for part in wanted:
+            if running and written & set(part.reads):
+                say(f"  {part.name}: its configuration changed, starting it again")
+                self.supervisor.stop_part(part.name)
+            if self.supervisor.start_part(part.name):
+                changed = True
+                say(f"  {part.name}: {part.what}, {part.where}")
+            if part.name == "mariadbd":
+                self._wait(part)
+                accounting.make_database(self.layout, shared)
+            if part.name == "slurmdbd":
+                changed |= self._until(part, lambda: accounting.make_associations(self.layout))
+            if part.name == "slurmctld" and not running:
+                self._until(part, lambda: accounting.set_limits(self.layout))
+        for part in wanted:
+            self._wait(part)
+        return changed
+
+    def _wait(self, part: Part) -> None:
+        self._until(part, part.probe)
+
+    def _until(self, part: Part, step: Callable[[], T]) -> T:
+        """What `step` returns, tried until the part is ready for it."""
+        end = time.monotonic() + _READY_SECONDS
+        while True:
+            try:
+                return step()
+            except CarmeError as error:
+                if time.monotonic() > end:
+                    raise self._not_ready(part, error) from error
+                time.sleep(0.2)
+
+    def _not_ready(self, part: Part, error: CarmeError) -> UnavailableError:
+        return UnavailableError(
+            f"{part.name} is not ready after {_READY_SECONDS} s: {error.message}",
+            f"see {self.layout.log}/{part.name}.log",
+        )
+
+    def parts(self) -> list[Part]:
+        """Every part of the cluster that is there."""
+        shared = secrets.ensure(self.layout.secrets)
+        return parts(self.layout, shared, packages.proxy_program(self.layout.cache))
+
+    def health(self) -> list[Health]:
+        """How each part does, asked all at once."""
+        wanted = self.parts()
+        processes = self.supervisor.processes() if self.supervisor.alive() else {}
+
+        def ask(part: Part) -> Health:
+            try:
+                words, well = part.probe(), True
+            except CarmeError as error:
+                words, well = error.message.strip().splitlines()[-1].strip(), False
+            return Health(part, processes.get(part.name), well, words)
+
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            return list(pool.map(ask, wanted))
+
+    def down(self, say: Say) -> None:
+        """End all jobs and parts; nothing of the cluster runs afterwards."""
+        host.check_root()
+        with self._lock():
+            if self.supervisor.alive():
+                self._cancel_jobs(say)
+                say("Stopping the parts")
+                self.supervisor.shutdown()
+            end_strays(self.layout, jobs=True)
+
+    def _cancel_jobs(self, say: Say) -> None:
+        env = self._env
+        try:
+            jobs = run(["squeue", "-h", "-o", "%A"], env=env, timeout=15).split()
+            if not jobs:
+                return
+            say(f"Ending {len(jobs)} jobs")
+            run(["scancel", *jobs], env=env, timeout=15)
+            end = time.monotonic() + 20
+            while run(["squeue", "-h"], env=env, timeout=15) and time.monotonic() < end:
+                time.sleep(0.5)
+        except CarmeError:
+            # A controller that does not answer must not keep the rest from stopping; the jobs'
+            # processes are ended through their cgroups.
+            return
+
+    def purge(self, say: Say) -> None:
+        """After `down`: remove state, users, devices and the sudo rule."""
+        self.down(say)
+        gone = accounts.remove(self.layout)
+        devices.remove(self.layout)
+        render.sudoers_path(self.layout).unlink(missing_ok=True)
+        for mount in _mounts_below(self.layout.dir):
+            run(["umount", "--lazy", mount])
+        if self.layout.dir.exists():
+            shutil.rmtree(self.layout.dir)
+        say(f"Removed {self.layout.dir}" + (f" and {', '.join(gone)}" if gone else ""))
+
+    def _install_log(self) -> Path:
+        self.layout.log.mkdir(parents=True, exist_ok=True)
+        return self.layout.log / "install.log"
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """One `up` or `down` at a time for this folder."""
+        name = str(self.layout.dir).strip("/").replace("/", "-")
+        with Path(f"/run/carme-{name}.lock").open("w", encoding="ascii") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UnavailableError(
+                    f"another carme up or down works on {self.layout.dir}", "wait until it ends"
+                ) from None
+            os.umask(0o022)
+            yield
+
+
+def _mounts_below(folder: Path) -> list[str]:
+    lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    found = [line.split()[1] for line in lines]
+    return sorted((m for m in found if m.startswith(f"{folder}/")), reverse=True)

@@ -1,0 +1,137 @@
+"""`carme up`, `carme down`, `carme status`."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from carme.config import Config, load
+from carme.local import accounts
+from carme.local.cluster import LocalCluster
+from carme.units import format_duration
+
+
+def _cluster(config: Path | None, folder: Path | None) -> LocalCluster:
+    loaded = load(config) if config else _rendered(folder) or Config()
+    if folder:
+        loaded = loaded.model_copy(update={"local": loaded.local.model_copy(update={"dir": folder})})
+    return LocalCluster(loaded)
+
+
+def _rendered(folder: Path | None) -> Config | None:
+    """The configuration that an earlier `up` left, so that `down` and `status` need no options."""
+    file = (folder or Config().local.dir) / "etc/carme.toml"
+    return load(file) if file.exists() else None
+
+
+_config = click.option(
+    "--config", type=click.Path(path_type=Path), help="A carme.toml; remembered for the next call."
+)
+_folder = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Where the cluster keeps everything (default /var/lib/carme-local).",
+)
+
+
+@click.command()
+@_config
+@_folder
+def up(config: Path | None, folder: Path | None) -> None:
+    """Bring up the whole cluster on this machine."""
+    started = time.monotonic()
+    cluster = _cluster(config, folder)
+    console = Console(stderr=True, highlight=False)
+    changed = cluster.up(console.print)
+    seconds = time.monotonic() - started
+    if changed:
+        console.print(f"Everything answers ({format_duration(seconds)}).")
+    else:
+        console.print(f"Everything was running already ({format_duration(seconds)}).")
+    _summary(cluster)
+
+
+def _summary(cluster: LocalCluster) -> None:
+    """Where to go, who can log in, and what runs where."""
+    layout, config = cluster.layout, cluster.layout.config
+    console = Console(highlight=False, soft_wrap=True)
+    console.print("\n[bold]What runs where[/]")
+    table = _table("part", "", "where")
+    for part in cluster.parts():
+        table.add_row(part.name, part.what, part.where)
+    console.print(table)
+    console.print("\n[bold]Nodes[/]")
+    for node in config.local.nodes:
+        gpus = f"{node.gpus.count} × {node.gpus.type}" if node.gpus else "no GPU"
+        console.print(f"{node.name}: {gpus}, {node.cpus} cores, {node.memory_mb} MB")
+    if layout.virtual:
+        console.print("GPUs named virtual are stand-ins: nothing computes on them.")
+    console.print(f"\n[bold]Open [cyan]{config.hub.url}[/] and log in[/]")
+    users = accounts.made(layout).users
+    table = _table("login", "password", "")
+    for name in (*config.local.users, *config.local.admins):
+        table.add_row(name, users.get(name, ""), "admin" if name in config.local.admins else "")
+    console.print(table)
+    console.print(
+        "\nHow it does: carme status. The queue: carme queue. For Slurm's own commands: "
+        f"export SLURM_CONF={layout.slurm_conf}"
+    )
+
+
+def _table(*columns: str) -> Table:
+    return Table(*columns, box=None, pad_edge=False, header_style="dim", show_edge=False)
+
+
+@click.command()
+@_folder
+@click.option("--purge", is_flag=True, help="Also remove its state and the users it made.")
+def down(folder: Path | None, purge: bool) -> None:
+    """Stop the cluster on this machine; nothing is left running."""
+    cluster = _cluster(None, folder)
+    console = Console(stderr=True, highlight=False)
+    if purge:
+        cluster.purge(console.print)
+    else:
+        cluster.down(console.print)
+    console.print("Nothing is left running.")
+
+
+@click.command()
+@_folder
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(folder: Path | None, as_json: bool) -> None:
+    """Show how each part does; exit 1 if one is not well."""
+    cluster = _cluster(None, folder)
+    lines = cluster.health()
+    if as_json:
+        rows = [
+            {
+                "part": line.part.name,
+                "state": line.process.state if line.process else "ABSENT",
+                "pid": line.process.pid if line.process else 0,
+                "where": line.part.where,
+                "well": line.well,
+                "words": line.words,
+            }
+            for line in lines
+        ]
+        click.echo(json.dumps(rows))
+    else:
+        table = _table("part", "", "health", "pid", "up for", "where")
+        for line in lines:
+            process = line.process
+            table.add_row(
+                line.part.name,
+                "[green]well[/]" if line.well else "[red]not well[/]",
+                line.words,
+                str(process.pid) if process and process.pid else "–",
+                format_duration(process.seconds) if process and process.running else "–",
+                line.part.where,
+            )
+        Console(highlight=False).print(table)
+    sys.exit(0 if all(line.well for line in lines) else 1)

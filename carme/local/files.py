@@ -1,0 +1,33 @@
+"""Writing files: whole or not at all, with owner and mode, and only when something changed."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+def write(path: Path, text: str, *, mode: int = 0o644, owner: str | None = None) -> bool:
+    """Put `text` into `path` by rename; True if that changed the file's text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    changed = not path.exists() or path.read_text(encoding="utf-8") != text
+    if changed:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary = Path(name)
+        temporary.chmod(mode)
+        if owner:
+            shutil.chown(temporary, owner, owner)
+        temporary.rename(path)
+    return changed
+
+
+def folder(path: Path, *, mode: int = 0o755, owner: str | None = None) -> Path:
+    """A folder with this owner and mode, made if it is not there."""
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(mode)
+    if owner:
+        shutil.chown(path, owner, owner)
+    return path

@@ -1,0 +1,182 @@
+"""Where everything of the one-machine cluster lies, and the configuration its parts read."""
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from carme.config import Config, GpuModel, LocalNode
+from carme.errors import ConfigError
+from carme.local import vgpu
+
+LOOPBACK = "127.0.0.1"
+
+
+def cache_dir() -> Path:
+    """Where slow results (images, downloads) are kept between checkouts and clusters."""
+    named = os.environ.get("CARME_CACHE")
+    if named:
+        return Path(named)
+    if os.geteuid() == 0:
+        return Path("/var/cache/carme")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "carme"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths and ports, all derived from the configuration."""
+
+    config: Config
+    cache: Path
+    virtual: bool = True
+    """Whether the GPUs are stand-ins, because the machine has none."""
+
+    @property
+    def dir(self) -> Path:
+        return self.config.local.dir
+
+    @property
+    def etc(self) -> Path:
+        return self.dir / "etc"
+
+    @property
+    def run(self) -> Path:
+        return self.dir / "run"
+
+    @property
+    def log(self) -> Path:
+        return self.dir / "log"
+
+    @property
+    def state(self) -> Path:
+        return self.dir / "state"
+
+    @property
+    def secrets(self) -> Path:
+        """Passwords and keys: readable by root alone."""
+        return self.etc / "secrets"
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.etc / "slurm/slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.run / "munge/munge.sock"
+
+    @property
+    def mariadb_socket(self) -> Path:
+        return self.run / "mariadb/mariadb.sock"
+
+    @property
+    def supervisor_socket(self) -> Path:
+        return self.run / "supervisor.sock"
+
+    @property
+    def supervisor_conf(self) -> Path:
+        return self.etc / "supervisord.conf"
+
+    @property
+    def hub_dir(self) -> Path:
+        return self.state / "hub"
+
+    @property
+    def holders(self) -> Path:
+        """Where prolog and epilog record which job holds which GPU."""
+        return self.run / "carme"
+
+    @property
+    def vgpu_state(self) -> Path:
+        return self.state / "vgpu"
+
+    @property
+    def vgpu_library(self) -> Path:
+        """The stand-in for NVIDIA's library: same place for every cluster on this machine."""
+        return vgpu.build_library(self.cache)
+
+    @property
+    def hostname(self) -> str:
+        """The machine's short name, by which Slurm's daemons recognise themselves."""
+        return socket.gethostname().split(".")[0]
+
+    @property
+    def public_port(self) -> int:
+        return urlsplit(self.config.hub.url).port or 80
+
+    def slurmd_port(self, node: LocalNode) -> int:
+        return self.config.local.ports.slurmd_first + self.config.local.nodes.index(node)
+
+    def minors(self, node: LocalNode) -> list[int]:
+        """N of the node's /dev/nvidiaN; nodes on one machine share the numbers."""
+        return vgpu.minors(self.config.local.nodes)[node.name]
+
+    def ports(self) -> dict[str, int]:
+        """Every TCP port that the cluster listens on, by the part that does."""
+        local, hub = self.config.local, self.config.hub
+        return {
+            "proxy": self.public_port,
+            "proxy control": hub.proxy_port,
+            "hub": hub.api_port,
+            "slurmctld": local.ports.slurmctld,
+            "slurmdbd": local.ports.slurmdbd,
+            "mariadbd": local.ports.mariadb,
+            "prometheus": local.ports.prometheus,
+            **{f"slurmd-{node.name}": self.slurmd_port(node) for node in local.nodes},
+        }
+
+
+def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
+    """The layout of `config`, whose paths are replaced by those below `local.dir`."""
+    base = config.local.dir
+    if not base.is_absolute():
+        raise ConfigError(f"local.dir must be an absolute path, not {base}")
+    _check_nodes(config)
+    real = vgpu.detect_real_gpus() if Path("/dev/nvidiactl").exists() else []
+    changes: dict[str, Any] = {
+        "slurm": {
+            "conf": base / "etc/slurm/slurm.conf",
+            "rest_socket": base / "run/rest/slurmrestd.sock",
+        },
+        "view": {"socket": base / "run/view/view.sock", "readers": (config.hub.user,)},
+        "hub": {"database": f"sqlite:///{base}/state/hub/hub.sqlite"},
+        "images": {"folder": base / "images", "apptainer": apptainer},
+        "local": {"nodes": with_gpus(config.local.nodes, real)} if real else {},
+    }
+    if config.hub.database != type(config.hub)().database:
+        del changes["hub"]
+    derived = config.model_copy(
+        update={
+            name: getattr(config, name).model_copy(update=values)
+            for name, values in changes.items()
+        }
+    )
+    return Layout(derived, cache_dir(), virtual=not real)
+
+
+def with_gpus(nodes: tuple[LocalNode, ...], real: list[vgpu.RealGpu]) -> tuple[LocalNode, ...]:
+    """The same nodes with the machine's own GPUs, all on the first node that has any."""
+    kind = re.sub(r"[^a-z0-9]+", "-", real[0].name.lower()).strip("-")[:32]
+    holder = next((node for node in nodes if node.gpus), nodes[0])
+    return tuple(
+        node.model_copy(
+            update={"gpus": GpuModel(type=kind, count=len(real)) if node is holder else None}
+        )
+        for node in nodes
+    )
+
+
+def _check_nodes(config: Config) -> None:
+    names = [node.name for node in config.local.nodes]
+    if len(set(names)) < len(names):
+        raise ConfigError("local.nodes: two nodes have the same name")
+    for partition in config.local.partitions:
+        unknown = sorted(set(partition.nodes) - set(names))
+        if unknown:
+            raise ConfigError(
+                f"local.partitions: {partition.name} names nodes that are not there: "
+                f"{', '.join(unknown)}",
+                f"nodes are {', '.join(names)}",
+            )

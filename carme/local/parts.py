@@ -1,0 +1,221 @@
+"""The parts of the cluster as data: what each is, how it is started, and how it shows it is well."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from carme.errors import MissingError
+from carme.local import probes, vgpu
+from carme.local.layout import LOOPBACK, Layout
+from carme.local.run import run
+from carme.local.secrets import Secrets
+
+Probe = Callable[[], str]
+"""Returns a few words on what was seen; raises CarmeError when the part is not well."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process under supervision."""
+
+    name: str
+    what: str
+    where: str
+    argv: tuple[str, ...]
+    user: str
+    probe: Probe
+    env: dict[str, str] = field(default_factory=dict)
+    directory: str = "/"
+    stop_signal: str = "TERM"
+    reads: tuple[Path, ...] = ()
+    """Configuration files: the part is restarted when one of them changed."""
+
+
+def program(name: str) -> str:
+    """The absolute path of a program that a package brought."""
+    own = Path(sys.prefix) / "bin" / name
+    if own.exists():
+        return str(own)
+    found = shutil.which(name, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    if not found:
+        raise MissingError(f"the program {name} is not installed")
+    return found
+
+
+def parts(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
+    """Every part, in the order in which they start."""
+    return [
+        *([_vgpu(layout)] if layout.virtual else []),
+        *_slurm(layout),
+        *_hub(layout, secrets, proxy),
+        _prometheus(layout, secrets),
+    ]
+
+
+def _vgpu(layout: Layout) -> Part:
+    config = layout.etc / "carme.toml"
+    return Part(
+        "vgpu",
+        "virtual GPUs",
+        str(layout.vgpu_state),
+        tuple(vgpu.daemon_command(layout.vgpu_state, layout.holders, config)),
+        "root",
+        lambda: run(vgpu.health_command(layout.holders), timeout=10).strip(),
+        reads=(config,),
+    )
+
+
+def _slurm(layout: Layout) -> list[Part]:
+    config, local = layout.config, layout.config.local
+    slurm = {"SLURM_CONF": str(layout.slurm_conf)}
+    conf = (layout.slurm_conf, *(layout.etc / f"slurm/{n}.conf" for n in ("gres", "cgroup")))
+    munge = layout.run / "munge"
+    mariadb = layout.state / "mariadb"
+    carme = {"CARME_CONFIG": str(layout.etc / "carme.toml")}
+    rest = config.slurm.rest_socket or layout.run / "rest/slurmrestd.sock"
+    return [
+        Part(
+            "munged",
+            "who is who in Slurm",
+            str(layout.munge_socket),
+            (
+                *(program("munged"), "--foreground", "--force"),
+                *("--socket", str(layout.munge_socket)),
+                *("--key-file", str(layout.etc / "munge/munge.key")),
+                *("--pid-file", str(munge / "munged.pid")),
+                *("--seed-file", str(layout.state / "munge/munged.seed")),
+                *("--log-file", str(layout.log / "munge/munged.log")),
+            ),
+            "munge",
+            lambda: probes.munge(layout.munge_socket),
+        ),
+        Part(
+            "mariadbd",
+            "accounting database",
+            f"{LOOPBACK}:{local.ports.mariadb}",
+            (
+                *(program("mariadbd"), "--no-defaults", f"--datadir={mariadb}"),
+                *(f"--socket={layout.mariadb_socket}", f"--port={local.ports.mariadb}"),
+                *(f"--bind-address={LOOPBACK}", "--skip-name-resolve"),
+                f"--pid-file={layout.run}/mariadb/mariadbd.pid",
+                *("--innodb-buffer-pool-size=128M", "--innodb-log-file-size=64M"),
+                *("--innodb-lock-wait-timeout=900", "--skip-log-bin"),
+            ),
+            "mysql",
+            lambda: probes.mariadb(layout.mariadb_socket),
+        ),
+        Part(
+            "slurmdbd",
+            "Slurm's accounting",
+            f"{LOOPBACK}:{local.ports.slurmdbd}",
+            (program("slurmdbd"), "-D"),
+            "slurm",
+            lambda: probes.slurmdbd(slurm),
+            slurm,
+            reads=(layout.etc / "slurm/slurmdbd.conf",),
+        ),
+        Part(
+            "slurmctld",
+            "Slurm's controller",
+            f"{LOOPBACK}:{local.ports.slurmctld}",
+            (program("slurmctld"), "-D"),
+            "slurm",
+            lambda: probes.slurmctld(slurm),
+            slurm,
+            reads=conf,
+        ),
+        *(
+            Part(
+                f"slurmd-{node.name}",
+                f"node {node.name}",
+                f"{LOOPBACK}:{layout.slurmd_port(node)}",
+                (program("slurmd"), "-D", "-N", node.name),
+                "root",
+                lambda name=node.name: probes.slurmd(name, slurm),  # type: ignore[misc]
+                slurm,
+                reads=conf,
+            )
+            for node in local.nodes
+        ),
+        Part(
+            "slurmrestd",
+            "Slurm's REST interface",
+            str(rest),
+            (program("slurmrestd"), "-a", "rest_auth/local", f"unix:{rest}"),
+            local.view_user,
+            lambda: probes.unix_http(rest, "/slurm/v0.0.38/ping"),
+            slurm,
+            reads=(layout.slurm_conf,),
+        ),
+        Part(
+            "view",
+            "reads Slurm for everybody",
+            str(config.view.socket),
+            (program("carme-view"),),
+            local.view_user,
+            lambda: probes.unix_http(config.view.socket, "/healthz"),
+            {**slurm, **carme},
+            reads=(layout.etc / "carme.toml",),
+        ),
+    ]
+
+
+def _hub(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
+    hub = layout.config.hub
+    token = {"CONFIGPROXY_AUTH_TOKEN": secrets.proxy_token}
+    return [
+        Part(
+            "proxy",
+            "the web address",
+            hub.url,
+            (
+                *(program("node"), str(proxy)),
+                *("--ip", LOOPBACK, "--port", str(layout.public_port)),
+                *("--api-ip", LOOPBACK, "--api-port", str(hub.proxy_port)),
+                *("--default-target", f"http://{LOOPBACK}:{hub.api_port}"),
+                *("--error-target", f"http://{LOOPBACK}:{hub.api_port}/hub/error"),
+            ),
+            hub.user,
+            lambda: probes.http(f"{hub.url}/hub/health"),
+            token,
+        ),
+        Part(
+            "hub",
+            "JupyterHub",
+            f"{LOOPBACK}:{hub.api_port}",
+            (program("jupyterhub"), "-f", str(layout.etc / "jupyterhub_config.py")),
+            hub.user,
+            lambda: probes.http(f"http://{LOOPBACK}:{hub.api_port}/hub/health"),
+            {
+                **token,
+                "CARME_CONFIG": str(layout.etc / "carme.toml"),
+                "CARME_PROMETHEUS_TOKEN": secrets.hub_metrics_token,
+                "HOME": str(layout.hub_dir),
+                # sudo and node are looked up by name, whatever PATH `carme up` was called with.
+                "PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            },
+            directory=str(layout.hub_dir),
+            reads=(layout.etc / "carme.toml", layout.etc / "jupyterhub_config.py"),
+        ),
+    ]
+
+
+def _prometheus(layout: Layout, secrets: Secrets) -> Part:
+    port = layout.config.local.ports.prometheus
+    etc = layout.etc / "prometheus"
+    return Part(
+        "prometheus",
+        "keeps the series",
+        f"{LOOPBACK}:{port}",
+        (
+            *(program("prometheus"), f"--config.file={etc}/prometheus.yml"),
+            *(f"--web.config.file={etc}/web.yml", f"--web.listen-address={LOOPBACK}:{port}"),
+            f"--storage.tsdb.path={layout.state}/prometheus",
+            "--storage.tsdb.retention.time=15d",
+        ),
+        "prometheus",
+        lambda: probes.http(f"http://{LOOPBACK}:{port}/-/ready", secrets.prometheus_login),
+        reads=(etc / "prometheus.yml", etc / "web.yml"),
+    )

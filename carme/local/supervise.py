@@ -1,0 +1,206 @@
+"""Talking to supervisor, which keeps the parts running."""
+
+import itertools
+import os
+import pwd
+import signal
+import sys
+import time
+import xmlrpc.client
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import psutil
+from supervisor.xmlrpc import SupervisorTransport
+
+from carme.errors import UnavailableError
+from carme.local import accounts
+from carme.local.files import write
+from carme.local.layout import Layout
+from carme.local.parts import Part
+from carme.local.run import run
+from carme.templates import render
+
+MARK = "CARME_LOCAL_DIR"
+"""Set in the environment of every process of the cluster, so that strays can be found."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """What supervisor knows of a part."""
+
+    state: str
+    pid: int
+    seconds: float
+
+    @property
+    def running(self) -> bool:
+        return self.state == "RUNNING"
+
+
+class Supervisor:
+    """The supervisor of one cluster."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    @property
+    def _rpc(self) -> Any:
+        transport = SupervisorTransport(None, None, f"unix://{self._layout.supervisor_socket}")
+        return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport).supervisor
+
+    def alive(self) -> bool:
+        """Whether the supervisor itself answers."""
+        try:
+            return bool(self._rpc.getState()["statecode"] == 1)
+        except (OSError, HTTPException, xmlrpc.client.Fault):
+            return False
+
+    def pid(self) -> int:
+        """The supervisor's own process."""
+        return int(self._rpc.getPID())
+
+    def processes(self) -> dict[str, Process]:
+        """Every part that supervisor runs or should run, by name."""
+        return {
+            info["name"]: Process(
+                info["statename"], info["pid"], max(0, info["now"] - info["start"])
+            )
+            for info in self._rpc.getAllProcessInfo()
+        }
+
+    def configure(self, parts: list[Part]) -> bool:
+        """Write the supervisor's file for `parts`; True if it changed."""
+        rows = [
+            {
+                "name": part.name,
+                "command": " ".join(_quote(word) for word in part.argv),
+                "user": part.user,
+                "directory": part.directory,
+                "environment": ",".join(
+                    f'{key}="{_escape(value)}"'
+                    for key, value in {MARK: str(self._layout.dir), **part.env}.items()
+                ),
+                "stop_signal": part.stop_signal,
+            }
+            for part in parts
+        ]
+        text = render(
+            "supervisord.conf",
+            socket=self._layout.supervisor_socket,
+            pidfile=self._layout.run / "supervisord.pid",
+            log_dir=self._layout.log,
+            parts=rows,
+        )
+        return write(self._layout.supervisor_conf, text, mode=0o600)
+
+    def start(self) -> None:
+        """Start the supervisor, or have a running one read its file again."""
+        if self.alive():
+            self._reread()
+            return
+        end_strays(self._layout)
+        run([Path(sys.prefix) / "bin/supervisord", "-c", self._layout.supervisor_conf])
+        _wait(self.alive, "supervisord does not start", f"see {self._layout.log}/supervisord.log")
+
+    def _reread(self) -> None:
+        try:
+            (added, changed, removed), *_ = self._rpc.reloadConfig()
+        except xmlrpc.client.Fault as fault:
+            raise UnavailableError(f"supervisor: {fault.faultString}") from None
+        for name in (*changed, *removed):
+            self.stop_part(name)
+            self._rpc.removeProcessGroup(name)
+        for name in (*added, *changed):
+            self._rpc.addProcessGroup(name)
+
+    def start_part(self, name: str) -> bool:
+        """Start one part; True if it was not running."""
+        if self.processes()[name].running:
+            return False
+        try:
+            self._rpc.startProcess(name, True)
+        except xmlrpc.client.Fault as fault:
+            if "ALREADY_STARTED" not in fault.faultString:
+                raise UnavailableError(
+                    f"{name} does not start ({fault.faultString})",
+                    f"see {self._layout.log}/{name}.log",
+                ) from None
+        return True
+
+    def stop_part(self, name: str) -> None:
+        """Stop one part and wait until it is gone; fine if it was not running."""
+        try:
+            self._rpc.stopProcess(name, True)
+        except xmlrpc.client.Fault as fault:
+            if "NOT_RUNNING" not in fault.faultString:
+                raise UnavailableError(f"{name} does not stop: {fault.faultString}") from None
+
+    def shutdown(self) -> None:
+        """Stop all parts in reverse order, and the supervisor."""
+        if not self.alive():
+            return
+        pid = self.pid()
+        for name in reversed(list(self.processes())):
+            self.stop_part(name)
+        self._rpc.shutdown()
+        _wait(lambda: not psutil.pid_exists(pid), "supervisord does not end", f"process {pid}")
+
+
+def end_strays(layout: Layout, *, jobs: bool = False) -> list[int]:
+    """End what an earlier supervisor left behind; sessions' processes only with `jobs`."""
+    strays = []
+    for process in psutil.process_iter(["pid", "name"]):
+        if process.pid == os.getpid() or (process.info["name"] == "slurmstepd" and not jobs):
+            continue
+        try:
+            marked = process.environ().get(MARK) == str(layout.dir)
+        except psutil.Error:
+            continue
+        if marked:
+            strays.append(process)
+    if jobs:
+        strays += _in_job_cgroups(layout)
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        for process in strays:
+            try:
+                process.send_signal(sign)
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(strays, timeout=5)
+        strays = [process for process in strays if process.is_running()]
+    return [process.pid for process in strays]
+
+
+def _in_job_cgroups(layout: Layout) -> list[psutil.Process]:
+    """The processes of jobs of this cluster's users, which carry no mark of ours.
+
+    Two clusters on a machine may have nodes of the same name, and then share their cgroups.
+    """
+    local = layout.config.local
+    people = [pwd.getpwnam(name).pw_uid for name in accounts.made(layout).users]
+    found: set[int] = set()
+    for node, uid in itertools.product(local.nodes, people):
+        for folder in Path("/sys/fs/cgroup").glob(f"*/slurm_{node.name}/uid_{uid}"):
+            for procs in folder.glob("**/cgroup.procs"):
+                found.update(int(word) for word in procs.read_text(encoding="ascii").split())
+    return [psutil.Process(pid) for pid in found if pid and psutil.pid_exists(pid)]
+
+
+def _quote(word: str) -> str:
+    return f'"{_escape(word)}"' if any(c in word for c in " \"'%;") else word
+
+
+def _escape(word: str) -> str:
+    # supervisor expands %(name)s in its file.
+    return word.replace("%", "%%").replace('"', '\\"')
+
+
+def _wait(done: Any, message: str, hint: str, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > end:
+            raise UnavailableError(message, hint)
+        time.sleep(0.1)

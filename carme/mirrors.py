@@ -1,0 +1,155 @@
+"""Where this machine gets its packages from, as its apt, pip and npm are set up.
+
+Builds and downloads use what the administrator set up for the machine (a local mirror, a proxy, a
+company certificate), so no file of the project names a host.
+"""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from carme.errors import MissingError
+
+CA_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu
+    "/etc/pki/tls/certs/ca-bundle.crt",  # RHEL and its rebuilds
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+)
+PIP_SETTINGS = ("index-url", "extra-index-url", "find-links", "trusted-host", "proxy", "timeout")
+
+
+@dataclass(frozen=True)
+class AptSource:
+    """One place that apt reads: an address and a suite, with its key if one is named."""
+
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    signed_by: str = ""
+
+
+def parse_apt_sources(text: str) -> list[AptSource]:
+    """The binary-package sources in a `sources.list` or a deb822 `.sources` file."""
+    if re.search(r"^Types\s*:", text, re.MULTILINE | re.IGNORECASE):
+        return _parse_deb822(text)
+    found = []
+    for line in text.splitlines():
+        match = re.fullmatch(
+            r"deb\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)(#.*)?", line.strip()
+        )
+        if match:
+            options = dict(part.split("=", 1) for part in (match[1] or "").split() if "=" in part)
+            components = tuple(match[4].split())
+            found.append(AptSource(match[2], match[3], components, options.get("signed-by", "")))
+    return found
+
+
+def _parse_deb822(text: str) -> list[AptSource]:
+    found = []
+    for stanza in re.split(r"\n\s*\n", text):
+        fields: dict[str, str] = {}
+        key = ""
+        for line in stanza.splitlines():
+            if line.startswith("#"):
+                continue
+            if line[:1].isspace() and key:
+                fields[key] += "\n" + line.strip()
+            elif ":" in line:
+                key, _, value = line.partition(":")
+                key = key.strip().lower()
+                fields[key] = value.strip()
+        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes") == "no":
+            continue
+        # A key written out in the file itself cannot be handed on as a path.
+        signed_by = fields.get("signed-by", "")
+        signed_by = signed_by if signed_by.startswith("/") else ""
+        components = tuple(fields.get("components", "").split())
+        found += [
+            AptSource(uri, suite, components, signed_by)
+            for uri in fields.get("uris", "").split()
+            for suite in fields.get("suites", "").split()
+        ]
+    return found
+
+
+def apt_sources(etc: Path = Path("/etc/apt")) -> list[AptSource]:
+    """Every source of this machine's apt."""
+    parts = sorted((etc / "sources.list.d").glob("*"))
+    found = []
+    for path in [etc / "sources.list", *parts]:
+        if path.suffix in {".list", ".sources"} and path.is_file():
+            found += parse_apt_sources(path.read_text(encoding="utf-8", errors="replace"))
+    return found
+
+
+def debian_mirror(sources: Iterable[AptSource], override: str | None = None) -> AptSource:
+    """Where Debian's own archive is reached from here; its suites all lie below one address."""
+    suites = {"bookworm", "trixie", "forky", "stable", "testing", "unstable", "sid"}
+    for source in sources:
+        if source.suite in suites and "main" in source.components:
+            uri = override or source.uri
+            return AptSource(uri.rstrip("/"), source.suite, ("main",), source.signed_by)
+    if override:
+        return AptSource(override.rstrip("/"), "stable", ("main",))
+    raise MissingError(
+        "this machine's apt knows no Debian mirror", "set images.debian_mirror in carme.toml"
+    )
+
+
+def parse_pip_config(listing: str) -> dict[str, str]:
+    """What pip goes by, from `pip config list`: environment over [install] over [global]."""
+    ranked: dict[str, tuple[int, str]] = {}
+    for line in listing.splitlines():
+        match = re.fullmatch(r"(:env:|global|install)\.([\w-]+)=(.*)", line.strip())
+        if not match:
+            continue
+        rank = {"global": 0, "install": 1, ":env:": 2}[match[1]]
+        key = match[2].removeprefix("default-") if match[2] == "default-timeout" else match[2]
+        try:
+            value = str(ast.literal_eval(match[3]))
+        except (SyntaxError, ValueError):
+            value = match[3]
+        if key not in ranked or rank >= ranked[key][0]:
+            ranked[key] = (rank, " ".join(value.split()))
+    return {key: value for key, (_, value) in ranked.items()}
+
+
+def pip_settings() -> dict[str, str]:
+    """What pip goes by here, for the settings that say where packages come from."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    settings = parse_pip_config(run.stdout)
+    return {key: value for key, value in settings.items() if key in PIP_SETTINGS}
+
+
+def npm_registry(environ: Mapping[str, str] = os.environ) -> str:
+    """The registry that npm is set to use here; empty where there is no npm."""
+    if not (npm := shutil.which("npm", path=environ.get("PATH"))):
+        return ""
+    command = [npm, "config", "get", "registry"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    found = run.stdout.strip()
+    return found if found.startswith(("http://", "https://", "file:")) else ""
+
+
+def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The certificates that this machine trusts."""
+    for name in (environ.get("SSL_CERT_FILE"), *CA_BUNDLES):
+        if name and Path(name).is_file():
+            return Path(name)
+    return None
+
+
+def proxies(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The proxy variables of this environment, in both spellings that programs look for."""
+    found: dict[str, str] = {}
+    for name in ("http_proxy", "https_proxy", "no_proxy"):
+        if value := environ.get(name) or environ.get(name.upper()):
+            found |= {name: value, name.upper(): value}
+    return found

@@ -1,0 +1,13 @@
+"""`python -m carme_containers NAME`: how `carme up`, which imports no sibling, asks for an image."""
+
+import sys
+
+from carme.config import load
+from carme.errors import CarmeError
+from carme.local.layout import cache_dir
+from carme_containers.ensure import ensure_image
+
+try:
+    ensure_image(sys.argv[1], load(), cache_dir(), lambda line: print(line, flush=True))
+except CarmeError as error:
+    sys.exit(str(error))

@@ -1,0 +1,166 @@
+"""Publishing: the only writer of the index and of the files beside it."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from carme.errors import DeniedError, InputError, UnavailableError
+from carme.images import (
+    INDEX_NAME,
+    Catalogue,
+    Image,
+    Index,
+    check_file,
+    dump_index,
+    file_digest,
+    file_stamp,
+    load_catalogue,
+    read_index,
+)
+from carme.units import format_bytes
+from carme_containers.builder import write_atomically
+
+
+class Publisher:
+    """Changes the catalogue in `folder`, one change at a time; readers never wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def catalogue(self) -> Catalogue:
+        """What is there."""
+        return load_catalogue(self.folder)
+
+    def publish(self, path: Path, image: Image, default: bool = True) -> Image:
+        """Offer the SIF file at `path` as `image`; the same name and version of before retires."""
+        with self._changing() as index:
+            if self._serves(index, image):
+                current = next(i for i in index.images if i.file == image.file)
+                if current.state == "published" and not (
+                    default and index.defaults.get(image.name) != image.version
+                ):
+                    return current
+            else:
+                self._place(path, image)
+            target = self.folder / image.file
+            placed = image.model_copy(update={"state": "published", "stamp": file_stamp(target)})
+            others = [
+                other.model_copy(update={"state": "retired"}) if other.id == image.id else other
+                for other in index.images
+                if other.file != image.file
+            ]
+            defaults = dict(index.defaults)
+            if default or image.name not in defaults:
+                defaults[image.name] = image.version
+            self._write(Index(images=(*others, placed), defaults=defaults))
+            return placed
+
+    def retire(self, wanted: str) -> list[Image]:
+        """Offer `name:version` (or all of `name`) no longer; files stay for running sessions."""
+        name, _, version = wanted.partition(":")
+        with self._changing() as index:
+            gone = [
+                image
+                for image in index.images
+                if image.state == "published"
+                and image.name == name
+                and version in {"", image.version}
+            ]
+            if not gone:
+                known = ", ".join(i.id for i in index.images if i.state == "published") or "none"
+                raise InputError(f"no published image {wanted!r}", f"published: {known}")
+            files = {image.file for image in gone}
+            images = tuple(
+                image.model_copy(update={"state": "retired"}) if image.file in files else image
+                for image in index.images
+            )
+            self._write(Index(images=images, defaults=_defaults(images, index.defaults)))
+            return gone
+
+    def update(self, image: Image) -> None:
+        """Replace the entry with the same file (a new result of `verify`, a signature)."""
+        with self._changing() as index:
+            images = tuple(image if i.file == image.file else i for i in index.images)
+            self._write(Index(images=images, defaults=index.defaults))
+
+    def prune(self, in_use: frozenset[str]) -> list[Image]:
+        """Remove retired images that no session uses, and files that are in no index."""
+        with self._changing() as index:
+            gone = [i for i in index.images if i.state == "retired" and i.file not in in_use]
+            files = {image.file for image in gone}
+            images = tuple(image for image in index.images if image.file not in files)
+            self._write(Index(images=images, defaults=index.defaults))
+            for name in files:
+                (self.folder / name).unlink(missing_ok=True)
+            for draft in self.folder.glob(".*.sif.*"):
+                draft.unlink(missing_ok=True)
+            return gone
+
+    def _serves(self, index: Index, image: Image) -> bool:
+        """Whether this very image lies in the folder already, whole."""
+        return any(
+            other.file == image.file
+            and other.digest == image.digest
+            and not check_file(self.folder / other.file, other)
+            for other in index.images
+        )
+
+    def _place(self, path: Path, image: Image) -> None:
+        """Put the file into the folder under its final name, whole from the first moment."""
+        draft = self.folder / f".{image.file}.{os.getpid()}"
+        try:
+            try:
+                os.link(path, draft)
+            except OSError:  # another file system
+                _check_room(self.folder, image)
+                shutil.copyfile(path, draft)
+            if file_digest(draft) != image.digest:
+                raise UnavailableError(
+                    f"{path} is not what was built: its checksum differs",
+                    f"carme images build --force {image.name}",
+                )
+            draft.chmod(0o644)
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+            draft.replace(self.folder / image.file)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    @contextmanager
+    def _changing(self) -> Iterator[Index]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+            with (self.folder / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield read_index(self.folder)
+        except PermissionError as error:
+            message = f"you may not change the images in {self.folder}"
+            raise DeniedError(message, "run it as the administrator") from error
+
+    def _write(self, index: Index) -> None:
+        write_atomically(self.folder / INDEX_NAME, dump_index(index))
+
+
+def _defaults(images: tuple[Image, ...], before: object) -> dict[str, str]:
+    """Defaults that still exist; a name whose default retired gets its newest version."""
+    catalogue = Catalogue(Path(), Index(images=images))
+    kept = dict(before) if isinstance(before, dict) else {}
+    offered = catalogue.offered()
+    chosen: dict[str, str] = {}
+    for image in offered:
+        same = {other.version for other in offered if other.name == image.name}
+        if kept.get(image.name) in same:
+            chosen[image.name] = kept[image.name]
+        else:
+            chosen.setdefault(image.name, image.version)
+    return chosen
+
+
+def _check_room(folder: Path, image: Image) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < image.size_bytes:
+        need = format_bytes(image.size_bytes)
+        raise UnavailableError(f"{folder} has {format_bytes(free)} free, but {need} are needed")

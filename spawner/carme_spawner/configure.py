@@ -1,0 +1,75 @@
+"""`configure(c)`: the one line in jupyterhub_config.py that turns Carme on."""
+
+import asyncio
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+from tornado import web
+
+from carme.config import Config, load
+from carme_spawner.handlers import PortHandler
+
+LOOPBACK = "127.0.0.1"
+
+
+def configure(c: Any, config: Config | None = None) -> None:
+    """Set up JupyterHub's configuration object `c` from carme.toml; later lines may change it."""
+    config = config or load()
+    hub = config.hub
+    c.JupyterHub.bind_url = hub.url
+    c.JupyterHub.hub_bind_url = f"http://{hub.api_address}:{hub.api_port}"
+    c.JupyterHub.db_url = hub.database
+    c.JupyterHub.cookie_secret_file = str(Path.cwd() / "cookie_secret")
+    c.JupyterHub.template_paths = [str(Path(__file__).parent / "templates")]
+    c.JupyterHub.template_vars = {"carme_title": config.cluster.title}
+    c.JupyterHub.extra_handlers = [(r"/api/carme/port", PortHandler)]
+
+    # Sessions belong to Slurm and routes to the proxy: a hub that ends must touch neither.
+    c.JupyterHub.cleanup_servers = False
+    c.JupyterHub.cleanup_proxy = False
+    c.JupyterHub.proxy_class = "carme"
+    c.CarmeProxy.should_start = False
+    c.CarmeProxy.api_url = f"http://{LOOPBACK}:{hub.proxy_port}"
+
+    # Waiting in Slurm's queue is no work for the hub, so the number of such spawns is unlimited.
+    c.JupyterHub.concurrent_spawn_limit = 0
+    c.JupyterHub.spawner_class = "carme"
+    c.CarmeSpawner.carme = config
+
+    c.JupyterHub.authenticator_class = "pam"
+    c.PAMAuthenticator.allowed_groups = {hub.users_group}
+    c.PAMAuthenticator.admin_groups = {hub.admins_group}
+    c.PAMAuthenticator.open_sessions = False  # needs root
+    if hub.make_homes:
+        c.Authenticator.post_auth_hook = _make_home
+
+    metrics_token = os.environ.pop("CARME_PROMETHEUS_TOKEN", "")
+    if metrics_token:
+        c.JupyterHub.services = [{"name": "prometheus", "api_token": metrics_token}]
+        c.JupyterHub.load_roles = [
+            {"name": "prometheus", "services": ["prometheus"], "scopes": ["read:metrics"]}
+        ]
+
+
+async def _make_home(authenticator: Any, handler: Any, authentication: Any) -> Any:
+    """Make the home folder of somebody who logs in for the first time."""
+    name = authentication["name"]
+    try:
+        home = Path(pwd.getpwnam(name).pw_dir)
+    except KeyError:
+        return authentication
+    if not home.exists():
+        authenticator.log.info("Making the home folder of %s", name)
+        process = await asyncio.create_subprocess_exec(
+            *("sudo", "-n", "/usr/sbin/mkhomedir_helper", name, "0077"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await process.communicate()
+        if process.returncode:
+            authenticator.log.error("No home for %s: %s", name, said.decode(errors="replace"))
+            raise web.HTTPError(500, "Your home folder could not be made; tell an administrator.")
+    return authentication

@@ -1,0 +1,133 @@
+"""Starts the single-user server inside the container and tells the hub its port.
+
+Runs with whatever Python the image has, from a folder in the user's home, so it uses the standard
+library only. What it needs to know (environment and hub address) is in a file beside it that only
+the user can read: a token on a command line would show in `ps`.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+TRIES = 5
+START_SECONDS = 120
+
+
+def main(folder: Path) -> int:
+    """Run the server until it ends; its exit code, or 1 with a line on why it did not start."""
+    settings = json.loads((folder / "session.json").read_text(encoding="utf-8"))
+    environment = {**os.environ, **settings["environment"]}
+    address = own_address(settings["hub_api_url"])
+    for _ in range(TRIES):
+        port = free_port(address)
+        bind = f"http://{address}:{port}{settings['base_url']}"
+        environment["JUPYTERHUB_SERVICE_URL"] = bind
+        try:
+            server = subprocess.Popen(settings["command"], env=environment, cwd=Path.home())
+        except OSError as error:
+            print(f"carme: this image cannot start {settings['command'][0]}: {error}", flush=True)
+            print("carme: install the Python packages jupyterhub and jupyterlab in it", flush=True)
+            return 1
+        pass_on_signals(server)
+        if wait_until_listening(server, port):
+            report(settings["hub_api_url"], environment["JUPYTERHUB_API_TOKEN"], port)
+            return server.wait()
+        # Between choosing a port and binding it somebody else may have taken it: choose another.
+        if server.poll() is None:
+            server.terminate()
+        if not taken(address, port):
+            break
+    code = server.wait()
+    print(f"carme: the server ended with exit code {code} before it listened", flush=True)
+    return code or 1
+
+
+def own_address(hub_api_url: str) -> str:
+    """Loopback if the hub is reached over it, else every address: the hub chooses its way here."""
+    host = hub_api_url.split("//", 1)[1].split("/", 1)[0]
+    name, _, port = host.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((name, int(port)))
+        here = probe.getsockname()[0]
+    return here if here.startswith("127.") else "0.0.0.0"  # noqa: S104
+
+
+def free_port(address: str) -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def taken(address: str, port: int) -> bool:
+    """Whether somebody else has the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return True
+    return False
+
+
+def wait_until_listening(server: "subprocess.Popen[bytes]", port: int) -> bool:
+    """True once a process of this user listens on `port`; False when the server ended.
+
+    The owner is checked in the kernel's table: another user's program on that port must not be
+    reported as ours.
+    """
+    end = time.monotonic() + START_SECONDS
+    while server.poll() is None and time.monotonic() < end:
+        if listener_uid(port) == os.getuid():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def listener_uid(port: int, table: Path = Path("/proc/net/tcp")) -> "int | None":
+    """The Unix user that listens on `port`, from the kernel's table of sockets."""
+    for line in table.read_text(encoding="ascii").splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and int(fields[1].split(":")[1], 16) == port:
+            return int(fields[7])
+    return None
+
+
+def report(hub_api_url: str, token: str, port: int) -> None:
+    """Tell the hub the port; it may be restarting, so try for as long as a start may take."""
+    end = time.monotonic() + START_SECONDS
+    while True:
+        request = urllib.request.Request(  # noqa: S310 (the hub's own address)
+            f"{hub_api_url}/carme/port",
+            data=json.dumps({"port": port}).encode(),
+            headers={"Authorization": f"token {token}", "Content-Type": "application/json"},
+            method="POST",
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10):  # noqa: S310
+                return
+        except urllib.error.HTTPError as error:
+            said = error.read(500).decode(errors="replace")
+            if error.code in (400, 401, 403, 404) or time.monotonic() > end:
+                raise SystemExit(f"carme: the hub refuses this session: {error.code} {said}") from None
+        except OSError as error:
+            if time.monotonic() > end:
+                raise SystemExit(f"carme: the hub does not answer: {error}") from None
+        time.sleep(1)
+
+
+def pass_on_signals(server: "subprocess.Popen[bytes]") -> None:
+    """A stop of the job reaches the server, which then ends its kernels."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: server.send_signal(received))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(__file__).resolve().parent))

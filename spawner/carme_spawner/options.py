@@ -1,0 +1,153 @@
+"""What a user may ask for: one model for the form and for the REST API.
+
+The model knows forms and kinds; `problems` knows the cluster and says what does not fit it.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from carme.config import Session
+from carme.images import Catalogue
+from carme.slurm.models import Partition, Snapshot
+from carme.units import format_bytes, format_duration
+
+GIB = 2**30
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Problems = dict[str, str]
+"""Field to message; the empty name is for what belongs to no field."""
+
+
+class Options(BaseModel):
+    """A checked choice. Only these keys are known; numbers are numbers, names are names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    partition: Name
+    gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    gpu_type: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$")] = ""
+    cpus: Annotated[int, Field(ge=1, le=4096)]
+    memory_gb: Annotated[int, Field(ge=1, le=65536)]
+    hours: Annotated[float, Field(gt=0, le=24 * 365, allow_inf_nan=False)]
+    image: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}(:[0-9A-Za-z][0-9A-Za-z._-]{0,39})?$")]
+
+    @property
+    def seconds(self) -> int:
+        """The time limit; at least a minute, Slurm's smallest."""
+        return max(60, round(self.hours * 3600))
+
+
+LABELS = {
+    "partition": "Partition",
+    "gpus": "GPUs",
+    "gpu_type": "GPU type",
+    "cpus": "CPU cores",
+    "memory_gb": "Memory (GiB)",
+    "hours": "Time (hours)",
+    "image": "Image",
+}
+
+
+def defaults(settings: Session, snapshot: Snapshot | None, catalogue: Catalogue) -> dict[str, Any]:
+    """What the form shows at first, and what REST options leave out."""
+    partition = _default_partition(snapshot)
+    offered = catalogue.offered()
+    most = format_hours(partition.max_seconds) if partition and partition.max_seconds else None
+    hours = min(settings.default_hours, most) if most else settings.default_hours
+    return {
+        "partition": partition.name if partition else "",
+        "gpus": 1 if partition and partition.gpus else 0,
+        "gpu_type": "",
+        "cpus": settings.default_cpus,
+        "memory_gb": settings.default_memory_gb,
+        "hours": hours,
+        "image": offered[0].name if offered else "",
+    }
+
+
+def format_hours(seconds: int) -> float:
+    """Hours to two digits, for a form field."""
+    return round(seconds / 3600, 2)
+
+
+def _default_partition(snapshot: Snapshot | None) -> Partition | None:
+    if not snapshot or not snapshot.partitions:
+        return None
+    return snapshot.partition() or snapshot.partitions[0]
+
+
+def parse(raw: dict[str, Any]) -> tuple[Options | None, Problems]:
+    """The choice in `raw`, or what is wrong with which field."""
+    try:
+        return Options.model_validate(raw), {}
+    except ValidationError as error:
+        return None, {_field(problem): _message(problem) for problem in error.errors()}
+
+
+def _field(problem: Any) -> str:
+    name = str(problem["loc"][0]) if problem["loc"] else ""
+    return name if name in Options.model_fields else ""
+
+
+def _message(problem: Any) -> str:
+    if problem["type"] == "extra_forbidden":
+        known = ", ".join(Options.model_fields)
+        return f"unknown option {str(problem['loc'][0])[:40]!r}; known are {known}"
+    if problem["type"] == "string_pattern_mismatch":
+        return "this is not a name of one of the choices"
+    said = str(problem["msg"])
+    return said[0].lower() + said[1:]
+
+
+def problems(options: Options, snapshot: Snapshot, catalogue: Catalogue) -> Problems:
+    """What of the choice this cluster cannot give; empty when it can."""
+    found: Problems = {}
+    partition = snapshot.partition(options.partition)
+    if partition is None or partition.hidden:
+        names = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
+        return {"partition": f"there is no partition {options.partition}; there are {names}"}
+    if not partition.up:
+        found["partition"] = f"{partition.name} takes no jobs now (it is {partition.state.lower()})"
+    if partition.max_seconds and options.seconds > partition.max_seconds:
+        limit = format_duration(partition.max_seconds)
+        found["hours"] = f"{partition.name} allows at most {limit}"
+    if options.image not in {name for i in catalogue.offered() for name in (i.name, i.id)}:
+        offered = ", ".join(image.id for image in catalogue.offered()) or "none"
+        found["image"] = f"there is no image {options.image}; offered: {offered}"
+    return {**found, **_size_problems(options, snapshot)}
+
+
+def _size_problems(options: Options, snapshot: Snapshot) -> Problems:
+    """No single node, even empty, has this much."""
+    found: Problems = {}
+    where = options.partition
+    nodes = snapshot.nodes_in(where)
+    if options.gpu_type:
+        types = sorted(kind for kind in snapshot.gpus_total(where) if kind)
+        if options.gpu_type not in types:
+            found["gpu_type"] = f"{where} has {', '.join(types) or 'no GPUs'}"
+            return found
+    per_node = {
+        node.name: node.gpus.get(options.gpu_type, 0) if options.gpu_type else sum(node.gpus.values())
+        for node in nodes
+    }
+    most_gpus = max(per_node.values(), default=0)
+    if options.gpus > most_gpus:
+        kind = f" of type {options.gpu_type}" if options.gpu_type else ""
+        found["gpus"] = (
+            f"a node of {where} has at most {most_gpus} GPUs{kind}" if most_gpus else f"{where} has no GPUs"
+        )
+        return found
+    fitting = [node for node in nodes if per_node[node.name] >= options.gpus]
+    most_cpus = max((node.cpus for node in fitting), default=0)
+    most_bytes = max((node.memory_bytes for node in fitting), default=0)
+    if options.cpus > most_cpus:
+        found["cpus"] = f"a node of {where} has at most {most_cpus} cores"
+    if options.memory_gb * GIB > most_bytes:
+        found["memory_gb"] = f"a node of {where} has at most {format_bytes(most_bytes)}"
+    return found
+
+
+def summary(found: Problems) -> str:
+    """All problems in one line, for REST clients and the log."""
+    return "; ".join(f"{LABELS.get(name, name)}: {text}" if name else text for name, text in found.items())

@@ -1,0 +1,50 @@
+"""The job script: a file template filled with values from a whitelist, each quoted."""
+
+import shlex
+from pathlib import Path
+
+import jinja2
+
+from carme.units import format_slurm_time
+
+_environment = jinja2.Environment(
+    loader=jinja2.PackageLoader("carme_spawner", "templates"),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,  # noqa: S701 (a shell script; every value is quoted or of a fixed form)
+)
+_environment.filters["quote"] = lambda value: shlex.quote(str(value))
+
+
+def job_script(
+    *,
+    session: str,
+    partition: str,
+    cpus: int,
+    memory_mb: int,
+    seconds: int,
+    gpus: int,
+    gpu_type: str,
+    image: Path,
+    apptainer: Path,
+    gpu_flag: str,
+    binds: tuple[str, ...],
+    folder: Path,
+) -> str:
+    """The text for sbatch; names have been checked against Slurm, numbers are numbers."""
+    return _environment.get_template("job.sh").render(
+        job_name=f"carme-{session}",
+        partition=partition,
+        cpus=cpus,
+        memory_mb=memory_mb,
+        time=format_slurm_time(seconds),
+        gpus=gpus,
+        gpu_type=gpu_type,
+        image=image,
+        apptainer=apptainer,
+        gpu_flag=gpu_flag,
+        binds=binds,
+        log=folder / "session.log",
+        launcher=folder / "launcher.py",
+    )

@@ -1,0 +1,41 @@
+#!/bin/bash
+#SBATCH --job-name={{ job_name }}
+#SBATCH --partition={{ partition }}
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task={{ cpus }}
+#SBATCH --mem={{ memory_mb }}M
+#SBATCH --time={{ time }}
+{% if gpus %}
+#SBATCH --gres=gpu:{{ gpu_type ~ ':' if gpu_type else '' }}{{ gpus }}
+{% endif %}
+#SBATCH --output={{ log }}
+#SBATCH --open-mode=truncate
+#SBATCH --signal=B:TERM@30
+#SBATCH --no-requeue
+
+umask 077
+cd "$HOME" || exit 1
+
+# The container starts with a clean environment: these alone come along.
+for name in ${!SLURM_@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; do
+  [ -n "${!name+set}" ] && export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"
+done
+
+{{ apptainer | quote }} exec --cleanenv --pwd "$HOME" \
+{% if gpu_flag %}
+  {{ gpu_flag }} \
+{% endif %}
+{% for bind in binds %}
+  --bind {{ bind | quote }} \
+{% endfor %}
+  {{ image | quote }} \
+  python3 {{ launcher | quote }} &
+
+# bash hands a signal to a trap only while it waits, so the container runs in the background.
+server=$!
+trap 'kill -TERM "$server" 2>/dev/null' TERM INT
+wait "$server"
+code=$?
+if kill -0 "$server" 2>/dev/null; then wait "$server"; code=$?; fi
+exit "$code"

@@ -1,0 +1,49 @@
+"""Slurm's states and reasons in words for people."""
+
+from carme.slurm.models import Job
+from carme.slurm.states import JobState
+
+ENDED = {
+    JobState.COMPLETED: "The session ended by itself.",
+    JobState.CANCELLED: "The session was cancelled.",
+    JobState.FAILED: "The session failed.",
+    JobState.TIMEOUT: "The time that was asked for is over.",
+    JobState.DEADLINE: "The session could not finish before its deadline.",
+    JobState.OUT_OF_MEMORY: "The session used more memory than it had asked for. Ask for more memory.",
+    JobState.NODE_FAIL: "The node that the session ran on failed.",
+    JobState.BOOT_FAIL: "The node for the session did not start.",
+    JobState.PREEMPTED: "The session had to make room for a job with a higher priority.",
+    JobState.REVOKED: "The session was moved to another cluster and is not here any more.",
+}
+
+WAITS = {
+    "Resources": "waiting for resources to become free",
+    "Priority": "waiting behind jobs with a higher priority",
+    "Dependency": "waiting for another job",
+    "BeginTime": "waiting for its start time",
+    "ReqNodeNotAvail": "the nodes that fit are not available",
+    "Reservation": "waiting for its reservation",
+    "PartitionDown": "the partition takes no jobs at the moment",
+    "PartitionTimeLimit": "it asks for more time than the partition allows",
+    "JobHeldAdmin": "held by an administrator",
+    "JobHeldUser": "held by you",
+    "QOSMaxGRESPerUser": "you already use as many GPUs as you may",
+    "QOSMaxJobsPerUserLimit": "you already run as many jobs as you may",
+    "QOSMaxCpuPerUserLimit": "you already use as many cores as you may",
+    "QOSMaxMemoryPerUser": "you already use as much memory as you may",
+    "AssocGrpGRES": "your group already uses as many GPUs as it may",
+    "AssocGrpCpuLimit": "your group already uses as many cores as it may",
+}
+
+
+def waiting(job: Job) -> str:
+    """Why the job waits."""
+    word = job.reason.split(",")[0].strip("()") or "None"
+    if word == "None":
+        return "waiting to be looked at"
+    return WAITS.get(word, f"waiting ({word})")
+
+
+def ended(state: JobState) -> str:
+    """What became of a session whose job is over."""
+    return ENDED.get(state, f"The session ended ({state.lower().replace('_', ' ')}).")

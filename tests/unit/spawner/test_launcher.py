@@ -1,0 +1,91 @@
+"""The launcher is run as the container runs it: as a program, with a hub and a server that are real."""
+
+import http.server
+import json
+import socket
+import subprocess
+import sys
+import threading
+from importlib.resources import files
+
+import pytest
+
+LAUNCHER = files("carme_spawner").joinpath("launcher.py").read_text()
+SERVER = """
+import http.server, os, urllib.parse
+url = urllib.parse.urlparse(os.environ["JUPYTERHUB_SERVICE_URL"])
+http.server.HTTPServer((url.hostname, url.port), http.server.SimpleHTTPRequestHandler).handle_request()
+"""
+
+
+@pytest.fixture
+def hub():
+    """A hub that notes what it is told."""
+    told = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            told.append((self.path, self.headers["Authorization"], json.loads(body)))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        server.told = told
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def session(tmp_path, hub, command):
+    (tmp_path / "launcher.py").write_text(LAUNCHER)
+    settings = {
+        "environment": {"JUPYTERHUB_API_TOKEN": "secret"},
+        "hub_api_url": f"http://127.0.0.1:{hub.server_port}/hub/api",
+        "base_url": "/user/ann/",
+        "command": command,
+    }
+    (tmp_path / "session.json").write_text(json.dumps(settings))
+    return [sys.executable, str(tmp_path / "launcher.py")]
+
+
+def test_reports_the_port_that_its_server_has(tmp_path, hub):
+    argv = session(tmp_path, hub, [sys.executable, "-c", SERVER])
+    with subprocess.Popen(argv) as launcher:
+        for _ in range(200):
+            if hub.told:
+                break
+            threading.Event().wait(0.05)
+        [(path, authorization, body)] = hub.told
+        assert path == "/hub/api/carme/port"
+        assert authorization == "token secret"
+        with socket.create_connection(("127.0.0.1", body["port"])) as client:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert launcher.wait(10) == 0
+
+
+def test_a_server_that_ends_at_once_is_said_and_its_code_kept(tmp_path, hub):
+    argv = session(tmp_path, hub, [sys.executable, "-c", "raise SystemExit(7)"])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 7
+    assert "exit code 7 before it listened" in done.stdout
+    assert not hub.told
+
+
+def test_an_image_without_the_server_says_what_to_install(tmp_path, hub):
+    done = subprocess.run(session(tmp_path, hub, ["no-such-server"]), capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert "install the Python packages jupyterhub and jupyterlab" in done.stdout
+
+
+def test_the_token_is_on_no_command_line(tmp_path, hub):
+    argv = session(tmp_path, hub, [sys.executable, "-c", "import time; time.sleep(20)"])
+    with subprocess.Popen(argv) as launcher:
+        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+        launcher.terminate()
+    assert "secret" not in listed

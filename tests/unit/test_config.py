@@ -1,0 +1,63 @@
+import pytest
+
+from carme.config import Config, load, parse
+from carme.errors import ConfigError
+
+
+def test_no_file_means_all_defaults(monkeypatch, tmp_path):
+    monkeypatch.delenv("CARME_CONFIG", raising=False)
+    monkeypatch.setattr("carme.config.DEFAULT_PATH", tmp_path / "none.toml")
+    monkeypatch.setattr("carme.config.config_path", lambda: tmp_path / "none.toml")
+    assert load() == Config()
+
+
+def test_values_override_defaults(tmp_path):
+    file = tmp_path / "carme.toml"
+    file.write_text('[cluster]\nname = "hpc"\n[view]\npoll_seconds = 60\n')
+    config = load(file)
+    assert (config.cluster.name, config.view.poll_seconds) == ("hpc", 60)
+    assert config.hub == Config().hub
+
+
+def test_named_file_must_exist(monkeypatch, tmp_path):
+    monkeypatch.setenv("CARME_CONFIG", str(tmp_path / "away.toml"))
+    with pytest.raises(ConfigError, match="away.toml: no such file"):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"clutser": {}}, r"site\.toml: clutser: no such key; allowed here: cluster, "),
+        ({"view": {"sokcet": "/x"}}, r"view\.sokcet: no such key; allowed here: .*socket"),
+        ({"slurm": {"backend": "magic"}}, r"slurm\.backend: .*'cli'.*not 'magic'"),
+        ({"hub": {"api_port": 0}}, r"hub\.api_port: .*greater than or equal to 1, not 0"),
+        ({"hub": {"api_port": "many"}}, r"hub\.api_port: .*integer.*not 'many'"),
+        ({"view": {"poll_seconds": -1}}, r"view\.poll_seconds: .*not -1"),
+        ({"local": {"nodes": [{"name": "a", "gpuz": 1}]}}, r"local\.nodes\.0\.gpuz: no such key; allowed here: cpus, gpus"),
+        ({"local": {"nodes": [{"name": "a", "gpus": {"kind": "x"}}]}}, r"gpus\.kind: no such key; allowed here: count, type"),
+        ({"hub": {"user": "../root"}}, r"hub\.user: .*not '\.\./root'"),
+        ({"session": {"binds": ["/a,/b"]}}, r"session\.binds\.0"),
+    ],
+)
+def test_a_wrong_value_names_file_key_problem_and_what_is_allowed(data, says):
+    with pytest.raises(ConfigError, match=says):
+        parse(data, "site.toml")
+
+
+def test_every_problem_is_listed():
+    with pytest.raises(ConfigError) as caught:
+        parse({"cluster": {"nam": 1}, "hub": {"api_port": 0}}, "site.toml")
+    assert len(caught.value.message.splitlines()) == 2
+
+
+def test_broken_toml_says_where(tmp_path):
+    file = tmp_path / "carme.toml"
+    file.write_text("[cluster\n")
+    with pytest.raises(ConfigError, match=r"carme.toml: not valid TOML: .*line 1"):
+        load(file)
+
+
+def test_the_tree_is_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        Config().cluster.name = "x"
