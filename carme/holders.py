@@ -50,6 +50,7 @@ class Holding(_Model):
     partition: str = ""
     sluid: str = ""
     gpus: Annotated[tuple[int, ...], BeforeValidator(tuple)] = ()
+    cpus: int | None = None
     profile: bool = False
     boot_id: str = ""
     start: Moment | None = None

@@ -80,7 +80,7 @@ class Gpu:
 def slots(gpus: Iterable[Gpu]) -> list[Slot]:
     """What Slurm hands out, in the order of its index: by minor number, slices one by one."""
     found = []
-    for gpu in sorted(gpus, key=lambda gpu: (gpu.minor if gpu.minor is not None else gpu.index)):
+    for gpu in sorted(gpus, key=lambda gpu: gpu.minor if gpu.minor is not None else gpu.index):
         if gpu.mig and gpu.slices:
             found += [Slot(part.uuid, gpu.uuid, part.share) for part in gpu.slices]
         else:

@@ -54,7 +54,9 @@ class JobCgroups:
         for job in find_jobs(self._root, self._node):
             jobid = self._jobid(job)
             if jobid is not None:
-                found[jobid] = read_v2(jobid, job) if job.is_v2 else read_v1(jobid, job, self._ticks)
+                found[jobid] = (
+                    read_v2(jobid, job) if job.is_v2 else read_v1(jobid, job, self._ticks)
+                )
         return found
 
     def _jobid(self, job: JobCgroup) -> int | None:

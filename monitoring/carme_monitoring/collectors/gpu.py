@@ -257,7 +257,7 @@ class NvmlGpus:
                     continue
                 return
             key = (uuid, int(event.eventData))
-            self.xids[key] = self.xids.get(key, 0) + 1
+            self.xids[key] = self.xids.pop(key, 0) + 1  # the latest is the last
 
 
 def _text(value: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from carme_monitoring import files
 from carme_monitoring.samples import Samples
 
-_VIRTUAL = re.compile(r"lo|veth.*|docker.*|br-.*|virbr.*|cali.*|flannel.*|cni.*|tun.*|tap.*|dummy.*|sit.*|ip6tnl.*")
+_VIRTUAL = re.compile(r"lo|(?:veth|docker|br-|virbr|cali|flannel|cni|tun|tap|dummy|sit|ip6tnl).*")
 _WORD_BYTES = 4
 """InfiniBand counts data in words of four bytes."""
 _ERRORS = (

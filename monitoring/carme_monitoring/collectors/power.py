@@ -20,11 +20,16 @@ from typing import Any
 from carme_monitoring import files
 from carme_monitoring.samples import Samples
 
-_DCMI = re.compile(r"Instantaneous power reading:\s+(\d+)\s+Watts|Current Power\s*:\s*(\d+)\s+Watts")
+_DCMI = re.compile(
+    r"Instantaneous power reading:\s+(\d+)\s+Watts|Current Power\s*:\s*(\d+)\s+Watts"
+)
 _MOST_WATTS = 50_000
 _NODE_SENSORS = ("power_meter", "acpi_power_meter", "ibmpowernv", "xgene_hwmon")
 """hwmon drivers whose power1 is the machine; others measure a part of it (a GPU, a battery)."""
-IPMI_COMMANDS = (["ipmitool", "dcmi", "power", "reading"], ["ipmi-dcmi", "--get-system-power-statistics"])  # fmt: skip
+IPMI_COMMANDS = (
+    ["ipmitool", "dcmi", "power", "reading"],
+    ["ipmi-dcmi", "--get-system-power-statistics"],
+)
 
 
 @dataclass(frozen=True)

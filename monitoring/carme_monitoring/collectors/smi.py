@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from carme_monitoring.gpus import Gpu, GpuProcess, MigSlice
 
-_SECTION = re.compile(r"^#{20,}\n# (?P<title>[^\n]* :: [^\n]*)\n(?:# [^\n]*\n)*#{20,}\n", re.MULTILINE)
+_SECTION = re.compile(
+    r"^#{20,}\n# (?P<title>[^\n]* :: [^\n]*)\n(?:# [^\n]*\n)*#{20,}\n", re.MULTILINE
+)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _MISSING = ("n/a", "[n/a]", "not supported", "[not supported]", "unknown error", "deprecated")
 _PROFILE = re.compile(r"MIG (\d+)(?:c\.\d+)?g\.\S+\s+Device\s+\d+:\s+\(UUID: (\S+)\)")

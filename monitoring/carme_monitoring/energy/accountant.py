@@ -86,6 +86,10 @@ class Accountant:
             self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span))
         self._settle_meter(reading, jobs, slots, now)
 
+    def source_names(self) -> list[str]:
+        """The sources that were ever read, for instance `gpu:GPU-…`, `rapl:intel-rapl:0`."""
+        return list(self._sources)
+
     def uncertainty(self, jobid: int) -> float:
         """Relative standard uncertainty of a job's energy."""
         parts = self.ledger.job(jobid)

@@ -1,7 +1,6 @@
 import pytest
-from tornado.web import HTTPError
-
 from carme_spawner.handlers import parse_port
+from tornado.web import HTTPError
 
 
 def test_a_port_is_accepted():
