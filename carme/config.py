@@ -53,9 +53,11 @@ class View(Section):
     socket: Path = Path("/run/carme/view.sock")
     """Where it listens. Everybody may connect; what is answered depends on who asks."""
     poll_seconds: Annotated[float, Field(ge=5, le=600)] = 30
-    """Between polls while nothing happens: four reads a poll keep this at 8 a minute."""
+    """Between polls while nothing happens: a poll is five calls, so this makes ten a minute."""
     readers: tuple[UnixName, ...] = ("carme",)
     """Unix users who may see every job (the hub, the service); others see their own."""
+    extend_max_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 24
+    """The longest that a job may become through "more time", in all; 0 turns that off."""
 
 
 class Hub(Section):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 PARTS = {name: f"tests/{name}" for name in ("unit", "integration", "browser")}
 
@@ -9,7 +10,9 @@ PARTS = {name: f"tests/{name}" for name in ("unit", "integration", "browser")}
 def main() -> None:
     """Replace this process by pytest on the parts named, or on everything."""
     chosen = [PARTS.get(word, word) for word in sys.argv[1:]] or ["tests"]
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *chosen])
+    # Not `python -m pytest`, which would import the checkout instead of the installed copy.
+    pytest = str(Path(sys.executable).with_name("pytest"))
+    os.execv(pytest, [pytest, *chosen])
 
 
 if __name__ == "__main__":

@@ -43,9 +43,12 @@ class LocalCluster:
 
     def up(self, say: Say) -> bool:
         """Bring everything up and wait until it answers; False if nothing had to be done."""
-        running = self.supervisor.alive()
-        system = host.check(self.layout, running)
+        host.check_root()
         with self._lock():
+            running = self.supervisor.alive()
+            if not running:
+                end_strays(self.layout)
+            system = host.check(self.layout, running)
             return self._up(say, system, running)
 
     @property

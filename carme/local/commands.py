@@ -46,7 +46,7 @@ def up(config: Path | None, folder: Path | None) -> None:
     """Bring up the whole cluster on this machine."""
     started = time.monotonic()
     cluster = _cluster(config, folder)
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     changed = cluster.up(console.print)
     seconds = time.monotonic() - started
     if changed:
@@ -93,7 +93,7 @@ def _table(*columns: str) -> Table:
 def down(folder: Path | None, purge: bool) -> None:
     """Stop the cluster on this machine; nothing is left running."""
     cluster = _cluster(None, folder)
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     if purge:
         cluster.purge(console.print)
     else:

@@ -21,7 +21,6 @@ NEEDED_GB = 6
 
 def check(layout: Layout, running: bool) -> str:
     """The name of the system, when everything holds that the cluster needs; else an error."""
-    check_root()
     system = check_system()
     check_python(Path(sys.prefix))
     check_kernel()

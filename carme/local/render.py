@@ -216,6 +216,7 @@ def write_sudoers(layout: Layout) -> bool:
         hub_user=hub.user,
         users_group=hub.users_group,
         helper=Path(sys.prefix) / "bin/carme-helper",
+        config=layout.etc / "carme.toml",
         make_homes=hub.make_homes,
     )
     path = sudoers_path(layout)

@@ -46,21 +46,24 @@ class Supervisor:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    @property
-    def _rpc(self) -> Any:
+    def _call(self, method: str, *arguments: Any) -> Any:
         transport = SupervisorTransport(None, None, f"unix://{self._layout.supervisor_socket}")
-        return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport).supervisor
+        try:
+            proxy = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport)
+            return getattr(proxy.supervisor, method)(*arguments)
+        finally:
+            transport.close()
 
     def alive(self) -> bool:
         """Whether the supervisor itself answers."""
         try:
-            return bool(self._rpc.getState()["statecode"] == 1)
+            return bool(self._call("getState")["statecode"] == 1)
         except (OSError, HTTPException, xmlrpc.client.Fault):
             return False
 
     def pid(self) -> int:
         """The supervisor's own process."""
-        return int(self._rpc.getPID())
+        return int(self._call("getPID"))
 
     def processes(self) -> dict[str, Process]:
         """Every part that supervisor runs or should run, by name."""
@@ -68,7 +71,7 @@ class Supervisor:
             info["name"]: Process(
                 info["statename"], info["pid"], max(0, info["now"] - info["start"])
             )
-            for info in self._rpc.getAllProcessInfo()
+            for info in self._call("getAllProcessInfo")
         }
 
     def configure(self, parts: list[Part]) -> bool:
@@ -101,27 +104,26 @@ class Supervisor:
         if self.alive():
             self._reread()
             return
-        end_strays(self._layout)
         run([Path(sys.prefix) / "bin/supervisord", "-c", self._layout.supervisor_conf])
         _wait(self.alive, "supervisord does not start", f"see {self._layout.log}/supervisord.log")
 
     def _reread(self) -> None:
         try:
-            (added, changed, removed), *_ = self._rpc.reloadConfig()
+            (added, changed, removed), *_ = self._call("reloadConfig")
         except xmlrpc.client.Fault as fault:
             raise UnavailableError(f"supervisor: {fault.faultString}") from None
         for name in (*changed, *removed):
             self.stop_part(name)
-            self._rpc.removeProcessGroup(name)
+            self._call("removeProcessGroup", name)
         for name in (*added, *changed):
-            self._rpc.addProcessGroup(name)
+            self._call("addProcessGroup", name)
 
     def start_part(self, name: str) -> bool:
         """Start one part; True if it was not running."""
         if self.processes()[name].running:
             return False
         try:
-            self._rpc.startProcess(name, True)
+            self._call("startProcess", name, True)
         except xmlrpc.client.Fault as fault:
             if "ALREADY_STARTED" not in fault.faultString:
                 raise UnavailableError(
@@ -133,7 +135,7 @@ class Supervisor:
     def stop_part(self, name: str) -> None:
         """Stop one part and wait until it is gone; fine if it was not running."""
         try:
-            self._rpc.stopProcess(name, True)
+            self._call("stopProcess", name, True)
         except xmlrpc.client.Fault as fault:
             if "NOT_RUNNING" not in fault.faultString:
                 raise UnavailableError(f"{name} does not stop: {fault.faultString}") from None
@@ -145,7 +147,7 @@ class Supervisor:
         pid = self.pid()
         for name in reversed(list(self.processes())):
             self.stop_part(name)
-        self._rpc.shutdown()
+        self._call("shutdown")
         _wait(lambda: not psutil.pid_exists(pid), "supervisord does not end", f"process {pid}")
 
 

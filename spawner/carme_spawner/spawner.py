@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 import pwd
+import sys
 import time
 from collections.abc import AsyncIterator
 from importlib.resources import files
@@ -14,10 +15,11 @@ from typing import Any
 import batchspawner
 from jupyterhub.apihandlers import default_handlers
 from jupyterhub.spawner import SpawnException
+from sqlalchemy.orm import object_session
 from traitlets import Any as AnyTrait
 from traitlets import Instance, Integer, default
 
-from carme.config import Config, load
+from carme.config import Config, config_path, load
 from carme.errors import CarmeError
 from carme.images import Catalogue, load_catalogue
 from carme.slurm.helper_client import HelperClient
@@ -32,6 +34,8 @@ from carme_spawner.watch import watch_for
 default_handlers[:] = [entry for entry in default_handlers if "batchspawner" not in entry[0]]
 
 _LOOK_SECONDS = 1.0
+_POLL_AGE_SECONDS = 30
+"""Sessions that run are looked at in what `carme-view` has anyway."""
 _UNSEEN_SECONDS = 15
 """A job that Slurm took but does not list yet is not gone."""
 
@@ -127,7 +131,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     @property
     def _helper(self) -> HelperClient:
-        return HelperClient(self.carme)
+        return HelperClient(Path(sys.prefix) / "bin/carme-helper", config_path())
 
     @property
     def session_name(self) -> str:
@@ -142,23 +146,20 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._token_hash = _hash(self.api_token)
         script, secret = await self._job()
         try:
-            self.job_id = str(
-                await self._helper.submit(
-                    self.user.name,
-                    session=self.session_name,
-                    script=script,
-                    files={
-                        "session.json": secret,
-                        "launcher.py": files("carme_spawner").joinpath("launcher.py").read_text(),
-                    },
-                )
+            submitted = await self._helper.submit(
+                self.user.name,
+                self.session_name,
+                script,
+                {
+                    "session.json": secret,
+                    "launcher.py": files("carme_spawner").joinpath("launcher.py").read_text(),
+                },
             )
         except CarmeError as error:
             raise SpawnException(str(error), reason=error.reason) from error
-        self._submitted_at = time.time()
+        self.job_id, self._submitted_at = str(submitted.job_id), time.time()
         # Saved at once: a hub that ends now must find the job again.
-        self.orm_spawner.state = self.get_state()
-        self.db.commit()
+        self._save_state()
         self.log.info("%s: submitted job %s", self._log_name, self.job_id)
         return await self._until_up()
 
@@ -224,9 +225,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         await self._say(90, "The server is up")
         return f"http://{self._address}:{self.port}"
 
-    async def _look(self) -> Job | None:
+    async def _look(self, max_age: float = _LOOK_SECONDS) -> Job | None:
         """The job as Slurm sees it now; None while that is not known."""
-        snapshot = await self._snapshot(_LOOK_SECONDS)
+        snapshot = await self._snapshot(max_age)
         if snapshot is None or snapshot.controller == "away":
             return None
         job = snapshot.job(int(self.job_id))
@@ -245,7 +246,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     async def _failure(self, message: str) -> SpawnException:
         try:
-            tail = await self._helper.tail_log(self.user.name, session=self.session_name, lines=15)
+            tail = await self._helper.tail_log(self.user.name, self.session_name, lines=15)
         except CarmeError as error:
             self.log.warning("%s: no log: %s", self._log_name, error)
             tail = ""
@@ -265,7 +266,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             except SpawnException as error:
                 self.log.warning("%s: %s", self._log_name, error)
                 return 1
-        job = await self._look()
+        job = await self._look(_POLL_AGE_SECONDS)
         if job is None or not (job.state.ended or job.state.ending):
             return None
         self.log.info("%s: %s", self._log_name, words.ended(job.state))
@@ -301,8 +302,13 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         """The session's server listens on `port` of its node."""
         self.port = port
         self._reported.set()
+        self._save_state()
+
+    def _save_state(self) -> None:
         self.orm_spawner.state = self.get_state()
-        self.db.commit()
+        session = object_session(self.orm_spawner)
+        if session is not None:
+            session.commit()
 
     def get_state(self) -> dict[str, Any]:
         state: dict[str, Any] = super().get_state()

@@ -1,0 +1,90 @@
+"""The one way to read Slurm, whatever is behind it: commands, slurmrestd or pyslurm."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from carme.config import Slurm
+from carme.errors import ConfigError
+from carme.slurm import pyslurm
+from carme.slurm.cli import CommandClient
+from carme.slurm.models import (
+    Choice,
+    ExpectedStart,
+    HistoryJob,
+    Job,
+    Node,
+    Partition,
+    Reservation,
+    Snapshot,
+    queue_load,
+)
+from carme.slurm.rest import RestClient
+
+log = logging.getLogger(__name__)
+
+
+class Client(Protocol):
+    """Reads Slurm. Raises UnavailableError when it stays away, MissingError for an unknown job."""
+
+    def version(self) -> str:
+        """The release that runs, such as `22.05.8`."""
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """All partitions, hidden ones too if we may see them."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes with what is taken of them."""
+
+    def jobs(self) -> tuple[Job, ...]:
+        """All jobs that wait, run or ended within Slurm's MinJobAge, by id."""
+
+    def job(self, job_id: int) -> Job:
+        """One of them."""
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """All reservations, future ones too."""
+
+    def history(
+        self, since: int, until: int | None = None, users: Sequence[str] = ()
+    ) -> tuple[HistoryJob, ...]:
+        """Jobs of the accounting database that were in the queue or ran in that time."""
+
+    def expected_start(self, choice: Choice) -> ExpectedStart:
+        """When a job like this would start if it were submitted now by this process' user."""
+
+
+def snapshot(
+    client: Client, last: Snapshot | None = None, now: Callable[[], float] = time.time
+) -> Snapshot:
+    """The whole cluster; with `last`, only jobs and nodes are read anew."""
+    taken_at = now()
+    nodes, jobs = client.nodes(), client.jobs()
+    return Snapshot(
+        taken_at=taken_at,
+        slurm_version=last.slurm_version if last else client.version(),
+        partitions=last.partitions if last else client.partitions(),
+        nodes=nodes,
+        jobs=jobs,
+        reservations=last.reservations if last else client.reservations(),
+        load=queue_load(jobs),
+    )
+
+
+def connect(slurm: Slurm) -> Client:
+    """The backend that the configuration asks for."""
+    if slurm.backend == "rest":
+        return RestClient.of(slurm)
+    commands = CommandClient.of(slurm)
+    if slurm.backend == "cli":
+        return commands
+    release = commands.version()
+    reason = pyslurm.unusable(release)
+    if not reason:
+        module = pyslurm.load_module(slurm.conf)
+        return pyslurm.PyslurmClient(commands, module, release, slurm.retry_seconds)
+    if slurm.backend == "pyslurm":
+        raise ConfigError(f"slurm.backend is pyslurm, but {reason}", "use auto, cli or rest")
+    log.info("reading Slurm by its commands: %s", reason)
+    return commands

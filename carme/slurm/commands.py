@@ -1,0 +1,192 @@
+"""`carme nodes` and `carme queue`: the cluster on a terminal."""
+
+import getpass
+import json
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from carme.config import Config, load
+from carme.errors import UnavailableError
+from carme.slurm.client import connect, snapshot
+from carme.slurm.hostlist import compress
+from carme.slurm.models import Gpus, Job, Node, Snapshot
+from carme.slurm.view_client import ViewClient
+from carme.units import format_bytes, format_duration
+
+_CONFIG = click.option(
+    "--config", "path", type=click.Path(path_type=Path), help="carme.toml to use."
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+_PARTITION = click.option("-p", "--partition", default="", help="Only this partition.")
+
+
+def read(config: Config) -> Snapshot:
+    """The view's snapshot; a reading of our own where there is no view."""
+    with suppress(UnavailableError):
+        return ViewClient.of(config.view).snapshot()
+    return snapshot(connect(config.slurm.model_copy(update={"retry_seconds": 0})))
+
+
+@click.command()
+@_CONFIG
+@_PARTITION
+@_JSON
+def nodes(path: Path | None, partition: str, as_json: bool) -> None:
+    """Show nodes and what is free on them."""
+    seen = read(load(path))
+    found = seen.nodes_in(partition)
+    if as_json:
+        click.echo(json.dumps([node_json(node) for node in found], indent=2))
+        return
+    console = Console()
+    table = _table("node", "state", "GPUs free", "CPUs free", "memory free", "partitions")
+    for column in table.columns[2:5]:
+        column.justify = "right"
+    for node in found:
+        table.add_row(
+            node.name,
+            _node_state(node),
+            _of(node.gpus_free, node.gpus),
+            f"{node.cpus_free}/{node.cpus}",
+            f"{format_bytes(node.memory_free_bytes)}",
+            ",".join(node.partitions),
+        )
+    console.print(table)
+    for node in found:
+        if node.reason:
+            console.print(Text(f"{node.name}: {printable(node.reason)}", style="dim"))
+    _footer(console, seen)
+
+
+@click.command()
+@_CONFIG
+@_PARTITION
+@click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of all users, if you may.")
+@_JSON
+def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> None:
+    """Show jobs that wait and run: yours, or everybody's."""
+    seen = read(load(path))
+    me = getpass.getuser()
+    found = [
+        job
+        for job in seen.jobs
+        if not job.state.ended
+        and (not partition or partition in job.partition.split(","))
+        and (everybody or job.user == me or me == "root")
+    ]
+    if as_json:
+        click.echo(json.dumps([job_json(job) for job in found], indent=2))
+        return
+    console = Console()
+    who = "user" if everybody else "name"
+    # Eighty columns hold the name or the user: one's own jobs need no user.
+    table = _table("job", who, "partition", "state", "GPUs", "time", "where, why")
+    for job in sorted(found, key=lambda job: (job.state.waiting, -(job.priority or 0), job.id)):
+        table.add_row(
+            job_label(job),
+            Text(short(job.user if everybody else job.name)),
+            job.partition,
+            _job_state(job),
+            _gpus(job.gpus),
+            _job_time(job, time.time()),
+            Text(compress(job.nodes) or words(job.reason)),
+        )
+    console.print(table if found else Text("no jobs", style="dim"))
+    for name, load_ in seen.load.items():
+        if not partition or name == partition:
+            line = f"{name}: {load_.running} running, {load_.waiting} waiting"
+            console.print(Text(line, style="dim"))
+    _footer(console, seen)
+
+
+def node_json(node: Node) -> dict[str, Any]:
+    """A node with what is free on it, for programs."""
+    free = {"open": node.open, "cpus_free": node.cpus_free, "gpus_free": node.gpus_free}
+    return {**node.model_dump(mode="json"), **free, "memory_free_bytes": node.memory_free_bytes}
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """A job, for programs."""
+    return job.model_dump(mode="json")
+
+
+def printable(text: str) -> str:
+    """`text` without what could move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def short(text: str) -> str:
+    """At most ten letters of it."""
+    seen = printable(text)
+    return seen if len(seen) <= 10 else f"{seen[:9]}…"
+
+
+def words(reason: str) -> str:
+    """Slurm's reason with spaces (`Job Held User`), so that it can wrap."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", printable(reason))
+
+
+def job_label(job: Job) -> str:
+    """The number as squeue writes it: `12`, `5_1` or `5_[2-4%1]`."""
+    if job.array_job_id and job.array_task_id is not None:
+        return f"{job.array_job_id}_{job.array_task_id}"
+    return f"{job.array_job_id}_[{job.array_tasks}]" if job.array_tasks else str(job.id)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    table.columns[-1].overflow = "fold"
+    return table
+
+
+def _of(free: Gpus, total: Gpus) -> str:
+    parts = [f"{free.get(kind, 0)}/{count} {kind}".strip() for kind, count in total.items()]
+    return "\n".join(parts) or "–"
+
+
+def _gpus(gpus: Gpus) -> str:
+    return "\n".join(f"{count} {kind}".strip() for kind, count in gpus.items()) or "–"
+
+
+def _node_state(node: Node) -> Text:
+    words = " ".join([node.state.value, *node.flags]).lower().replace("_", " ")
+    style = "green" if node.open and node.cpus_free else "yellow" if node.open else "red"
+    return Text(words, style=style)
+
+
+def _job_state(job: Job) -> Text:
+    style = "green" if job.state.active else "yellow" if job.state.waiting else ""
+    return Text((job.state_text or job.state.value).lower().replace("_", " "), style=style)
+
+
+def _job_time(job: Job, now: float) -> str:
+    """What is left of a running job, or how long a waiting one has waited."""
+    if job.state.active and job.started_at and job.limit_seconds:
+        return f"{_minutes(job.started_at + job.limit_seconds - now)} left"
+    if job.state.waiting and job.expected_start_at and job.expected_start_at > now:
+        return f"in {_minutes(job.expected_start_at - now)}?"
+    if job.state.waiting and job.submitted_at:
+        return _minutes(now - job.submitted_at)
+    return ""
+
+
+def _minutes(seconds: float) -> str:
+    """A duration without seconds once there are minutes."""
+    whole = max(0, round(seconds))
+    return format_duration(whole if whole < 60 else whole // 60 * 60)
+
+
+def _footer(console: Console, seen: Snapshot) -> None:
+    if seen.controller == "away":
+        age = format_duration(max(0, time.time() - seen.taken_at))
+        console.print(f"Slurm is away: {seen.error}; this is {age} old", style="red", markup=False)

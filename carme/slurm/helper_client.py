@@ -1,0 +1,139 @@
+"""The hub's side of `carme-helper`: one coroutine a verb, each run as the user through sudo."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.slurm.helper_models import (
+    LOG_FILE,
+    Answer,
+    CancelRequest,
+    Extended,
+    ExtendRequest,
+    Image,
+    ImageRequest,
+    SignalRequest,
+    SubmitRequest,
+    Submitted,
+    Tail,
+    TailRequest,
+)
+from carme.slurm.wire import error_from
+
+log = logging.getLogger(__name__)
+A = TypeVar("A", bound=Answer)
+_MAX_ANSWER_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class HelperClient:
+    """Runs the helper at `helper` with the configuration `config_path` as any user we are told."""
+
+    helper: Path
+    config_path: Path
+    sudo: Sequence[str] = ("sudo", "-n")
+    timeout_seconds: float = 75
+
+    async def submit(
+        self, user: str, name: str, script: str, files: Mapping[str, str] | None = None
+    ) -> Submitted:
+        """Submit a session's script after writing its files; the job's id and folder."""
+        request = self._valid(SubmitRequest, name=name, script=script, files=dict(files or {}))
+        return await self._run(user, "submit", request, Submitted)
+
+    async def cancel(self, user: str, job_id: int) -> None:
+        """End a job; one that is gone already is no error."""
+        await self._run(user, "cancel", self._valid(CancelRequest, job_id=job_id), Answer)
+
+    async def signal(self, user: str, job_id: int, signal: str) -> None:
+        """Send TERM, INT, HUP, USR1, USR2, STOP or CONT to all processes of a job."""
+        request = self._valid(SignalRequest, job_id=job_id, signal=signal)
+        await self._run(user, "signal", request, Answer)
+
+    async def extend(self, user: str, job_id: int, seconds: int) -> Extended:
+        """More time, within what the site and the partition allow."""
+        request = self._valid(ExtendRequest, job_id=job_id, seconds=seconds)
+        return await self._run(user, "extend", request, Extended)
+
+    async def tail_log(self, user: str, name: str, lines: int = 50, file: str = LOG_FILE) -> str:
+        """The last lines of a session's log."""
+        request = self._valid(TailRequest, name=name, file=file, lines=lines)
+        return (await self._run(user, "tail-log", request, Tail)).text
+
+    async def check_image(self, user: str, path: str) -> Image:
+        """An image that the user can read; a typed error says why not."""
+        return await self._run(user, "check-image", self._valid(ImageRequest, path=path), Image)
+
+    @staticmethod
+    def _valid(model: type[BaseModel], **fields: object) -> BaseModel:
+        try:
+            return model.model_validate(fields)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise InputError(f"{where}: {first['msg']}") from None
+
+    async def _run(self, user: str, verb: str, request: BaseModel, answer: type[A]) -> A:
+        # `-u=` and `--` keep a user name that looks like an option from being one.
+        argv = [*self.sudo, f"--user={user}", "--", str(self.helper)]
+        argv += ["--config", str(self.config_path), verb]
+        code, out, err = await self._communicate(argv, request.model_dump_json().encode())
+        try:
+            value = json.loads(out)
+        except ValueError:
+            raise self._sudo_failure(user, code, err) from None
+        error = error_from(value)
+        if error:
+            raise error
+        try:
+            return answer.model_validate(value)
+        except ValidationError:
+            raise UnavailableError(f"the helper's answer to {verb} cannot be read") from None
+
+    async def _communicate(self, argv: Sequence[str], text: bytes) -> tuple[int, bytes, bytes]:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd="/",
+            )
+        except FileNotFoundError:
+            raise MissingError(f"no program {argv[0]}", "install sudo") from None
+        except OSError as error:
+            raise UnavailableError(f"{argv[0]} could not be run: {error.strerror}") from error
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                out, err = await process.communicate(text)
+        except TimeoutError:
+            raise UnavailableError(
+                f"the helper did not answer within {self.timeout_seconds:g} s"
+            ) from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if len(out) > _MAX_ANSWER_BYTES:
+            raise UnavailableError("the helper's answer is too long")
+        return process.returncode or 0, out, err
+
+    @staticmethod
+    def _sudo_failure(user: str, code: int, err: bytes) -> CarmeError:
+        said = err.decode("utf-8", "replace").strip()
+        log.warning("the helper for %s ended with %d: %s", user, code, said[-2000:])
+        if "password is required" in said or "not allowed" in said:
+            return DeniedError(
+                f"sudo does not let the hub act for {user}",
+                "is the user in the users group, and the sudo rule in place?",
+            )
+        if "command not found" in said or "unknown user" in said:
+            return MissingError(said.splitlines()[0][:300])
+        return UnavailableError(f"the helper failed with exit code {code}")

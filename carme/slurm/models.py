@@ -1,0 +1,342 @@
+"""What Slurm knows, as frozen models: the same whichever way it was read.
+
+Times are Unix seconds, amounts are bytes and seconds, names are expanded. GPUs are counted per
+GRES type; the type of GPUs without one is the empty string.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from carme.slurm.gres import UNTYPED, free_gpus
+from carme.slurm.states import JobState, NodeState
+
+Gpus = Mapping[str, int]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:-]{0,128}$")]
+"""A name that may stand in a command's option."""
+
+_CLOSED = {
+    "DRAIN",
+    "FAIL",
+    "INVALID_REG",
+    "MAINTENANCE",
+    "NOT_RESPONDING",
+    "POWERING_DOWN",
+    "POWER_DOWN",
+    "REBOOT_ISSUED",
+    "REBOOT_REQUESTED",
+}
+
+
+class Model(BaseModel):
+    """Frozen; fields of a newer Carme are ignored, so that parts can be upgraded one by one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Partition(Model):
+    """A queue: its nodes, limits and who may use it. An empty `allow_…` means everybody."""
+
+    name: str
+    state: str = "UP"
+    default: bool = False
+    hidden: bool = False
+    nodes: tuple[str, ...] = ()
+    total_nodes: int = 0
+    total_cpus: int = 0
+    gpus: Gpus = {}
+    max_seconds: int | None = None
+    """None: no limit."""
+    default_seconds: int | None = None
+    """None: a job without a time gets `max_seconds`."""
+    min_nodes: int = 0
+    max_nodes: int | None = None
+    max_cpus_per_node: int | None = None
+    default_memory_per_cpu_bytes: int | None = None
+    default_memory_per_node_bytes: int | None = None
+    max_memory_per_cpu_bytes: int | None = None
+    max_memory_per_node_bytes: int | None = None
+    priority_tier: int = 1
+    qos: str = ""
+    allow_accounts: tuple[str, ...] = ()
+    deny_accounts: tuple[str, ...] = ()
+    allow_groups: tuple[str, ...] = ()
+    allow_qos: tuple[str, ...] = ()
+    deny_qos: tuple[str, ...] = ()
+
+    @property
+    def up(self) -> bool:
+        """Jobs may start here now."""
+        return self.state == "UP"
+
+
+class Node(Model):
+    """A compute node and what is taken of it."""
+
+    name: str
+    state: NodeState = NodeState.UNKNOWN
+    flags: tuple[str, ...] = ()
+    """Beside the state: DRAIN, PLANNED, MAINTENANCE, RESERVED, NOT_RESPONDING and others."""
+    state_text: str = ""
+    """What Slurm said, in case it is a word that is not known here."""
+    reason: str = ""
+    address: str = ""
+    partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    cpus: int = 0
+    cpus_used: int = 0
+    memory_bytes: int = 0
+    memory_used_bytes: int = 0
+    gpus: Gpus = {}
+    gpus_used: Gpus = {}
+    gpu_indices_used: Mapping[str, tuple[int, ...]] = {}
+    """Which of them, per type, as far as Slurm says."""
+    slurm_version: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Slurm may start jobs here: not down, drained, failing, rebooting or in maintenance."""
+        up = self.state in (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED)
+        return up and not _CLOSED & set(self.flags)
+
+    @property
+    def cpus_free(self) -> int:
+        """CPUs that a job could take now; none on a closed node."""
+        return max(0, self.cpus - self.cpus_used) if self.open else 0
+
+    @property
+    def memory_free_bytes(self) -> int:
+        """Memory that a job could take now; none on a closed node."""
+        return max(0, self.memory_bytes - self.memory_used_bytes) if self.open else 0
+
+    @property
+    def gpus_free(self) -> dict[str, int]:
+        """GPUs per type that a job could take now; a node whose CPUs are all taken has none."""
+        if not self.cpus_free:
+            return dict.fromkeys(self.gpus, 0)
+        return free_gpus(self.gpus, self.gpus_used)
+
+
+class Job(Model):
+    """A job in the queue, or one that ended a moment ago."""
+
+    id: int
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    array_tasks: str = ""
+    """The tasks that wait, such as `2-9%4`; one Job stands for all of them."""
+    name: str = ""
+    user: str = ""
+    uid: int | None = None
+    account: str = ""
+    qos: str = ""
+    partition: str = ""
+    state: JobState = JobState.UNKNOWN
+    state_text: str = ""
+    reason: str = ""
+    """Why it waits, in Slurm's word: Priority, Resources, QOSMaxGRESPerUser …"""
+    nodes: tuple[str, ...] = ()
+    node_count: int = 0
+    cpus: int = 0
+    memory_bytes: int = 0
+    gpus: Gpus = {}
+    gpu_indices: Mapping[str, tuple[int, ...]] = {}
+    """Node to Slurm's GPU indices there, as far as Slurm says."""
+    submitted_at: int | None = None
+    eligible_at: int | None = None
+    started_at: int | None = None
+    ends_at: int | None = None
+    """When it ended, or when its time limit ends it."""
+    expected_start_at: int | None = None
+    """Slurm's guess for a waiting job."""
+    limit_seconds: int | None = None
+    """None: no limit."""
+    priority: int | None = None
+    dependency: str = ""
+    reservation: str = ""
+    features: str = ""
+    work_dir: str = ""
+    comment: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    restarts: int = 0
+
+    @property
+    def gpu_count(self) -> int:
+        """All its GPUs, of whatever type."""
+        return sum(self.gpus.values())
+
+
+class Reservation(Model):
+    """Nodes set aside for a time, for people or for maintenance."""
+
+    name: str
+    starts_at: int | None = None
+    ends_at: int | None = None
+    nodes: tuple[str, ...] = ()
+    node_count: int = 0
+    partition: str = ""
+    flags: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    @property
+    def maintenance(self) -> bool:
+        """Nothing runs then."""
+        return "MAINT" in self.flags
+
+
+class HistoryJob(Model):
+    """A job as the accounting database keeps it, its steps folded in."""
+
+    id: int
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    name: str = ""
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    partition: str = ""
+    state: JobState = JobState.UNKNOWN
+    state_text: str = ""
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+    node_count: int = 0
+    cpus: int = 0
+    memory_bytes: int = 0
+    gpus: Gpus = {}
+    submitted_at: int | None = None
+    eligible_at: int | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    elapsed_seconds: int = 0
+    limit_seconds: int | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    cpu_seconds: float | None = None
+    """CPU time used by all its steps."""
+    max_rss_bytes: int | None = None
+    """The most memory that one task of one step used."""
+    work_dir: str = ""
+
+
+class QueueLoad(Model):
+    """How busy a partition is; says nothing of who."""
+
+    running: int = 0
+    waiting: int = 0
+    gpus_waiting: int = 0
+
+
+class Choice(Model):
+    """What somebody thinks of submitting, for the question when it would start."""
+
+    partition: Word = ""
+    nodes: Annotated[int, Field(ge=1, le=100_000)] = 1
+    cpus: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """On each node."""
+    memory_bytes: Annotated[int, Field(ge=0, le=2**50)] = 0
+    """On each node; 0: the partition's default."""
+    gpus: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """On each node."""
+    gpu_type: Word = UNTYPED
+    limit_seconds: Annotated[int, Field(ge=60, le=366 * 86400)] = 3600
+    qos: Word = ""
+    reservation: Word = ""
+
+
+class ExpectedStart(Model):
+    """Slurm's answer to `sbatch --test-only`: a guess that changes as the queue does."""
+
+    starts_at: int
+    nodes: tuple[str, ...] = ()
+    partition: str = ""
+    asked_at: float = 0
+
+
+class Snapshot(Model):
+    """The whole cluster at one moment."""
+
+    taken_at: float
+    slurm_version: str = ""
+    controller: Literal["up", "away"] = "up"
+    error: str = ""
+    """Why it is not fresher, when the controller is away."""
+    complete: bool = True
+    """False: `jobs` holds only the reader's own, and `load` is what there is of the others."""
+    partitions: tuple[Partition, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    load: Mapping[str, QueueLoad] = {}
+
+    def partition(self, name: str = "") -> Partition | None:
+        """The partition `name`, or the default one."""
+        wanted = (p for p in self.partitions if (p.name == name if name else p.default))
+        return next(wanted, None)
+
+    def job(self, job_id: int) -> Job | None:
+        """The job with this id, if it is in the queue."""
+        return next((job for job in self.jobs if job.id == job_id), None)
+
+    def nodes_in(self, partition: str) -> tuple[Node, ...]:
+        """The nodes of a partition; those of all partitions for an empty name."""
+        return tuple(n for n in self.nodes if not partition or partition in n.partitions)
+
+    def gpus_free(self, partition: str = "") -> dict[str, int]:
+        """Free GPUs per type, on all nodes together."""
+        return total_gpus(node.gpus_free for node in self.nodes_in(partition))
+
+    def gpus_total(self, partition: str = "") -> dict[str, int]:
+        """GPUs per type, closed nodes included."""
+        return total_gpus(node.gpus for node in self.nodes_in(partition))
+
+    def largest_free_block(self, partition: str = "") -> dict[str, int]:
+        """Per type, the most free GPUs on one node: what a one-node job can get at once."""
+        best: dict[str, int] = {}
+        for node in self.nodes_in(partition):
+            for kind, count in node.gpus_free.items():
+                best[kind] = max(best.get(kind, 0), count)
+        return best
+
+    def queue_position(self, job_id: int) -> int | None:
+        """1 for the waiting job that is next in its partition; None if it does not wait."""
+        me = self.job(job_id)
+        if not me or not me.state.waiting:
+            return None
+        ahead = sum(
+            (job.priority or 0, -job.id) > (me.priority or 0, -me.id)
+            for job in self.jobs
+            if job.state.waiting and job.partition == me.partition and job.id != me.id
+        )
+        return ahead + 1
+
+
+def total_gpus(parts: Iterable[Gpus]) -> dict[str, int]:
+    """The sum per type."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        for kind, count in part.items():
+            total[kind] += count
+    return dict(total)
+
+
+def queue_load(jobs: Iterable[Job]) -> dict[str, QueueLoad]:
+    """Running and waiting jobs per partition; a job in several partitions counts in each."""
+    running: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
+    gpus: Counter[str] = Counter()
+    for job in jobs:
+        for partition in job.partition.split(","):
+            if job.state.waiting:
+                waiting[partition] += 1
+                gpus[partition] += job.gpu_count
+            elif job.state.active:
+                running[partition] += 1
+    return {
+        name: QueueLoad(running=running[name], waiting=waiting[name], gpus_waiting=gpus[name])
+        for name in sorted({*running, *waiting})
+    }

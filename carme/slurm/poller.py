@@ -1,0 +1,126 @@
+"""Keeps one snapshot of Slurm fresh for everybody, and asks Slurm as seldom as that allows."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from carme.errors import CarmeError, UnavailableError
+from carme.slurm.client import Client, snapshot
+from carme.slurm.models import Snapshot
+
+log = logging.getLogger(__name__)
+
+REFRESH_GAP_SECONDS = 1.0
+"""Between two reads, whoever asks for them."""
+_FIRST_BACKOFF_SECONDS = 2.0
+
+
+@dataclass
+class Counters:
+    """What the poller did since it started."""
+
+    reads: int = 0
+    full_reads: int = 0
+    errors: int = 0
+    refresh_requests: int = 0
+    last_read_seconds: float = 0
+
+
+class Poller:
+    """Reads everything every `poll_seconds`; jobs and nodes sooner when somebody asks."""
+
+    def __init__(
+        self, client: Client, poll_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.counters = Counters()
+        self.snapshot: Snapshot | None = None
+        self.error: CarmeError | None = None
+        self._client = client
+        self._poll_seconds = poll_seconds
+        self._clock = clock
+        self._began = float("-inf")  # when the last successful read began
+        self._tried = float("-inf")  # when the last read of any kind began
+        self._full = float("-inf")  # when the last successful full read began
+        self._wanted = float("-inf")  # the newest moment that somebody wants to see
+        self._backoff = 0.0
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            delay = self._next() - self._clock()
+            if delay > 0:
+                self._wake.clear()
+                try:
+                    await asyncio.wait_for(self._wake.wait(), delay)
+                except TimeoutError:
+                    pass
+                else:
+                    continue  # somebody asked: when is the next read now?
+            await self._read()
+
+    async def fresh(self, max_age_seconds: float, timeout_seconds: float) -> Snapshot:
+        """A snapshot begun at most `max_age_seconds` before this call; many callers, one read."""
+        self.counters.refresh_requests += 1
+        asked = self._clock()
+        wanted = asked - max_age_seconds
+        if self._began < wanted:
+            self._wanted = max(self._wanted, wanted)
+            self._wake.set()
+            try:
+                async with asyncio.timeout(timeout_seconds), self._changed:
+                    await self._changed.wait_for(
+                        lambda: self._began >= wanted or (self.error and self._tried >= asked)
+                    )
+            except TimeoutError:
+                raise UnavailableError("no fresh reading of Slurm in time") from None
+        if self.snapshot is None or self._began < wanted:
+            raise self.error or UnavailableError("Slurm has not been read yet")
+        return self.snapshot
+
+    def _next(self) -> float:
+        """When the next read is due."""
+        backoff = self._tried + self._backoff
+        due = backoff if self._backoff else self._full + self._poll_seconds
+        if self._wanted > self._began:
+            gap = _FIRST_BACKOFF_SECONDS if self._backoff else REFRESH_GAP_SECONDS
+            due = min(due, self._tried + gap)
+        return due
+
+    async def _read(self) -> None:
+        began = self._tried = self._clock()
+        full = self.snapshot is None or began >= self._full + self._poll_seconds
+        last = None if full else self.snapshot
+        self.counters.reads += 1
+        self.counters.full_reads += full
+        try:
+            taken = await asyncio.to_thread(snapshot, self._client, last)
+        except CarmeError as error:
+            self._failed(error)
+        except Exception as error:
+            # A bug in reading must not end the one process that everybody reads from.
+            log.exception("reading Slurm failed")
+            self._failed(UnavailableError(f"reading Slurm failed: {type(error).__name__}"))
+        else:
+            if self.error:
+                log.info("Slurm is back")
+            self.snapshot, self.error, self._backoff = taken, None, 0.0
+            self._began = began
+            self._full = began if full else self._full
+        self.counters.last_read_seconds = self._clock() - began
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _failed(self, error: CarmeError) -> None:
+        self.counters.errors += 1
+        if not self.error or self.error.message != error.message:
+            log.warning("Slurm cannot be read: %s", error)
+        self.error = error
+        longest = max(self._poll_seconds, _FIRST_BACKOFF_SECONDS)
+        self._backoff = min(max(self._backoff * 2, _FIRST_BACKOFF_SECONDS), longest)
+        if self.snapshot:
+            changed = {"controller": "away", "error": error.message}
+            self.snapshot = self.snapshot.model_copy(update=changed)

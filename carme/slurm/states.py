@@ -1,0 +1,211 @@
+"""The states of jobs and nodes: all that Slurm has, and a place for those it will have."""
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """A job's state as `squeue` shows it. UNKNOWN is a state of a newer release."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    BOOT_FAIL = "BOOT_FAIL"
+    DEADLINE = "DEADLINE"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    # Flags on top of one of the states above; squeue shows the flag instead of the state.
+    COMPLETING = "COMPLETING"
+    CONFIGURING = "CONFIGURING"
+    EXPEDITING = "EXPEDITING"
+    LAUNCH_FAILED = "LAUNCH_FAILED"
+    POWER_UP_NODE = "POWER_UP_NODE"
+    RECONFIG_FAIL = "RECONFIG_FAIL"
+    REQUEUED = "REQUEUED"
+    REQUEUE_FED = "REQUEUE_FED"
+    REQUEUE_HOLD = "REQUEUE_HOLD"
+    RESIZING = "RESIZING"
+    RESV_DEL_HOLD = "RESV_DEL_HOLD"
+    REVOKED = "REVOKED"
+    SIGNALING = "SIGNALING"
+    SPECIAL_EXIT = "SPECIAL_EXIT"
+    STAGE_OUT = "STAGE_OUT"
+    STOPPED = "STOPPED"
+    UPDATE_DB = "UPDATE_DB"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def waiting(self) -> bool:
+        """Holds nothing yet, and may still run."""
+        return self in _WAITING
+
+    @property
+    def active(self) -> bool:
+        """Holds its nodes and has not begun to end."""
+        return self in _ACTIVE
+
+    @property
+    def ending(self) -> bool:
+        """Its work is over, its nodes are being cleaned."""
+        return self in _ENDING
+
+    @property
+    def ended(self) -> bool:
+        """Over for good. False for UNKNOWN: a job is never given up because of a new word."""
+        return self in _ENDED
+
+
+_WAITING = {
+    JobState.PENDING,
+    JobState.EXPEDITING,
+    JobState.LAUNCH_FAILED,
+    JobState.RECONFIG_FAIL,
+    JobState.REQUEUED,
+    JobState.REQUEUE_FED,
+    JobState.REQUEUE_HOLD,
+    JobState.RESV_DEL_HOLD,
+    JobState.SPECIAL_EXIT,
+}
+_ACTIVE = {
+    JobState.RUNNING,
+    JobState.SUSPENDED,
+    JobState.CONFIGURING,
+    JobState.POWER_UP_NODE,
+    JobState.RESIZING,
+    JobState.SIGNALING,
+    JobState.STOPPED,
+}
+_ENDING = {JobState.COMPLETING, JobState.STAGE_OUT, JobState.UPDATE_DB}
+_ENDED = set(JobState) - _WAITING - _ACTIVE - _ENDING - {JobState.UNKNOWN}
+
+_BASE = (
+    JobState.PENDING,
+    JobState.RUNNING,
+    JobState.SUSPENDED,
+    JobState.COMPLETED,
+    JobState.CANCELLED,
+    JobState.FAILED,
+    JobState.TIMEOUT,
+    JobState.NODE_FAIL,
+    JobState.PREEMPTED,
+    JobState.BOOT_FAIL,
+    JobState.DEADLINE,
+    JobState.OUT_OF_MEMORY,
+)
+_SHORT = {
+    "BF": JobState.BOOT_FAIL,
+    "CA": JobState.CANCELLED,
+    "CD": JobState.COMPLETED,
+    "CF": JobState.CONFIGURING,
+    "CG": JobState.COMPLETING,
+    "DL": JobState.DEADLINE,
+    "F": JobState.FAILED,
+    "NF": JobState.NODE_FAIL,
+    "OOM": JobState.OUT_OF_MEMORY,
+    "PD": JobState.PENDING,
+    "PR": JobState.PREEMPTED,
+    "R": JobState.RUNNING,
+    "RD": JobState.RESV_DEL_HOLD,
+    "RF": JobState.REQUEUE_FED,
+    "RH": JobState.REQUEUE_HOLD,
+    "RQ": JobState.REQUEUED,
+    "RS": JobState.RESIZING,
+    "RV": JobState.REVOKED,
+    "S": JobState.SUSPENDED,
+    "SE": JobState.SPECIAL_EXIT,
+    "SI": JobState.SIGNALING,
+    "SO": JobState.STAGE_OUT,
+    "ST": JobState.STOPPED,
+    "TO": JobState.TIMEOUT,
+}
+
+
+def parse_job_state(*words: str) -> JobState:
+    """The state in `words` (newer releases list state and flags); a flag wins, as in squeue."""
+    states = [_job_state(word) for word in words if word]
+    known = [state for state in states if state is not JobState.UNKNOWN]
+    flags = sorted(state for state in known if state not in _BASE)
+    return next(iter(flags or known), JobState.UNKNOWN)
+
+
+def _job_state(word: str) -> JobState:
+    # sacct writes `CANCELLED by 1001`, and cuts with a `+` where a column is narrow.
+    first = word.split()[0].upper() if word.split() else ""
+    if first in JobState.__members__:
+        return JobState[first]
+    if first.endswith("+"):
+        matches = [state for state in _BASE if state.startswith(first[:-1]) and first[:-1]]
+        return matches[0] if matches else JobState.UNKNOWN
+    return _SHORT.get(first, JobState.UNKNOWN)
+
+
+class NodeState(StrEnum):
+    """A node's base state; DRAIN, PLANNED and the like are flags beside it."""
+
+    IDLE = "IDLE"
+    MIXED = "MIXED"
+    ALLOCATED = "ALLOCATED"
+    DOWN = "DOWN"
+    ERROR = "ERROR"
+    FUTURE = "FUTURE"
+    UNKNOWN = "UNKNOWN"
+
+
+_NODE_SUFFIX = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWER_DOWN",
+    "%": "POWERING_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
+# One name per flag: the commands, the JSON of each release and sinfo's words differ.
+_NODE_FLAG = {
+    "MAINT": "MAINTENANCE",
+    "RESV": "RESERVED",
+    "COMP": "COMPLETING",
+    "NO_RESPOND": "NOT_RESPONDING",
+    "POWERED_DOWN": "POWERED_DOWN",
+    "REBOOT": "REBOOT_REQUESTED",
+    "PLND": "PLANNED",
+    "POWER_DRAIN": "DRAIN",
+    "CLOUD": "CLOUD",
+}
+_NODE_WORD = {
+    "ALLOC": (NodeState.ALLOCATED,),
+    "MIX": (NodeState.MIXED,),
+    "UNK": (NodeState.UNKNOWN,),
+    "FUTR": (NodeState.FUTURE,),
+    "ERR": (NodeState.ERROR,),
+    "DRAINED": (NodeState.IDLE, "DRAIN"),
+    "DRAINING": (NodeState.ALLOCATED, "DRAIN"),
+    "DRNG": (NodeState.ALLOCATED, "DRAIN"),
+    "FAILING": (NodeState.ALLOCATED, "FAIL"),
+    "FAILG": (NodeState.ALLOCATED, "FAIL"),
+}
+
+
+def parse_node_state(*words: str) -> tuple[NodeState, tuple[str, ...]]:
+    """Base state and sorted flags in `words`, such as `IDLE+DRAIN`, `mixed*` or two list items."""
+    base: NodeState | None = None
+    flags: set[str] = set()
+    for word in "+".join(words).upper().split("+"):
+        core = word.strip()
+        while core and core[-1] in _NODE_SUFFIX:
+            flags.add(_NODE_SUFFIX[core[-1]])
+            core = core[:-1]
+        for part in _NODE_WORD.get(core, (core,)):
+            if part in NodeState.__members__:
+                base = base or NodeState[part]
+            elif part:
+                flags.add(_NODE_FLAG.get(part, part))
+    if base is None and flags & {"DRAIN", "MAINTENANCE", "RESERVED", "PLANNED"}:
+        base = NodeState.IDLE  # sinfo names only the flag of an idle node
+    return base or NodeState.UNKNOWN, tuple(sorted(flags))

@@ -1,0 +1,232 @@
+"""`carme-view`: the one process that polls Slurm, answering everybody on a unix socket.
+
+Readers (the hub, the service), root and its own user see every job. Any other user sees the
+cluster and their own jobs.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import pwd
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from pydantic import ValidationError
+
+from carme.config import Config, load
+from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.slurm.access import visible_to
+from carme.slurm.cli import CommandClient
+from carme.slurm.client import Client, connect
+from carme.slurm.extend import extended_limit
+from carme.slurm.models import Choice, Job, Model, Snapshot
+from carme.slurm.poller import Poller
+from carme.slurm.view_server import Request, UnixServer, json_reply
+from carme.slurm.waits import Waits
+from carme.slurm.wire import Reply
+
+log = logging.getLogger(__name__)
+
+_OTHERS_MAX_AGE_SECONDS = 5.0
+"""Who is not a reader may ask for fresh data, but not make Slurm be read every second."""
+_REFRESH_SECONDS = 15.0
+
+
+class ExtendRequest(Model):
+    """More time for a job of one's own."""
+
+    job_id: int
+    seconds: int
+
+
+class View:
+    """The answers to every request, from one poller."""
+
+    def __init__(self, config: Config, client: Client, writer: CommandClient) -> None:
+        self.poller = Poller(client, config.view.poll_seconds)
+        self._config = config
+        self._writer = writer
+        self._waits = Waits(client)
+        self._names: dict[int, str] = {}
+        self._bodies: dict[int | None, tuple[bytes, str]] = {}
+        self._bodies_of: Snapshot | None = None
+        self._extend_lock = asyncio.Lock()
+        self._requests = 0
+
+    async def answer(self, request: Request) -> Reply:
+        """Route one request."""
+        self._requests += 1
+        user = await self._user(request.uid)
+        path = request.path
+        if path == "/snapshot":
+            return self._snapshot(request, user)
+        if path.startswith("/jobs/") and path[6:].isdecimal():
+            return _model_reply(self._job(int(path[6:]), request.uid, user))
+        if path == "/healthz":
+            return self._health()
+        if path == "/counters":
+            return self._counters()
+        if path == "/expected-start":
+            return await self._expected_start(request, user)
+        if path in ("/refresh", "/extend"):
+            if request.method != "POST":
+                raise InputError(f"{path} takes POST")
+            if path == "/refresh":
+                return await self._refresh(request, user)
+            return _model_reply(await self._extend(request, user))
+        raise MissingError(f"nothing is served at {path}")
+
+    def _reads_all(self, uid: int, user: str) -> bool:
+        return uid in (0, os.geteuid()) or user in self._config.view.readers
+
+    async def _user(self, uid: int) -> str:
+        """The name of a uid. Asked of the system once: behind it may be a slow directory."""
+        if uid not in self._names:
+            try:
+                self._names[uid] = (await asyncio.to_thread(pwd.getpwuid, uid)).pw_name
+            except KeyError:
+                return ""
+        return self._names[uid]
+
+    def _current(self) -> Snapshot:
+        if self.poller.snapshot is None:
+            raise self.poller.error or UnavailableError("Slurm has not been read yet")
+        return self.poller.snapshot
+
+    def _snapshot(self, request: Request, user: str) -> Reply:
+        """The snapshot as this user may see it, or 304 if it says nothing new."""
+        current = self._current()
+        if self._bodies_of is not current:
+            self._bodies_of, self._bodies = current, {}
+        viewer = None if self._reads_all(request.uid, user) else request.uid
+        if viewer not in self._bodies:
+            seen = current if viewer is None else visible_to(current, user, request.uid)
+            # The moment is not part of what is compared: an unchanged cluster is not sent again.
+            content = seen.model_copy(update={"taken_at": 0}).model_dump_json().encode()
+            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            self._bodies[viewer] = (seen.model_dump_json().encode(), etag)
+        body, etag = self._bodies[viewer]
+        headers = {"ETag": etag, "Carme-Taken-At": repr(current.taken_at)}
+        if request.headers.get("if-none-match") == etag:
+            return Reply(304, b"", headers)
+        return Reply(200, body, headers)
+
+    def _job(self, job_id: int, uid: int, user: str) -> Job:
+        current = self._current()
+        seen = current if self._reads_all(uid, user) else visible_to(current, user, uid)
+        job = seen.job(job_id)
+        if not job:
+            # The same words for a job of somebody else: that it exists is theirs to know.
+            raise MissingError(f"no job {job_id} in the queue")
+        return job
+
+    async def _refresh(self, request: Request, user: str) -> Reply:
+        """The snapshot once it is no older than asked for."""
+        try:
+            max_age = max(0.0, float(request.query.get("max_age_seconds", "0")))
+        except ValueError:
+            raise InputError("max_age_seconds is not a number") from None
+        if not self._reads_all(request.uid, user):
+            max_age = max(max_age, _OTHERS_MAX_AGE_SECONDS)
+        await self.poller.fresh(max_age, _REFRESH_SECONDS)
+        return self._snapshot(request, user)
+
+    async def _expected_start(self, request: Request, user: str) -> Reply:
+        if not self._reads_all(request.uid, user):
+            raise DeniedError("only readers of the view may ask for an expected start")
+        try:
+            choice = Choice.model_validate({k: v for k, v in request.query.items() if v})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(f"{first['loc'][0]}: {first['msg']}") from None
+        return _model_reply(await self._waits.expected_start(choice))
+
+    async def _extend(self, request: Request, user: str) -> Job:
+        try:
+            wish = ExtendRequest.model_validate(request.json())
+        except ValidationError:
+            raise InputError("job_id and seconds must be whole numbers") from None
+        async with self._extend_lock:
+            # One at a time, on what Slurm says now: the limit is added to.
+            current = await self.poller.fresh(0, _REFRESH_SECONDS)
+            job = self._job(wish.job_id, request.uid, user)
+            limit = extended_limit(
+                job, wish.seconds, request.uid, user, current, self._config.view, time.time()
+            )
+            await asyncio.to_thread(self._writer.extend, job, limit)
+            log.info("job %d of %s: time limit is now %d s", wish.job_id, user, limit)
+            current = await self.poller.fresh(0, _REFRESH_SECONDS)
+        return current.job(wish.job_id) or job
+
+    def _health(self) -> Reply:
+        age = self._age()
+        late = age is None or age > 3 * self._config.view.poll_seconds + 60
+        state = {
+            "ok": not late and not self.poller.error,
+            "age_seconds": age,
+            "error": self.poller.error.message if self.poller.error else "",
+        }
+        return json_reply(state, 200 if state["ok"] else 503)
+
+    def _counters(self) -> Reply:
+        own = asdict(self.poller.counters)
+        more = {"requests": self._requests, "test_only_asked": self._waits.asked}
+        return json_reply({**own, **more, "age_seconds": self._age()})
+
+    def _age(self) -> float | None:
+        current = self.poller.snapshot
+        return None if current is None else max(0.0, time.time() - current.taken_at)
+
+
+def _model_reply(model: Model) -> Reply:
+    return Reply(200, model.model_dump_json().encode())
+
+
+async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> None:
+    """Poll and answer until SIGTERM or SIGINT."""
+    # The poller has its own pace for trying again, and serves the last snapshot meanwhile.
+    slurm = config.slurm.model_copy(update={"retry_seconds": 0})
+    view = View(config, connect(slurm), CommandClient.of(slurm))
+    server = UnixServer(config.view.socket, view.answer)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await server.start()
+    polling = asyncio.create_task(view.poller.run())
+    log.info("serving %s, polling every %g s", config.view.socket, config.view.poll_seconds)
+    ready()
+    try:
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if polling.done():
+            polling.result()
+    finally:
+        polling.cancel()
+        await server.stop()
+
+
+@click.command()
+@click.option("--config", "path", type=click.Path(path_type=Path), help="carme.toml to use.")
+def view(path: Path | None) -> None:
+    """Poll Slurm and answer on the socket view.socket until stopped."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    try:
+        asyncio.run(serve(load(path)))
+    except CarmeError as error:
+        log.error("%s", error)
+        sys.exit(1)
+
+
+def main() -> None:
+    """The program `carme-view`."""
+    view()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Fixtures for all tests: the measured data, and a private cluster with everything in it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of measured data, which is not part of the project."""
+    folder = Path(os.environ.get("CARME_DATA") or ROOT.parent / "shared/data")
+    if not folder.is_dir():
+        pytest.skip(f"no measured data in {folder}; CARME_DATA can name another folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[object]:
+    """The whole cluster with its own folder, ports and users: from nothing to nothing."""
+    if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
+        pytest.skip("the one-machine cluster needs root on Debian")
+    from support.cluster import Cluster
+
+    from carme.config import load
+    from carme.local.cluster import LocalCluster
+
+    local = LocalCluster(load(Path(__file__).with_name("support") / "carme.toml"))
+    local.purge(print)
+    try:
+        local.up(print)
+        yield Cluster(local)
+    finally:
+        local.purge(print)

@@ -1,0 +1,86 @@
+"""Any one part may die at any moment: it comes back, and sessions go on."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from support.cluster import wait_for
+from support.hub import User
+
+PARTS = (
+    "vgpu munged mariadbd slurmdbd slurmctld slurmd-gpu01 slurmd-gpu02 slurmd-cpu01 slurmrestd view proxy hub prometheus"
+).split()
+
+
+@pytest.fixture(scope="module")
+def session(cluster):
+    """A session with a kernel in it."""
+    person = User(cluster, cluster.users[0])
+    person.login()
+    person.start(partition="gpu", gpus=1, gpu_type="virtual-a100", cpus=1, memory_gb=1, hours=1)
+    kernel = person.server("POST", "/api/kernels", json={"name": "python3"}).json()["id"]
+    yield person, kernel
+    person.stop()
+
+
+def test_the_list_of_parts_is_whole(cluster):
+    assert set(PARTS) <= {line.part.name for line in cluster.local.health()}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_killed_part_is_back_and_the_notebook_survives(cluster, session, part):
+    person, kernel = session
+    [job] = cluster.jobs(person.name)
+    before = cluster.pid(part)
+    os.kill(before, signal.SIGKILL)
+    started = time.monotonic()
+    wait_for(lambda: cluster.pid(part) not in (0, before) and cluster.well(part), 10, f"{part} is back")
+    left = 10 - (time.monotonic() - started)
+
+    def reachable():
+        answer = person.server("GET", "/api/kernels")
+        return answer.status_code == 200 and kernel in {entry["id"] for entry in answer.json()}
+
+    wait_for(reachable, max(left, 1), f"the kernel is reachable after {part} was killed")
+    assert [entry["id"] for entry in cluster.jobs(person.name)] == [job["id"]]
+    assert person.state().get("ready")
+
+
+def test_lost_routes_are_restored_within_5_seconds(cluster, session):
+    person, _ = session
+    cluster.stop("proxy")
+    cluster.start("proxy")
+    wait_for(lambda: person.server("GET", "/api/status").status_code == 200, 5, "the route of the session")
+
+
+def test_a_controller_away_for_a_minute_ends_no_session(cluster, session):
+    person, _ = session
+    cluster.stop("slurmctld")
+    try:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            assert person.server("GET", "/api/status").status_code == 200
+            assert person.state().get("ready")
+            time.sleep(5)
+    finally:
+        cluster.start("slurmctld")
+    wait_for(lambda: cluster.well("slurmctld"), 20, "slurmctld is back")
+    time.sleep(12)  # longer than the hub's own look at its sessions
+    assert person.state().get("ready")
+
+
+def test_a_killed_supervisor_is_replaced_and_the_session_stays(cluster, session):
+    person, kernel = session
+    os.kill(cluster.local.supervisor.pid(), signal.SIGKILL)
+    wait_for(lambda: not cluster.local.supervisor.alive(), 5, "the supervisor's death")
+    cluster.local.up(print)
+    wait_for(lambda: person.server("GET", f"/api/kernels/{kernel}").status_code == 200, 20, "the kernel")
+
+
+def test_every_port_is_on_loopback(cluster, session):
+    ours = {psutil.Process(cluster.pid(part)).pid for part in PARTS}
+    for connection in psutil.net_connections("inet"):
+        if connection.status == psutil.CONN_LISTEN and connection.pid in ours:
+            assert connection.laddr.ip in ("127.0.0.1", "::1"), connection

@@ -1,0 +1,135 @@
+"""Two people, two sessions: each gets what was asked for, and neither reaches the other's."""
+
+import pytest
+import requests
+from support.cluster import wait_for
+from support.hub import User
+
+ONE_GPU = {"partition": "gpu", "gpus": 1, "gpu_type": "virtual-a100", "cpus": 1, "memory_gb": 1, "hours": 0.5}
+
+
+@pytest.fixture(scope="module")
+def two(cluster):
+    """Both users with a session on a GPU each, of the same node."""
+    people = [User(cluster, name) for name in cluster.users]
+    for person in people:
+        assert person.login().status_code == 302
+    for person in people:
+        person.start(**ONE_GPU)
+    yield people
+    for person in people:
+        person.stop()
+
+
+def test_the_home_is_made_at_the_first_login(cluster, two):
+    for person in two:
+        shown = cluster.run(["stat", "-c", "%a %U", f"/home/{person.name}"]).stdout.split()
+        assert shown == ["700", person.name]
+
+
+def test_each_job_runs_as_its_user_on_a_gpu_of_its_own(cluster, two):
+    held = []
+    for person in two:
+        [job] = cluster.jobs(person.name)
+        assert (job["user"], job["state"], job["node"]) == (person.name, "RUNNING", "gpu01")
+        held.append(cluster.gpu_indices(job["id"]))
+    assert held[0] != held[1]
+    assert all(text.startswith("gpu01 gpu:virtual-a100:1(IDX:") for text in held)
+
+
+def test_nobody_sees_the_others_job(cluster, two):
+    ann, ben = two
+    [job] = cluster.jobs(ben.name)
+    assert job["id"] not in cluster.run_as(ann.name, ["squeue", "-h"]).stdout
+    shown = cluster.run_as(ann.name, ["scontrol", "show", "job", job["id"]])
+    assert ben.name not in shown.stdout
+    assert ben.name not in cluster.run_as(ann.name, ["sacct", "-a", "-n", "-P", "-o", "user"]).stdout
+
+
+def test_nobody_reaches_the_others_server(two):
+    ann, ben = two
+    answer = ann.web.get(f"{ann.url}/user/{ben.name}/api/kernels", timeout=20)
+    assert answer.status_code in (403, 404) or "/hub/" in answer.url
+    assert requests.get(f"{ann.url}/user/{ann.name}/api/kernels", timeout=20).status_code == 403
+
+
+def test_the_token_is_in_no_command_line_and_in_a_closed_file(cluster, two):
+    import json
+
+    ann = two[0]
+    folder = f"/home/{ann.name}/.carme/sessions/default"
+    assert cluster.run(["stat", "-c", "%a", folder, f"{folder}/session.json"]).stdout.split() == ["700", "600"]
+    token = json.loads(cluster.run(["cat", f"{folder}/session.json"]).stdout)["environment"]["JUPYTERHUB_API_TOKEN"]
+    assert token not in cluster.run(["ps", "-eo", "args"]).stdout
+    [job] = cluster.jobs(ann.name)
+    assert token not in cluster.run(["scontrol", "show", "job", job["id"]]).stdout
+    assert token not in cluster.run(["scontrol", "write", "batch_script", job["id"], "-"]).stdout
+
+
+def test_a_reported_port_is_all_that_a_session_can_change(cluster, two):
+    """batchspawner's endpoint is gone; ours takes a port, from a session's own token."""
+    ann = two[0]
+    url = f"http://127.0.0.1:{cluster.config.hub.api_port}/hub/api"
+    token = ann.api("POST", f"/users/{ann.name}/tokens", json={"note": "test"}).json()["token"]
+    mine = {"Authorization": f"token {token}"}
+    body = {"exec_prefix": "touch /tmp/pwned"}
+    assert requests.post(f"{url}/batchspawner", json=body, headers=mine, timeout=10).status_code == 404
+    answer = requests.post(f"{url}/carme/port", json={"port": 40000}, headers=mine, timeout=10)
+    assert (answer.status_code, "does not belong to a session" in answer.text) == (403, True)
+    assert requests.post(f"{url}/carme/port", json={"port": 40000}, timeout=10).status_code == 403
+
+
+def test_stopping_ends_the_job(cluster):
+    ada = User(cluster, cluster.admin)
+    assert ada.login().status_code == 302
+    ada.start(partition="cpu", gpus=0, cpus=1, memory_gb=1, hours=0.2)
+    [job] = cluster.jobs(ada.name)
+    assert job["node"] == "cpu01"
+    ada.stop()
+    wait_for(lambda: not cluster.jobs(ada.name), 20, "the job's end")
+
+
+def test_a_wrong_password_lets_nobody_in(cluster):
+    answer = User(cluster, cluster.users[0]).login("wrong")
+    assert answer.status_code == 403
+    assert "Invalid username or password" in answer.text
+
+
+def test_who_is_not_in_the_group_is_not_let_in(cluster):
+    cluster.run(["useradd", "-M", "ct-outsider"])
+    try:
+        cluster.run(["chpasswd"], input="ct-outsider:secret word\n")
+        assert User(cluster, "ct-outsider").login("secret word").status_code == 403
+    finally:
+        cluster.run(["userdel", "ct-outsider"])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"partition": "none"}, "there is no partition none"),
+        ({"gpus": 99}, "less than or equal to 64"),
+        ({"hours": 9}, "at most 8 h"),
+        ({"cmd": "id"}, "unknown option"),
+        ({"image": "../../etc/passwd"}, "not a name"),
+        ({"partition": "gpu\n#SBATCH --uid=0"}, "not a name"),
+    ],
+)
+def test_wrong_options_are_a_400_that_says_why(cluster, options, says):
+    ada = User(cluster, cluster.admin)
+    ada.login()
+    answer = ada.spawn(**options)
+    assert (answer.status_code, says in answer.json()["message"]) == (400, True), answer.text
+    assert not cluster.jobs(ada.name)
+
+
+def test_without_an_association_the_message_is_clear(cluster):
+    ada = User(cluster, cluster.admin)
+    ada.login()
+    cluster.run(["sacctmgr", "-i", "delete", "user", ada.name], check=True)
+    try:
+        answer = ada.spawn(partition="cpu", gpus=0)
+        assert answer.status_code == 400
+        assert "account" in answer.json()["message"].lower(), answer.text
+    finally:
+        cluster.run(["sacctmgr", "-i", "add", "user", ada.name, "account=research", "qos=normal,short", "defaultqos=normal"], check=True)

@@ -1,0 +1,59 @@
+"""Up again, down, and up from what was kept. Named to run after everything else on the cluster."""
+
+import time
+
+import psutil
+from click.testing import CliRunner
+from support.hub import User
+
+from carme.cli import carme
+
+
+def processes(cluster):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("CARME_LOCAL_DIR") == str(cluster.dir):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_up_again_is_quick_and_changes_nothing(cluster):
+    before = {part.name: cluster.pid(part.name) for part in cluster.local.parts()}
+    started = time.monotonic()
+    assert cluster.local.up(print) is False
+    assert time.monotonic() - started < 15
+    assert {part.name: cluster.pid(part.name) for part in cluster.local.parts()} == before
+
+
+def test_status_has_a_line_a_part(cluster):
+    done = CliRunner().invoke(carme, ["status", "--dir", str(cluster.dir)])
+    assert done.exit_code == 0, done.output
+    for part in cluster.local.parts():
+        assert f"{part.name} " in done.output
+    assert "not well" not in done.output
+
+
+def test_down_leaves_no_process_and_no_port_and_up_finds_everything_again(cluster):
+    ann = User(cluster, cluster.users[0])
+    ann.login()
+    ann.start(partition="cpu", gpus=0, cpus=1, memory_gb=1, hours=0.2)
+    [job] = cluster.jobs(ann.name)
+    ports = set(cluster.local.layout.ports().values())
+
+    cluster.local.down(print)
+    assert processes(cluster) == []
+    uid = cluster.run(["id", "-u", ann.name]).stdout.strip()
+    assert cluster.run(["pgrep", "-u", uid]).stdout == ""
+    listening = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    assert not listening & ports
+    assert CliRunner().invoke(carme, ["status", "--dir", str(cluster.dir)]).exit_code == 1
+
+    assert cluster.local.up(print) is True
+    again = User(cluster, ann.name)
+    assert again.login().status_code == 302
+    assert not again.state().get("ready")
+    history = cluster.run(["sacct", "-n", "-P", "-X", "-j", job["id"], "-o", "state"]).stdout
+    assert history.startswith("CANCELLED")

@@ -1,0 +1,76 @@
+"""The private cluster as tests see it."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from carme.config import Config, load
+from carme.local import accounts
+from carme.local.cluster import LocalCluster
+
+
+def wait_for(check: Callable[[], Any], seconds: float, what: str) -> Any:
+    """What `check` returns once it is true; fails after `seconds`, saying `what` did not happen."""
+    end = time.monotonic() + seconds
+    while True:
+        if found := check():
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.1)
+
+
+class Cluster:
+    """A running cluster: its configuration, its users, and its parts to stop, start and kill."""
+
+    def __init__(self, local: LocalCluster) -> None:
+        self.local = local
+        self.dir = local.layout.dir
+        self.config: Config = load(self.dir / "etc/carme.toml")
+        self.users = self.config.local.users
+        self.admin = self.config.local.admins[0]
+        self.env = {
+            **os.environ,
+            "SLURM_CONF": str(local.layout.slurm_conf),
+            "CARME_CONFIG": str(self.dir / "etc/carme.toml"),
+        }
+
+    def password(self, user: str) -> str:
+        return accounts.made(self.local.layout).users[user]
+
+    def run(self, argv: list[str], **kwargs: Any) -> "subprocess.CompletedProcess[str]":
+        """The command as root, in the cluster's environment."""
+        defaults = {"env": self.env, "capture_output": True, "text": True, "timeout": 60}
+        return subprocess.run([str(word) for word in argv], **{**defaults, **kwargs})
+
+    def run_as(self, user: str, argv: list[str], **kwargs: Any) -> "subprocess.CompletedProcess[str]":
+        """The command as a Unix user with all of the user's groups."""
+        return self.run(["runuser", "-u", user, "--", *argv], **{"cwd": "/", **kwargs})
+
+    def stop(self, part: str) -> None:
+        self.local.supervisor.stop_part(part)
+
+    def start(self, part: str) -> None:
+        self.local.supervisor.start_part(part)
+
+    def pid(self, part: str) -> int:
+        return self.local.supervisor.processes()[part].pid
+
+    def well(self, part: str) -> bool:
+        """Whether the part runs and answers."""
+        return next(line.well for line in self.local.health() if line.part.name == part)
+
+    def jobs(self, user: str) -> list[dict[str, str]]:
+        """The user's jobs as Slurm's administrator sees them."""
+        columns = ("id", "user", "state", "node", "gres")
+        shown = self.run(["squeue", "-h", "-u", user, "-O", "JobID:|,UserName:|,State:|,NodeList:|,tres-per-node:|"])
+        rows = [line.split("|") for line in shown.stdout.splitlines()]
+        return [dict(zip(columns, (cell.strip() for cell in row), strict=False)) for row in rows]
+
+    def gpu_indices(self, job_id: str) -> str:
+        """Node and indices of the GPUs that the job holds, as in `gpu01 gpu:virtual-a100:1(IDX:0)`."""
+        shown = self.run(["scontrol", "-d", "-o", "show", "job", job_id]).stdout
+        fields = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+        return f"{fields['Nodes']} {fields.get('GRES', '')}"

@@ -1,0 +1,46 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from carme.images import Built, Catalogue, Image, Index, Verified
+from carme.slurm.models import Node, Partition, Snapshot
+from carme.slurm.states import NodeState
+
+GIB = 2**30
+
+
+@pytest.fixture
+def snapshot():
+    """Two GPU nodes of different kinds, one without; a closed partition."""
+    up = {"state": NodeState.IDLE, "cpus": 8, "memory_bytes": 8 * GIB}
+    return Snapshot(
+        taken_at=0,
+        partitions=(
+            Partition(name="gpu", default=True, nodes=("gpu01", "gpu02"), max_seconds=8 * 3600, gpus={"a100": 4, "t4": 2}),
+            Partition(name="cpu", nodes=("cpu01",), max_seconds=24 * 3600),
+            Partition(name="old", state="DOWN", nodes=("cpu01",)),
+            Partition(name="secret", hidden=True, nodes=("cpu01",)),
+        ),
+        nodes=(
+            Node(name="gpu01", gpus={"a100": 4}, gpus_used={"a100": 3}, partitions=("gpu",), **up),
+            Node(name="gpu02", gpus={"t4": 2}, partitions=("gpu",), **{**up, "cpus": 32, "memory_bytes": 64 * GIB}),
+            Node(name="cpu01", partitions=("cpu", "old", "secret"), **up),
+        ),
+    )
+
+
+@pytest.fixture
+def catalogue(tmp_path):
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    image = Image(
+        name="base",
+        version="1.0",
+        title="Base <b>",
+        file="base-1.0.sif",
+        digest="sha256:" + "0" * 64,
+        size_bytes=1,
+        recipe_hash="x",
+        built=Built(at=now, engine="apptainer"),
+        verified=Verified(at=now, passed=True),
+    )
+    return Catalogue(tmp_path, Index(images=(image,), defaults={"base": "1.0"}))

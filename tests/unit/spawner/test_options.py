@@ -1,0 +1,85 @@
+import math
+
+import pytest
+
+from carme.config import Session
+from carme_spawner import form, options
+
+GOOD = {"partition": "gpu", "gpus": 1, "gpu_type": "", "cpus": 2, "memory_gb": 4, "hours": 2, "image": "base"}
+
+
+def found(raw, snapshot, catalogue):
+    choice, problems = options.parse({**GOOD, **raw})
+    return problems or options.problems(choice, snapshot, catalogue)
+
+
+def test_the_defaults_are_a_good_choice(snapshot, catalogue):
+    raw = options.defaults(Session(), snapshot, catalogue)
+    assert raw["partition"] == "gpu"
+    assert found(raw, snapshot, catalogue) == {}
+
+
+@pytest.mark.parametrize(
+    ("raw", "field", "says"),
+    [
+        ({"partition": "none"}, "partition", "there are gpu, cpu, old"),
+        ({"partition": "secret"}, "partition", "there is no partition secret"),
+        ({"partition": "old", "gpus": 0}, "partition", "takes no jobs now"),
+        ({"hours": 9}, "hours", "at most 8 h"),
+        ({"gpus": 5}, "gpus", "at most 4 GPUs"),
+        ({"gpus": 3, "gpu_type": "t4"}, "gpus", "at most 2 GPUs of type t4"),
+        ({"gpu_type": "h100"}, "gpu_type", "gpu has a100, t4"),
+        ({"partition": "cpu", "gpus": 1}, "gpus", "cpu has no GPUs"),
+        ({"partition": "cpu", "gpu_type": "t4"}, "gpu_type", "no GPUs"),
+        ({"cpus": 33}, "cpus", "at most 32 cores"),
+        ({"cpus": 16, "gpus": 4}, "cpus", "at most 8 cores"),
+        ({"memory_gb": 65}, "memory_gb", "at most 64 GiB"),
+        ({"image": "other"}, "image", "offered: base:1.0"),
+        ({"gpus": -1}, "gpus", "greater than or equal to 0"),
+        ({"cpus": 0}, "cpus", "greater than or equal to 1"),
+        ({"hours": math.nan}, "hours", "finite"),
+        ({"hours": math.inf}, "hours", "finite"),
+        ({"cpus": "two"}, "cpus", "integer"),
+        ({"cpus": 10**30}, "cpus", "4096"),
+        ({"prologue": "id"}, "", "unknown option 'prologue'; known are partition"),
+        ({"cmd": ["id"]}, "", "unknown option 'cmd'"),
+        ({"partition": ["gpu"]}, "partition", "string"),
+        ({"image": None}, "image", "string"),
+    ],
+)
+def test_what_does_not_fit_is_said_at_its_field(raw, field, says, snapshot, catalogue):
+    problems = found(raw, snapshot, catalogue)
+    assert list(problems) == [field]
+    assert says in problems[field]
+
+
+HOSTILE = [
+    "gpu\n#SBATCH --uid=0", "gpu;id", "$(id)", "`id`", "gpu'", 'gpu"', "gpu id", "../gpu", "gpu\x00",
+    "-p", "--wrap=id", "gpu\r\n", "ｇｐｕ", "gpu\u202e", "", " ", "a" * 100, "gpu%j", "gpu,cpu", "*",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("field", ["partition", "gpu_type", "image"])
+def test_hostile_names_are_refused(field, text, snapshot, catalogue):
+    if field == "gpu_type" and text == "":
+        pytest.skip("an empty type means any")
+    assert field in found({field: text}, snapshot, catalogue)
+
+
+def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue):
+    html = form.render(snapshot, catalogue, {**GOOD, "cpus": '"><script>'}, {"cpus": "<too many>"})
+    assert "<script>" not in html
+    assert 'id="cpus-problem">&lt;too many&gt;' in html
+    assert "Base &lt;b&gt;" in html
+    assert "a100 1 of 4 free" in html
+
+
+def test_the_form_says_when_slurm_is_away(catalogue):
+    html = form.render(None, catalogue, GOOD, {})
+    assert "Slurm cannot be reached" in html
+
+
+def test_form_data_become_raw_options():
+    sent = {"_xsrf": ["x"], "gpus": ["1"], "cpus": [""], "partition": [" gpu "], "evil": ["1"]}
+    assert form.parse(sent) == {"gpus": "1", "partition": "gpu", "evil": "1"}

@@ -1,0 +1,51 @@
+import subprocess
+from pathlib import Path
+
+from carme_spawner.script import job_script
+
+VALUES = {
+    "session": "default",
+    "partition": "gpu",
+    "cpus": 2,
+    "memory_mb": 4096,
+    "seconds": 5400,
+    "gpus": 2,
+    "gpu_type": "a100",
+    "image": Path("/images/base.sif"),
+    "apptainer": Path("/usr/bin/apptainer"),
+    "gpu_flag": "--nv",
+    "binds": ("/data:/data:ro",),
+    "folder": Path("/home/ann/.carme/sessions/default"),
+}
+
+
+def test_the_whole_script():
+    golden = Path(__file__).with_name("job.golden.sh")
+    assert job_script(**VALUES) == golden.read_text()
+
+
+def test_it_is_valid_shell_whatever_the_paths(tmp_path):
+    odd = {**VALUES, "image": Path("/a b/$(touch pwned)'\"`id`.sif"), "binds": ("/x y/'$HOME;id",)}
+    script = job_script(**odd)
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+    # Run it with a stand-in for apptainer that prints its arguments: they arrive unchanged.
+    echo = tmp_path / "echo"
+    echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    echo.chmod(0o755)
+    done = subprocess.run(
+        ["bash"], input=job_script(**{**odd, "apptainer": echo}), text=True, capture_output=True, cwd=tmp_path,
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert str(odd["image"]) in done.stdout.splitlines()
+    assert odd["binds"][0] in done.stdout.splitlines()
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_without_gpus_none_are_asked_for():
+    script = job_script(**{**VALUES, "gpus": 0, "gpu_flag": ""})
+    assert "--gres" not in script
+    assert "--nv" not in script
+
+
+def test_any_type_of_gpu():
+    assert "#SBATCH --gres=gpu:2\n" in job_script(**{**VALUES, "gpu_type": ""})
