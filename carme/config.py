@@ -234,6 +234,7 @@ class Config(Section):
     hub: Hub = Hub()
     images: Images = Images()
     session: Session = Session()
+    exporter: Exporter = Exporter()
     local: Local = Local()
 
 

@@ -118,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
+    def log_message(self, format: str, *args: Any) -> None:
         log.debug(format, *args)
 
 
@@ -157,7 +157,7 @@ class Server(ThreadingHTTPServer):
         finally:
             self._slots.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """A client that goes away or speaks no TLS is no event."""
         log.debug("connection from %s", client_address, exc_info=True)
 

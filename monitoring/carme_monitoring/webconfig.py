@@ -60,7 +60,8 @@ class WebConfig(_Section):
     tls_server_config: Tls | None = None
     http_server_config: Http = Http()
     basic_auth_users: dict[
-        Annotated[str, Field(min_length=1)], Annotated[str, Field(pattern=r"^\$2[aby]\$\d\d\$.{53}$")]
+        Annotated[str, Field(min_length=1)],
+        Annotated[str, Field(pattern=r"^\$2[aby]\$\d\d\$.{53}$")],
     ] = Field(default_factory=dict)
     """User → bcrypt hash of the password."""
 

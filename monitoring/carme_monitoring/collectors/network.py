@@ -12,8 +12,9 @@ _WORD_BYTES = 4
 """InfiniBand counts data in words of four bytes."""
 _ERRORS = (
     "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards",
-    "port_rcv_remote_physical_errors", "port_rcv_switch_relay_errors", "port_xmit_constraint_errors",
-    "port_rcv_constraint_errors", "local_link_integrity_errors", "excessive_buffer_overrun_errors",
+    "port_rcv_remote_physical_errors", "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors", "port_rcv_constraint_errors",
+    "local_link_integrity_errors", "excessive_buffer_overrun_errors",
     "VL15_dropped", "port_xmit_wait",
 )  # fmt: skip
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
