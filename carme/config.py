@@ -34,7 +34,7 @@ class Slurm(Section):
     """How Slurm is read."""
 
     backend: Literal["auto", "cli", "rest", "pyslurm"] = "auto"
-    """`auto` takes pyslurm when it is installed and matches the running release, else the commands."""
+    """`auto` takes pyslurm when it is there and matches the running release, else the commands."""
     conf: Path | None = None
     """The slurm.conf to use (SLURM_CONF); unset means Slurm's own default."""
     bin: Path | None = None
@@ -248,7 +248,7 @@ def config_path() -> Path:
 
 
 def load(path: Path | None = None) -> Config:
-    """The configuration in `path`; without a path, the machine's, or all defaults if it has none."""
+    """The configuration in `path`; without one, the machine's, or all defaults if it has none."""
     if path is None:
         path = config_path()
         if not path.exists() and "CARME_CONFIG" not in os.environ:
@@ -265,7 +265,7 @@ def load(path: Path | None = None) -> Config:
 
 
 def parse(data: dict[str, Any], source: str) -> Config:
-    """The configuration in `data`; errors name `source`, the key, what is wrong and what is allowed."""
+    """The configuration in `data`; errors name source, key, problem and what is allowed."""
     try:
         return Config.model_validate(data)
     except ValidationError as error:
@@ -274,7 +274,7 @@ def parse(data: dict[str, Any], source: str) -> Config:
 
 
 def _explain(problem: Any) -> str:
-    *parents, key = problem["loc"]
+    *parents, _ = problem["loc"]
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"{where}: no such key; allowed here: {', '.join(_keys_at(parents))}"

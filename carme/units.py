@@ -37,7 +37,9 @@ def parse_slurm_seconds(text: str) -> int | None:
         return None
     found = _SLURM_TIME.fullmatch(word)
     if not found:
-        raise InputError(f"{text!r} is not a time", "write it like 90 (minutes), 1:30:00 or 1-12:00")
+        raise InputError(
+            f"{text!r} is not a time", "write it like 90 (minutes), 1:30:00 or 1-12:00"
+        )
     days, first, second, third = (int(part) if part else None for part in found.groups())
     if days is not None:
         return days * 86400 + (first or 0) * 3600 + (second or 0) * 60 + (third or 0)

@@ -35,3 +35,33 @@ def cluster() -> Iterator[object]:
         yield Cluster(local)
     finally:
         local.purge(print)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Debian's Chromium, installed when it is missing and we may."""
+    import shutil
+
+    found = shutil.which("chromium")
+    if not found:
+        if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
+            pytest.skip("no Chromium; on Debian: apt-get install chromium")
+        from carme.local import packages
+
+        packages.install({"chromium": "the browser of the tests"}, print, Path("/dev/null"))
+        found = shutil.which("chromium")
+    assert found
+    return found
+
+
+@pytest.fixture(scope="session")
+def screenshots() -> object:
+    """`screenshots(page, name)` renews the picture in docs/, when CARME_SCREENSHOTS is set."""
+
+    def take(page: object, name: str) -> None:
+        if os.environ.get("CARME_SCREENSHOTS"):
+            folder = ROOT / "docs/pictures"
+            folder.mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=folder / f"{name}.png")  # type: ignore[attr-defined]
+
+    return take

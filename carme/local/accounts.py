@@ -55,7 +55,18 @@ def ensure(layout: Layout) -> Made:
             remember()
             home = str(layout.hub_dir if service == hub.user else layout.run)
             shell = "/usr/sbin/nologin"
-            run(["useradd", "--system", "--user-group", "--home-dir", home, "--shell", shell, service])
+            run(
+                [
+                    "useradd",
+                    "--system",
+                    "--user-group",
+                    "--home-dir",
+                    home,
+                    "--shell",
+                    shell,
+                    service,
+                ]
+            )
     # PAM checks passwords against /etc/shadow, which this group may read.
     run(["usermod", "--append", "--groups", "shadow", hub.user])
     for person in (*local.users, *local.admins):

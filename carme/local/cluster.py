@@ -14,7 +14,7 @@ from typing import TypeVar
 from carme.config import Config
 from carme.errors import CarmeError, UnavailableError
 from carme.local import accounting, accounts, apptainer, devices, host, packages, render, secrets
-from carme.local.layout import Layout, layout_for
+from carme.local.layout import layout_for
 from carme.local.packages import Say
 from carme.local.parts import Part, parts
 from carme.local.run import run, run_module

@@ -18,7 +18,9 @@ from carme.units import format_duration
 def _cluster(config: Path | None, folder: Path | None) -> LocalCluster:
     loaded = load(config) if config else _rendered(folder) or Config()
     if folder:
-        loaded = loaded.model_copy(update={"local": loaded.local.model_copy(update={"dir": folder})})
+        loaded = loaded.model_copy(
+            update={"local": loaded.local.model_copy(update={"dir": folder})}
+        )
     return LocalCluster(loaded)
 
 

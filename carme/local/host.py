@@ -14,7 +14,11 @@ from carme.errors import ConfigError, MissingError, UnavailableError
 from carme.local.apptainer import allow_containers
 from carme.local.layout import LOOPBACK, Layout
 
-SUPPORTED = {("debian", "12"): "tested", ("debian", "13"): "best effort", ("ubuntu", "24.04"): "best effort"}
+SUPPORTED = {
+    ("debian", "12"): "tested",
+    ("debian", "13"): "best effort",
+    ("ubuntu", "24.04"): "best effort",
+}
 NEEDED_GB = 6
 """What a first `up` writes: packages, Apptainer, the base image, its build folder."""
 
@@ -88,7 +92,9 @@ def check_ports(ports: dict[str, int]) -> None:
     doubled = {port for port in ports.values() if list(ports.values()).count(port) > 1}
     if doubled:
         names = [name for name, port in ports.items() if port in doubled]
-        raise ConfigError(f"the same port is given to {' and '.join(names)}", "see carme config show")
+        raise ConfigError(
+            f"the same port is given to {' and '.join(names)}", "see carme config show"
+        )
     taken = []
     for name, port in ports.items():
         with socket.socket() as probe:
@@ -106,7 +112,8 @@ def check_ports(ports: dict[str, int]) -> None:
 
 def _holder(port: int) -> str:
     for connection in psutil.net_connections("inet"):
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+        here = tuple(connection.laddr)
+        if connection.status == psutil.CONN_LISTEN and here[1:] == (port,) and connection.pid:
             return f"{psutil.Process(connection.pid).name()}, process {connection.pid}"
     return "another program"
 
@@ -115,7 +122,9 @@ def cgroup_plugin(root: Path = Path("/sys/fs/cgroup")) -> str:
     """Slurm's plugin for the cgroups that this machine has."""
     if (root / "cgroup.controllers").exists():
         return "cgroup/v2"
-    missing = [name for name in ("memory", "devices", "freezer", "cpuset") if not (root / name).is_dir()]
+    missing = [
+        name for name in ("memory", "devices", "freezer", "cpuset") if not (root / name).is_dir()
+    ]
     if missing:
         raise MissingError(
             f"the kernel has no cgroup controller {', '.join(missing)} below {root}",

@@ -95,7 +95,7 @@ def ensure_proxy(cache: Path, say: Say, log: Path) -> Path:
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    argv = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", partial]
+    argv = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(partial)]
     run([*argv, f"configurable-http-proxy@{PROXY_VERSION}"], timeout=600, log=log)
     partial.rename(folder)
     if not program.exists():

@@ -1,4 +1,4 @@
-"""The parts of the cluster as data: what each is, how it is started, and how it shows it is well."""
+"""The parts of the cluster as data: what each is, how it starts, and how it shows it is well."""
 
 import shutil
 import sys

@@ -22,9 +22,14 @@ def munge(path: Path) -> str:
 
 def mariadb(path: Path) -> str:
     """The server answers a query."""
-    return "MariaDB " + run(
-        ["mariadb", "--no-defaults", "-S", path, "-NBe", "select version()"], timeout=_SECONDS
-    ).split("-")[0].strip()
+    return (
+        "MariaDB "
+        + run(
+            ["mariadb", "--no-defaults", "-S", path, "-NBe", "select version()"], timeout=_SECONDS
+        )
+        .split("-")[0]
+        .strip()
+    )
 
 
 def slurmdbd(env: dict[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 import grp
 import os
+import re
 import secrets as random
 import shutil
 import sys
@@ -95,13 +96,15 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
         }
         for node in local.nodes
     ]
-    library = (
-        vgpu.job_environment(layout.vgpu_library, layout.vgpu_state) if layout.virtual else {}
-    )
+    library = vgpu.job_environment(layout.vgpu_library, layout.vgpu_state) if layout.virtual else {}
     return [
         (layout.etc / "carme.toml", _carme_toml(layout, library), {}),
         *(
-            (slurm / event, holders.script(event, layout.holders, environment=library), {"mode": 0o755})
+            (
+                slurm / event,
+                holders.script(event, layout.holders, environment=library),
+                {"mode": 0o755},
+            )
             for event in ("prolog", "epilog")
         ),
         (
@@ -153,7 +156,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
             ),
             {"mode": 0o600, "owner": "slurm"},
         ),
-        (layout.etc / "jupyterhub_config.py", render("jupyterhub_config.py"), {}),
+        (layout.etc / "jupyterhub_config.py", render("jupyterhub_config.py.j2"), {}),
         (
             layout.etc / "prometheus/prometheus.yml",
             render(
@@ -213,6 +216,8 @@ def write_sudoers(layout: Layout) -> bool:
     hub = layout.config.hub
     text = render(
         "sudoers",
+        # Two clusters on a machine need two names.
+        alias="CARME_" + re.sub("[^A-Z0-9]", "_", hub.user.upper()),
         hub_user=hub.user,
         users_group=hub.users_group,
         helper=Path(sys.prefix) / "bin/carme-helper",

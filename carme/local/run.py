@@ -51,7 +51,9 @@ def run(
     return done.stdout
 
 
-def run_module(module: str, *words: str, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+def run_module(
+    module: str, *words: str, env: Mapping[str, str], say: Callable[[str], None]
+) -> None:
     """Run a Python module as a program, handing each line it prints to `say` as it comes."""
     argv = [sys.executable, "-m", module, *words]
     last: deque[str] = deque(maxlen=5)

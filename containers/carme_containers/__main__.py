@@ -1,4 +1,4 @@
-"""`python -m carme_containers NAME`: how `carme up`, which imports no sibling, asks for an image."""
+"""`python -m carme_containers NAME`: how `carme up`, which imports no sibling, gets an image."""
 
 import sys
 

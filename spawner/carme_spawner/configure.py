@@ -53,7 +53,7 @@ def configure(c: Any, config: Config | None = None) -> None:
         ]
 
 
-async def _make_home(authenticator: Any, handler: Any, authentication: Any) -> Any:
+async def _make_home(authenticator: Any, _handler: Any, authentication: Any) -> Any:
     """Make the home folder of somebody who logs in for the first time."""
     name = authentication["name"]
     try:

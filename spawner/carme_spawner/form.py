@@ -41,7 +41,9 @@ def _partition(snapshot: Snapshot, name: str) -> dict[str, Any]:
     limit = partition.max_seconds if partition else None
     return {
         "name": name,
-        "gpus": {kind or "any": f"{free.get(kind, 0)} of {count} free" for kind, count in total.items()},
+        "gpus": {
+            kind or "any": f"{free.get(kind, 0)} of {count} free" for kind, count in total.items()
+        },
         "types": [kind for kind in total if kind],
         "cpus": sum(node.cpus_free for node in snapshot.nodes_in(name)),
         "hours": format_hours(limit) if limit else None,

@@ -116,7 +116,9 @@ def report(hub_api_url: str, token: str, port: int) -> None:
         except urllib.error.HTTPError as error:
             said = error.read(500).decode(errors="replace")
             if error.code in (400, 401, 403, 404) or time.monotonic() > end:
-                raise SystemExit(f"carme: the hub refuses this session: {error.code} {said}") from None
+                raise SystemExit(
+                    f"carme: the hub refuses this session: {error.code} {said}"
+                ) from None
         except OSError as error:
             if time.monotonic() > end:
                 raise SystemExit(f"carme: the hub does not answer: {error}") from None

@@ -29,7 +29,9 @@ class Options(BaseModel):
     cpus: Annotated[int, Field(ge=1, le=4096)]
     memory_gb: Annotated[int, Field(ge=1, le=65536)]
     hours: Annotated[float, Field(gt=0, le=24 * 365, allow_inf_nan=False)]
-    image: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}(:[0-9A-Za-z][0-9A-Za-z._-]{0,39})?$")]
+    image: Annotated[
+        str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}(:[0-9A-Za-z][0-9A-Za-z._-]{0,39})?$")
+    ]
 
     @property
     def seconds(self) -> int:
@@ -128,14 +130,18 @@ def _size_problems(options: Options, snapshot: Snapshot) -> Problems:
             found["gpu_type"] = f"{where} has {', '.join(types) or 'no GPUs'}"
             return found
     per_node = {
-        node.name: node.gpus.get(options.gpu_type, 0) if options.gpu_type else sum(node.gpus.values())
+        node.name: node.gpus.get(options.gpu_type, 0)
+        if options.gpu_type
+        else sum(node.gpus.values())
         for node in nodes
     }
     most_gpus = max(per_node.values(), default=0)
     if options.gpus > most_gpus:
         kind = f" of type {options.gpu_type}" if options.gpu_type else ""
         found["gpus"] = (
-            f"a node of {where} has at most {most_gpus} GPUs{kind}" if most_gpus else f"{where} has no GPUs"
+            f"a node of {where} has at most {most_gpus} GPUs{kind}"
+            if most_gpus
+            else f"{where} has no GPUs"
         )
         return found
     fitting = [node for node in nodes if per_node[node.name] >= options.gpus]
@@ -150,4 +156,6 @@ def _size_problems(options: Options, snapshot: Snapshot) -> Problems:
 
 def summary(found: Problems) -> str:
     """All problems in one line, for REST clients and the log."""
-    return "; ".join(f"{LABELS.get(name, name)}: {text}" if name else text for name, text in found.items())
+    return "; ".join(
+        f"{LABELS.get(name, name)}: {text}" if name else text for name, text in found.items()
+    )

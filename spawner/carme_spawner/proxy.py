@@ -19,9 +19,7 @@ class CarmeProxy(ConfigurableHTTPProxy):
     )
     _watch: PeriodicCallback | None = None
 
-    async def check_routes(
-        self, user_dict: Any, service_dict: Any, routes: Any = None
-    ) -> None:
+    async def check_routes(self, user_dict: Any, service_dict: Any, routes: Any = None) -> None:
         """The hub's own check; its first call, at the start, also begins the watch."""
         await super().check_routes(user_dict, service_dict, routes)
         if self._watch is None:

@@ -43,8 +43,8 @@ def job_script(
         gpu_type=gpu_type,
         image=image,
         apptainer=apptainer,
+        env_prefix="SINGULARITYENV" if apptainer.name == "singularity" else "APPTAINERENV",
         gpu_flag=gpu_flag,
         binds=binds,
-        log=folder / "session.log",
         launcher=folder / "launcher.py",
     )

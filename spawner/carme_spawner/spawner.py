@@ -23,6 +23,7 @@ from carme.config import Config, config_path, load
 from carme.errors import CarmeError
 from carme.images import Catalogue, load_catalogue
 from carme.slurm.helper_client import HelperClient
+from carme.slurm.helper_models import LOG_FILE
 from carme.slurm.models import Job, Snapshot
 from carme.units import format_duration
 from carme_spawner import form, options, words
@@ -151,6 +152,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
                 self.session_name,
                 script,
                 {
+                    LOG_FILE: "",  # an earlier session's log must not be taken for this one's
                     "session.json": secret,
                     "launcher.py": files("carme_spawner").joinpath("launcher.py").read_text(),
                 },
@@ -196,7 +198,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     # --- watching -------------------------------------------------------------------------------
 
     async def _until_up(self) -> str:
-        """Wait in the queue, then for the server; the reason and the log's tail if it dies first."""
+        """Wait in the queue, then for the server; its reason and log if it dies before that."""
         settings = self.carme.session
         running_since: float | None = None
         while not self._reported.is_set() or not self._address:
@@ -350,7 +352,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             where = f", number {place} in the queue of {job.partition}" if place else ""
             await self._say(20, f"Job {job.id} is {words.waiting(job)}{where}")
         else:
-            await self._say(60, f"Job {job.id} runs on {', '.join(job.nodes)}; the container starts")
+            await self._say(
+                60, f"Job {job.id} runs on {', '.join(job.nodes)}; the container starts"
+            )
 
     async def _say(self, progress: int, message: str) -> None:
         event = {"progress": progress, "message": message}

@@ -9,7 +9,7 @@ ENDED = {
     JobState.FAILED: "The session failed.",
     JobState.TIMEOUT: "The time that was asked for is over.",
     JobState.DEADLINE: "The session could not finish before its deadline.",
-    JobState.OUT_OF_MEMORY: "The session used more memory than it had asked for. Ask for more memory.",
+    JobState.OUT_OF_MEMORY: "The session used more memory than it asked for. Ask for more memory.",
     JobState.NODE_FAIL: "The node that the session ran on failed.",
     JobState.BOOT_FAIL: "The node for the session did not start.",
     JobState.PREEMPTED: "The session had to make room for a job with a higher priority.",

@@ -9,9 +9,10 @@ import pytest
 from support.cluster import wait_for
 from support.hub import User
 
-PARTS = (
-    "vgpu munged mariadbd slurmdbd slurmctld slurmd-gpu01 slurmd-gpu02 slurmd-cpu01 slurmrestd view proxy hub prometheus"
-).split()
+PARTS = [
+    *("vgpu", "munged", "mariadbd", "slurmdbd", "slurmctld", "slurmrestd", "view"),
+    *("slurmd-gpu01", "slurmd-gpu02", "slurmd-cpu01", "proxy", "hub", "prometheus"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,9 @@ def test_a_killed_part_is_back_and_the_notebook_survives(cluster, session, part)
     before = cluster.pid(part)
     os.kill(before, signal.SIGKILL)
     started = time.monotonic()
-    wait_for(lambda: cluster.pid(part) not in (0, before) and cluster.well(part), 10, f"{part} is back")
+    wait_for(
+        lambda: cluster.pid(part) not in (0, before) and cluster.well(part), 10, f"{part} is back"
+    )
     left = 10 - (time.monotonic() - started)
 
     def reachable():
@@ -52,7 +55,11 @@ def test_lost_routes_are_restored_within_5_seconds(cluster, session):
     person, _ = session
     cluster.stop("proxy")
     cluster.start("proxy")
-    wait_for(lambda: person.server("GET", "/api/status").status_code == 200, 5, "the route of the session")
+    wait_for(
+        lambda: person.server("GET", "/api/status").status_code == 200,
+        5,
+        "the route of the session",
+    )
 
 
 def test_a_controller_away_for_a_minute_ends_no_session(cluster, session):
@@ -76,7 +83,9 @@ def test_a_killed_supervisor_is_replaced_and_the_session_stays(cluster, session)
     os.kill(cluster.local.supervisor.pid(), signal.SIGKILL)
     wait_for(lambda: not cluster.local.supervisor.alive(), 5, "the supervisor's death")
     cluster.local.up(print)
-    wait_for(lambda: person.server("GET", f"/api/kernels/{kernel}").status_code == 200, 20, "the kernel")
+    wait_for(
+        lambda: person.server("GET", f"/api/kernels/{kernel}").status_code == 200, 20, "the kernel"
+    )
 
 
 def test_every_port_is_on_loopback(cluster, session):

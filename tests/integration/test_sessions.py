@@ -5,7 +5,14 @@ import requests
 from support.cluster import wait_for
 from support.hub import User
 
-ONE_GPU = {"partition": "gpu", "gpus": 1, "gpu_type": "virtual-a100", "cpus": 1, "memory_gb": 1, "hours": 0.5}
+ONE_GPU = {
+    "partition": "gpu",
+    "gpus": 1,
+    "gpu_type": "virtual-a100",
+    "cpus": 1,
+    "memory_gb": 1,
+    "hours": 0.5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +50,9 @@ def test_nobody_sees_the_others_job(cluster, two):
     assert job["id"] not in cluster.run_as(ann.name, ["squeue", "-h"]).stdout
     shown = cluster.run_as(ann.name, ["scontrol", "show", "job", job["id"]])
     assert ben.name not in shown.stdout
-    assert ben.name not in cluster.run_as(ann.name, ["sacct", "-a", "-n", "-P", "-o", "user"]).stdout
+    assert (
+        ben.name not in cluster.run_as(ann.name, ["sacct", "-a", "-n", "-P", "-o", "user"]).stdout
+    )
 
 
 def test_nobody_reaches_the_others_server(two):
@@ -58,8 +67,13 @@ def test_the_token_is_in_no_command_line_and_in_a_closed_file(cluster, two):
 
     ann = two[0]
     folder = f"/home/{ann.name}/.carme/sessions/default"
-    assert cluster.run(["stat", "-c", "%a", folder, f"{folder}/session.json"]).stdout.split() == ["700", "600"]
-    token = json.loads(cluster.run(["cat", f"{folder}/session.json"]).stdout)["environment"]["JUPYTERHUB_API_TOKEN"]
+    assert cluster.run(["stat", "-c", "%a", folder, f"{folder}/session.json"]).stdout.split() == [
+        "700",
+        "600",
+    ]
+    token = json.loads(cluster.run(["cat", f"{folder}/session.json"]).stdout)["environment"][
+        "JUPYTERHUB_API_TOKEN"
+    ]
     assert token not in cluster.run(["ps", "-eo", "args"]).stdout
     [job] = cluster.jobs(ann.name)
     assert token not in cluster.run(["scontrol", "show", "job", job["id"]]).stdout
@@ -73,7 +87,9 @@ def test_a_reported_port_is_all_that_a_session_can_change(cluster, two):
     token = ann.api("POST", f"/users/{ann.name}/tokens", json={"note": "test"}).json()["token"]
     mine = {"Authorization": f"token {token}"}
     body = {"exec_prefix": "touch /tmp/pwned"}
-    assert requests.post(f"{url}/batchspawner", json=body, headers=mine, timeout=10).status_code == 404
+    assert (
+        requests.post(f"{url}/batchspawner", json=body, headers=mine, timeout=10).status_code == 404
+    )
     answer = requests.post(f"{url}/carme/port", json={"port": 40000}, headers=mine, timeout=10)
     assert (answer.status_code, "does not belong to a session" in answer.text) == (403, True)
     assert requests.post(f"{url}/carme/port", json={"port": 40000}, timeout=10).status_code == 403
@@ -132,4 +148,16 @@ def test_without_an_association_the_message_is_clear(cluster):
         assert answer.status_code == 400
         assert "account" in answer.json()["message"].lower(), answer.text
     finally:
-        cluster.run(["sacctmgr", "-i", "add", "user", ada.name, "account=research", "qos=normal,short", "defaultqos=normal"], check=True)
+        cluster.run(
+            [
+                "sacctmgr",
+                "-i",
+                "add",
+                "user",
+                ada.name,
+                "account=research",
+                "qos=normal,short",
+                "defaultqos=normal",
+            ],
+            check=True,
+        )

@@ -47,7 +47,9 @@ def test_down_leaves_no_process_and_no_port_and_up_finds_everything_again(cluste
     assert processes(cluster) == []
     uid = cluster.run(["id", "-u", ann.name]).stdout.strip()
     assert cluster.run(["pgrep", "-u", uid]).stdout == ""
-    listening = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    listening = {
+        c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN
+    }
     assert not listening & ports
     assert CliRunner().invoke(carme, ["status", "--dir", str(cluster.dir)]).exit_code == 1
 

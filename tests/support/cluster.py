@@ -45,7 +45,9 @@ class Cluster:
         defaults = {"env": self.env, "capture_output": True, "text": True, "timeout": 60}
         return subprocess.run([str(word) for word in argv], **{**defaults, **kwargs})
 
-    def run_as(self, user: str, argv: list[str], **kwargs: Any) -> "subprocess.CompletedProcess[str]":
+    def run_as(
+        self, user: str, argv: list[str], **kwargs: Any
+    ) -> "subprocess.CompletedProcess[str]":
         """The command as a Unix user with all of the user's groups."""
         return self.run(["runuser", "-u", user, "--", *argv], **{"cwd": "/", **kwargs})
 
@@ -65,12 +67,21 @@ class Cluster:
     def jobs(self, user: str) -> list[dict[str, str]]:
         """The user's jobs as Slurm's administrator sees them."""
         columns = ("id", "user", "state", "node", "gres")
-        shown = self.run(["squeue", "-h", "-u", user, "-O", "JobID:|,UserName:|,State:|,NodeList:|,tres-per-node:|"])
+        shown = self.run(
+            [
+                "squeue",
+                "-h",
+                "-u",
+                user,
+                "-O",
+                "JobID:|,UserName:|,State:|,NodeList:|,tres-per-node:|",
+            ]
+        )
         rows = [line.split("|") for line in shown.stdout.splitlines()]
         return [dict(zip(columns, (cell.strip() for cell in row), strict=False)) for row in rows]
 
     def gpu_indices(self, job_id: str) -> str:
-        """Node and indices of the GPUs that the job holds, as in `gpu01 gpu:virtual-a100:1(IDX:0)`."""
+        """Where the job holds which GPUs, as in `gpu01 gpu:virtual-a100:1(IDX:0)`."""
         shown = self.run(["scontrol", "-d", "-o", "show", "job", job_id]).stdout
         fields = dict(word.split("=", 1) for word in shown.split() if "=" in word)
         return f"{fields['Nodes']} {fields.get('GRES', '')}"

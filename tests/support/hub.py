@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import requests
+
 from support.cluster import Cluster, wait_for
 
 
@@ -31,10 +32,14 @@ class User:
     def api(self, method: str, path: str, **kwargs: Any) -> requests.Response:
         """Call the hub's REST API."""
         headers = {"Referer": f"{self.url}/hub/home", "X-XSRFToken": self._xsrf("/hub/")}
-        return self.web.request(method, f"{self.url}/hub/api{path}", headers=headers, timeout=60, **kwargs)
+        return self.web.request(
+            method, f"{self.url}/hub/api{path}", headers=headers, timeout=60, **kwargs
+        )
 
     def _xsrf(self, path: str) -> str:
-        return next((c.value or "" for c in self.web.cookies if c.name == "_xsrf" and c.path == path), "")
+        return next(
+            (c.value or "" for c in self.web.cookies if c.name == "_xsrf" and c.path == path), ""
+        )
 
     def spawn(self, **options: Any) -> requests.Response:
         """Ask for a session and return at once."""

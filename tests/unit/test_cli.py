@@ -9,7 +9,9 @@ from carme.errors import MissingError
 
 
 def run(*words):
-    return subprocess.run([sys.executable, "-m", "carme.cli", *words], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "carme.cli", *words], capture_output=True, text=True
+    )
 
 
 def test_help_lists_the_commands():

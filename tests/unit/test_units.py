@@ -43,7 +43,8 @@ def test_not_a_time(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("16G", 16 * 2**30), ("512M", 512 * 2**20), ("2 GiB", 2**31), ("1.5T", 1.5 * 2**40), ("7", 7)]
+    ("text", "count"),
+    [("16G", 16 * 2**30), ("512M", 512 * 2**20), ("2 GiB", 2**31), ("1.5T", 1.5 * 2**40), ("7", 7)],
 )
 def test_memory(text, count):
     assert parse_memory_bytes(text) == count
@@ -56,7 +57,14 @@ def test_not_memory(text):
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (8 * 2**30, "8 GiB"), (300 * 2**20, "300 MiB")]
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (8 * 2**30, "8 GiB"),
+        (300 * 2**20, "300 MiB"),
+    ],
 )
 def test_bytes_for_people(count, text):
     assert format_bytes(count) == text
@@ -64,12 +72,21 @@ def test_bytes_for_people(count, text):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (0.4, "0.4 s"), (59, "59 s"), (90, "1 min 30 s"), (12000, "3 h 20 min"), (187200, "2 d 4 h")],
+    [
+        (0, "0 s"),
+        (0.4, "0.4 s"),
+        (59, "59 s"),
+        (90, "1 min 30 s"),
+        (12000, "3 h 20 min"),
+        (187200, "2 d 4 h"),
+    ],
 )
 def test_durations_for_people(seconds, text):
     assert format_duration(seconds) == text
 
 
-@pytest.mark.parametrize(("joules", "text"), [(820, "820 J"), (12300, "12.3 kJ"), (5.04e6, "1.4 kWh")])
+@pytest.mark.parametrize(
+    ("joules", "text"), [(820, "820 J"), (12300, "12.3 kJ"), (5.04e6, "1.4 kWh")]
+)
 def test_energy_for_people(joules, text):
     assert format_joules(joules) == text

@@ -9,8 +9,7 @@
 {% if gpus %}
 #SBATCH --gres=gpu:{{ gpu_type ~ ':' if gpu_type else '' }}{{ gpus }}
 {% endif %}
-#SBATCH --output={{ log }}
-#SBATCH --open-mode=truncate
+#SBATCH --comment=carme-image={{ image.name }}
 #SBATCH --signal=B:TERM@30
 #SBATCH --no-requeue
 
@@ -19,7 +18,7 @@ cd "$HOME" || exit 1
 
 # The container starts with a clean environment: these alone come along.
 for name in ${!SLURM_@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; do
-  [ -n "${!name+set}" ] && export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"
+  [ -n "${!name+set}" ] && export "{{ env_prefix }}_$name=${!name}"
 done
 
 {{ apptainer | quote }} exec --cleanenv --pwd "$HOME" \

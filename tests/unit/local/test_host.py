@@ -26,7 +26,9 @@ def test_other_systems_are_refused(tmp_path, text):
 def test_a_taken_port_names_its_holder():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(UnavailableError, match=rf"{port} \(wanted for hub, held by \S+, process \d+\)"):
+        with pytest.raises(
+            UnavailableError, match=rf"{port} \(wanted for hub, held by \S+, process \d+\)"
+        ):
             host.check_ports({"hub": port})
 
 
@@ -59,7 +61,9 @@ def test_restricting_apparmor_is_named(tmp_path):
     file = tmp_path / "sys/kernel/apparmor_restrict_unprivileged_userns"
     file.parent.mkdir(parents=True)
     file.write_text("1\n")
-    with pytest.raises(MissingError, match="sysctl kernel.apparmor_restrict_unprivileged_userns=0"):
+    with pytest.raises(
+        MissingError, match=r"sysctl kernel\.apparmor_restrict_unprivileged_userns=0"
+    ):
         host.check_kernel(tmp_path)
 
 

@@ -8,7 +8,12 @@ from carme.local.layout import layout_for
 def test_everything_lies_below_one_folder():
     layout = layout_for(Config())
     derived = layout.config
-    for path in (derived.slurm.conf, derived.slurm.rest_socket, derived.view.socket, derived.images.folder):
+    for path in (
+        derived.slurm.conf,
+        derived.slurm.rest_socket,
+        derived.view.socket,
+        derived.images.folder,
+    ):
         assert path.is_relative_to(layout.dir)
     assert str(layout.dir) in derived.hub.database
 
@@ -27,14 +32,27 @@ def test_ports_are_distinct_and_one_a_node():
 
 def test_device_numbers_of_nodes_do_not_overlap():
     layout = layout_for(Config())
-    assert [layout.minors(node) for node in layout.config.local.nodes] == [[0, 1, 2, 3], [4, 5, 6, 7], []]
+    assert [layout.minors(node) for node in layout.config.local.nodes] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [],
+    ]
 
 
 @pytest.mark.parametrize(
     ("local", "says"),
     [
-        ({"nodes": [{"name": "a"}, {"name": "a"}], "partitions": [{"name": "p", "nodes": ["a"]}]}, "same name"),
-        ({"partitions": [{"name": "p", "nodes": ["gpu99"]}]}, r"p names nodes that are not there: gpu99.*gpu01"),
+        (
+            {
+                "nodes": [{"name": "a"}, {"name": "a"}],
+                "partitions": [{"name": "p", "nodes": ["a"]}],
+            },
+            "same name",
+        ),
+        (
+            {"partitions": [{"name": "p", "nodes": ["gpu99"]}]},
+            r"p names nodes that are not there: gpu99.*gpu01",
+        ),
         ({"dir": "here"}, "absolute"),
     ],
 )

@@ -16,14 +16,25 @@ def snapshot():
     return Snapshot(
         taken_at=0,
         partitions=(
-            Partition(name="gpu", default=True, nodes=("gpu01", "gpu02"), max_seconds=8 * 3600, gpus={"a100": 4, "t4": 2}),
+            Partition(
+                name="gpu",
+                default=True,
+                nodes=("gpu01", "gpu02"),
+                max_seconds=8 * 3600,
+                gpus={"a100": 4, "t4": 2},
+            ),
             Partition(name="cpu", nodes=("cpu01",), max_seconds=24 * 3600),
             Partition(name="old", state="DOWN", nodes=("cpu01",)),
             Partition(name="secret", hidden=True, nodes=("cpu01",)),
         ),
         nodes=(
             Node(name="gpu01", gpus={"a100": 4}, gpus_used={"a100": 3}, partitions=("gpu",), **up),
-            Node(name="gpu02", gpus={"t4": 2}, partitions=("gpu",), **{**up, "cpus": 32, "memory_bytes": 64 * GIB}),
+            Node(
+                name="gpu02",
+                gpus={"t4": 2},
+                partitions=("gpu",),
+                **{**up, "cpus": 32, "memory_bytes": 64 * GIB},
+            ),
             Node(name="cpu01", partitions=("cpu", "old", "secret"), **up),
         ),
     )

@@ -1,4 +1,4 @@
-"""The launcher is run as the container runs it: as a program, with a hub and a server that are real."""
+"""The launcher is run as in a container: as a program, with a real hub and a real server."""
 
 import http.server
 import json
@@ -14,7 +14,8 @@ LAUNCHER = files("carme_spawner").joinpath("launcher.py").read_text()
 SERVER = """
 import http.server, os, urllib.parse
 url = urllib.parse.urlparse(os.environ["JUPYTERHUB_SERVICE_URL"])
-http.server.HTTPServer((url.hostname, url.port), http.server.SimpleHTTPRequestHandler).handle_request()
+handler = http.server.SimpleHTTPRequestHandler
+http.server.HTTPServer((url.hostname, url.port), handler).handle_request()
 """
 
 
@@ -78,7 +79,9 @@ def test_a_server_that_ends_at_once_is_said_and_its_code_kept(tmp_path, hub):
 
 
 def test_an_image_without_the_server_says_what_to_install(tmp_path, hub):
-    done = subprocess.run(session(tmp_path, hub, ["no-such-server"]), capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        session(tmp_path, hub, ["no-such-server"]), capture_output=True, text=True, timeout=20
+    )
     assert done.returncode == 1
     assert "install the Python packages jupyterhub and jupyterlab" in done.stdout
 

@@ -1,11 +1,19 @@
 import math
 
 import pytest
-
-from carme.config import Session
 from carme_spawner import form, options
 
-GOOD = {"partition": "gpu", "gpus": 1, "gpu_type": "", "cpus": 2, "memory_gb": 4, "hours": 2, "image": "base"}
+from carme.config import Session
+
+GOOD = {
+    "partition": "gpu",
+    "gpus": 1,
+    "gpu_type": "",
+    "cpus": 2,
+    "memory_gb": 4,
+    "hours": 2,
+    "image": "base",
+}
 
 
 def found(raw, snapshot, catalogue):
@@ -54,8 +62,9 @@ def test_what_does_not_fit_is_said_at_its_field(raw, field, says, snapshot, cata
 
 
 HOSTILE = [
-    "gpu\n#SBATCH --uid=0", "gpu;id", "$(id)", "`id`", "gpu'", 'gpu"', "gpu id", "../gpu", "gpu\x00",
-    "-p", "--wrap=id", "gpu\r\n", "ｇｐｕ", "gpu\u202e", "", " ", "a" * 100, "gpu%j", "gpu,cpu", "*",
+    "gpu\n#SBATCH --uid=0", "gpu;id", "$(id)", "`id`", "gpu'", 'gpu"', "gpu id", "../gpu",
+    "gpu\x00",     "-p", "--wrap=id", "gpu\r\n", "ｇｐｕ", "gpu\u202e", "", " ", "a" * 100,
+    "gpu%j", "gpu,cpu", "*",
 ]  # fmt: skip
 
 

@@ -33,7 +33,8 @@ def test_it_is_valid_shell_whatever_the_paths(tmp_path):
     echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     echo.chmod(0o755)
     done = subprocess.run(
-        ["bash"], input=job_script(**{**odd, "apptainer": echo}), text=True, capture_output=True, cwd=tmp_path,
+        ["bash"], input=job_script(**{**odd, "apptainer": echo}),
+        text=True, capture_output=True, cwd=tmp_path,
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert str(odd["image"]) in done.stdout.splitlines()

@@ -1,0 +1,18 @@
+"""Sphinx: MyST pages, and reference pages generated from the code."""
+
+import sys
+from importlib.metadata import version as installed
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "Carme"
+copyright = "the Carme authors"
+release = version = installed("carme")
+extensions = ["myst_parser", "sphinx_click", "carme_reference"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+html_theme = "furo"
+html_title = "Carme"
+exclude_patterns = ["_build"]
+nitpicky = True

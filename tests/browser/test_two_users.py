@@ -1,0 +1,119 @@
+"""Two researchers with a real browser: from the login page to a cell that ran in a container."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+from support.cluster import wait_for
+
+CELL = """
+import os
+print("node", os.environ["SLURMD_NODENAME"])
+print("gpus", os.environ["CUDA_VISIBLE_DEVICES"])
+print("image", os.environ["APPTAINER_NAME"])
+print("tmp", os.listdir("/tmp"))
+open("/tmp/mine-{user}", "w").close()
+print("other home", os.access("/home/{other}", os.R_OK | os.X_OK))
+print("done " + "here")
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(chromium):
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        yield browser
+        browser.close()
+
+
+def login(page: Page, cluster, user: str) -> None:
+    page.goto(f"{cluster.config.hub.url}/hub/login")
+    page.get_by_label("Username").fill(user)
+    page.get_by_label("Password").fill(cluster.password(user))
+    page.get_by_role("button", name="Sign in").click()
+
+
+def choose(page: Page, **values: str) -> None:
+    for name, value in values.items():
+        field = page.locator(f"#{name}")
+        if field.evaluate("element => element.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+
+
+def run_cell(page: Page, code: str) -> str:
+    """Open a notebook in JupyterLab, run `code` in its first cell; what it printed."""
+    page.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
+    cell = page.locator(".jp-Notebook .jp-CodeCell .cm-content").first
+    cell.click()
+    # The kernel's name stands in the toolbar once it is there; before, a run would be lost.
+    expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible(
+        timeout=30_000
+    )
+    cell.evaluate(
+        "(element, text) => element.cmView.view.dispatch({changes: {from: 0, insert: text}})", code
+    )
+    page.keyboard.press("Shift+Enter")
+    output = page.locator(".jp-OutputArea-output").first
+    expect(output).to_contain_text("done here", timeout=30_000)
+    return output.inner_text()
+
+
+def test_two_users_from_login_to_a_cell(cluster, browser, screenshots):
+    pages, printed, held = {}, {}, {}
+    for user, other in (cluster.users, cluster.users[::-1]):
+        page = browser.new_context(viewport={"width": 1200, "height": 800}).new_page()
+        login(page, cluster, user)
+        expect(page.locator("#partition")).to_be_visible()
+        choose(
+            page,
+            partition="gpu",
+            gpus="1",
+            gpu_type="virtual-a100",
+            cpus="1",
+            memory_gb="2",
+            hours="0.5",
+        )
+        screenshots(page, "spawn-form")
+        page.get_by_role("button", name="Start").click()
+        expect(page.locator(".jp-LauncherCard").first).to_be_visible(timeout=60_000)
+        printed[user] = run_cell(page, CELL.format(user=user, other=other))
+        screenshots(page, "jupyterlab")
+        pages[user] = page
+        [job] = cluster.jobs(user)
+        held[user] = cluster.gpu_indices(job["id"])
+        assert (job["state"], job["user"]) == ("RUNNING", user)
+
+    for user, other in (cluster.users, cluster.users[::-1]):
+        text = printed[user]
+        assert "node gpu01" in text
+        assert "gpus 0" in text
+        assert re.search(r"image base-\S+\.sif", text)
+        assert f"mine-{other}" not in text
+        assert "other home False" in text
+    first, second = (held[user] for user in cluster.users)
+    assert first != second
+    assert "gpu:virtual-a100:1(IDX:" in first
+
+    for user in cluster.users:
+        home = pages[user].context.new_page()  # the notebook's page would ask about unsaved changes
+        home.goto(f"{cluster.config.hub.url}/hub/home")
+        home.locator("#stop").click()
+        wait_for(lambda user=user: not cluster.jobs(user), 30, f"the end of {user}'s job")
+
+
+def test_a_wrong_value_comes_back_at_its_field_with_the_rest_kept(cluster, browser, screenshots):
+    page = browser.new_context(viewport={"width": 1200, "height": 800}).new_page()
+    login(page, cluster, cluster.users[0])
+    page.goto(f"{cluster.config.hub.url}/hub/spawn")
+    choose(page, partition="gpu", gpus="1", cpus="3", memory_gb="2", hours="99")
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator("#hours-problem")).to_contain_text("at most 8 h")
+    expect(page.locator("#cpus")).to_have_value("3")
+    expect(page.locator("#hours")).to_have_value("99")
+    screenshots(page, "spawn-form-problem")
+    assert not cluster.jobs(cluster.users[0])
