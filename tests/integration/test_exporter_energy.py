@@ -37,7 +37,10 @@ def test_credentials_are_asked_for(exporter):
 
 def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter):
     ann, ben = cluster.users[:2]
-    loads = [BUSY.format(6), "for i in 1 2 3; do timeout 1 sh -c 'while :; do :; done'; sleep 1; done"]
+    loads = [
+        BUSY.format(6),
+        "for i in 1 2 3; do timeout 1 sh -c 'while :; do :; done'; sleep 1; done",
+    ]
     jobs = [
         submit(cluster, user, node, script, *GPU)
         for user, script in zip((ann, ben), loads, strict=True)
@@ -62,7 +65,9 @@ def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter
 def test_the_node_balances(exporter):
     exporter.fresh()
     series = exporter.series()
-    metered = next(v for (name, _), v in series.items() if name == "carme_node_metered_joules_total")
+    metered = next(
+        v for (name, _), v in series.items() if name == "carme_node_metered_joules_total"
+    )
     booked = sum(v for (name, _), v in series.items() if name == "carme_node_energy_joules_total")
     carry = sum(v for (name, _), v in series.items() if name == "carme_node_energy_carry_joules")
     assert booked + carry == pytest.approx(metered, abs=0.1)
@@ -132,9 +137,7 @@ def test_top_shows_a_user_only_the_own_jobs(cluster, node, exporter):
     jobs = [submit(cluster, user, node, "sleep 20", *GPU) for user in (ann, ben)]
     try:
         wait_for(
-            lambda: all(
-                exporter.values("carme_job_gpu_held", jobid=str(jobid)) for jobid in jobs
-            ),
+            lambda: all(exporter.values("carme_job_gpu_held", jobid=str(jobid)) for jobid in jobs),
             40,
             "both jobs hold a GPU",
         )

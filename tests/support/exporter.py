@@ -7,6 +7,7 @@ from typing import Any
 
 import requests
 from prometheus_client.parser import text_string_to_metric_families
+
 from support.cluster import wait_for
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -16,7 +16,7 @@ from carme_monitoring.samples import Samples
 
 _SDIAG_EVERY_SECONDS = 60
 _FIELD = re.compile(r"^\s*([^:]+):\s+(\d+)\s*$")
-_QUANTILES = (0.5, 0.9, 0.99)
+_PERCENTILES = (50, 90, 99)
 
 
 class View(Protocol):
@@ -120,9 +120,9 @@ def _add_waits(out: Samples, jobs: Iterable[Job], now: float) -> None:
         out.add("carme_slurm_pending_mean_seconds", (partition,), mean)
     for partition, times in waited.items():
         times.sort()
-        for quantile in _QUANTILES:
-            value = times[min(len(times) - 1, int(quantile * len(times)))]
-            out.add("carme_slurm_started_wait_seconds", (partition, f"{quantile:g}"), value)
+        for percent in _PERCENTILES:
+            value = times[min(len(times) - 1, percent * len(times) // 100)]
+            out.add("carme_slurm_started_wait_seconds", (partition, str(percent)), value)
 
 
 def waiting_tasks(text: str) -> int:

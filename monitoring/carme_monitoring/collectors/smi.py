@@ -27,7 +27,7 @@ _THROTTLE = {
 def sections(capture: str) -> dict[str, str]:
     """The capture's parts by title, for instance `load :: query (-q)`."""
     marks = list(_SECTION.finditer(capture))
-    ends = [mark.start() for mark in marks[1:]] + [len(capture)]
+    ends = [*(mark.start() for mark in marks[1:]), len(capture)][: len(marks)]
     return {
         mark["title"].strip(): capture[mark.end() : end].strip("\n")
         for mark, end in zip(marks, ends, strict=True)
