@@ -13,12 +13,13 @@ import click
 from carme.config import Config, Exporter, load
 from carme.errors import CarmeError, ConfigError
 from carme_monitoring import webconfig
+from carme_monitoring.collectors import network
 from carme_monitoring.collectors.gpu import NvmlGpus
 from carme_monitoring.collectors.power import SlowReader, ask_ipmi, ask_redfish
 from carme_monitoring.collectors.slurm import Cluster, Scheduler
 from carme_monitoring.guard import Guards
 from carme_monitoring.metrics import TABLE
-from carme_monitoring.node import NodeExporter
+from carme_monitoring.node import NodeExporter, Roots
 from carme_monitoring.profiles import tables
 from carme_monitoring.sampler import Sampler
 from carme_monitoring.server import Page
@@ -41,6 +42,9 @@ _path = click.Path(path_type=Path)
 @click.option("--open", "is_open", is_flag=True, help="Serve everybody, without credentials.")
 @click.option("--state", type=_path, help="Folder of the state file.")
 @click.option("--run", type=_path, help="Folder of the prolog's records and sockets.")
+@click.option("--proc-root", type=_path, default=Path("/proc"), help="Where procfs is mounted.")
+@click.option("--sys-root", type=_path, default=Path("/sys"), help="Where sysfs is mounted.")
+@click.option("--cgroup-root", type=_path, default=Path("/sys/fs/cgroup"), help="And cgroups.")
 @click.option("--verbose", is_flag=True)
 @click.pass_context
 def exporter(
@@ -51,6 +55,9 @@ def exporter(
     node: str | None,
     once: bool,
     is_open: bool,
+    proc_root: Path,
+    sys_root: Path,
+    cgroup_root: Path,
     verbose: bool,
     **given: Any,
 ) -> None:
@@ -65,12 +72,13 @@ def exporter(
     whole = load(config)
     changes = {name: value for name, value in given.items() if value is not None}
     settings = whole.exporter.model_copy(update=changes)
+    roots = Roots(proc_root, sys_root, cgroup_root)
     name = node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if once:
         with tempfile.TemporaryDirectory() as scratch:
             page = _page(settings)
             kept = settings.model_copy(update={"state": Path(scratch)})
-            page.publish(make_source(whole, kept, mode, name, is_once=True).collect())
+            page.publish(make_source(whole, kept, mode, name, roots, is_once=True).collect())
             click.echo(page.get().decode(), nl=False)
         return
     web = None
@@ -84,7 +92,7 @@ def exporter(
                 f"{settings.web_config} asks nobody for credentials", "add users, or use --open"
             )
     _make_state_folder(settings.state)
-    Service(make_source(whole, settings, mode, name), web).run()
+    Service(make_source(whole, settings, mode, name, roots), web).run()
 
 
 @exporter.command("web-config")
@@ -103,7 +111,12 @@ def web_config(path: Path, user: str, password_file: Path | None) -> None:
 
 
 def make_source(
-    config: Config, settings: Exporter, mode: Mode, node: str, is_once: bool = False
+    config: Config,
+    settings: Exporter,
+    mode: Mode,
+    node: str,
+    roots: Roots,
+    is_once: bool = False,
 ) -> Source:
     """What the exporter collects from, as configured; background readers are started."""
     if mode == "controller":
@@ -120,8 +133,10 @@ def make_source(
     slow = _slow_power(settings)
     for reader in slow:
         reader.start()
-    sampler = None if is_once else Sampler(gpus.sample, _traffic)
-    found = NodeExporter(node, settings, gpus, guards=guards, slow_power=slow, sampler=sampler)
+    sampler = None if is_once else Sampler(gpus.sample, lambda: _traffic(roots))
+    found = NodeExporter(
+        node, settings, gpus, roots=roots, guards=guards, slow_power=slow, sampler=sampler
+    )
     if sampler:
         guards.run("gpu", gpus.watch_xids)
         sampler.start()
@@ -155,10 +170,8 @@ def _slow_power(settings: Exporter) -> list[SlowReader]:
     return readers
 
 
-def _traffic() -> tuple[int, int]:
-    from carme_monitoring.collectors import network
-
-    found = network.read()
+def _traffic(roots: Roots) -> tuple[int, int]:
+    found = network.read(roots.proc, roots.sys)
     return found.send_bytes, found.receive_bytes
 
 

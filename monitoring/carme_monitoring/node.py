@@ -106,12 +106,12 @@ class NodeExporter:
         with self._lock:
             if self.gpus and not self._slots:
                 self._read_gpus()
-            holdings = self._watch.read(force=jobid is not None)
             energy = self.guards.run("gpu", self.gpus.energy_mj) if self.gpus else {}
             zones = self.guards.run("rapl", self._rapl.read) or {}
-            meters = self.guards.run("power", self._power.read) or []
             at_ns = self._roots.now_ns()
             # Reading the rest takes longer, so it comes after the moment that counts.
+            meters = self.guards.run("power", self._power.read) or []
+            holdings = self._watch.read(force=jobid is not None)
             uses = self.guards.run("cgroup", self._cgroups.read)
             self._uses = uses if uses is not None else {}
             machine = self.guards.run("host", lambda: host.read(self._roots.proc))

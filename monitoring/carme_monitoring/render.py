@@ -1,6 +1,6 @@
 """Samples to text, fast: everything but the values is kept from one answer to the next.
 
-For every family one format string holds all its lines with `%r` in place of the values, so an
+For every family one format string holds all its lines with `%s` in place of the values, so an
 answer with the same series as the last costs one C-level formatting call per family. A family
 whose series changed is put together again from its lines, which are kept too.
 """
@@ -54,13 +54,13 @@ class Renderer:
             self._rebuild(name, cached, keys)
         values = tuple(family.values())
         if not isfinite(sum(values)):  # repr would write inf and nan as neither format allows
-            return cached.template.replace("%r", "%s") % tuple(map(_special, values))
+            plain = cached.template.replace(self._table[name].form, "%s")
+            return plain % tuple(map(_special, values))
         return cached.template % values
 
     def _rebuild(self, name: str, cached: _Cached, keys: tuple[LabelValues, ...]) -> None:
-        labels = self._table[name].labels
-        known = cached.lines
-        lines = {key: known.get(key) or _line(name, labels, key) for key in keys}
+        metric, known = self._table[name], cached.lines
+        lines = {key: known.get(key) or _line(metric, key) for key in keys}
         cached.keys, cached.lines, cached.template = keys, lines, "".join(lines.values())
 
 
@@ -92,12 +92,12 @@ def open_head(metric: Metric) -> str:
     return f"# HELP {name} {text}\n# TYPE {name} {metric.kind}\n{unit}"
 
 
-def _line(name: str, labels: tuple[str, ...], values: LabelValues) -> str:
+def _line(metric: Metric, values: LabelValues) -> str:
     pairs = ",".join(
-        f'{label}="{escape(value)}"' for label, value in zip(labels, values, strict=True)
+        f'{label}="{escape(value)}"' for label, value in zip(metric.labels, values, strict=True)
     )
-    start = f"{name}{{{pairs}}}" if pairs else name
-    return start.replace("%", "%%") + " %r\n"
+    start = f"{metric.name}{{{pairs}}}" if pairs else metric.name
+    return f"{start.replace('%', '%%')} {metric.form}\n"
 
 
 def _special(value: float) -> str:

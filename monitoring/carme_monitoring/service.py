@@ -8,6 +8,7 @@ import pwd
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -87,6 +88,7 @@ class Service:
 
     def run(self) -> None:
         """Collect, serve and listen."""
+        sys.setswitchinterval(0.001)  # a scrape must not wait for a collection to finish a loop
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         self.collect()

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 METRICS = (
     Metric("carme_a_bytes", "gauge", ("jobid", "node"), 'Help with \\ and "quotes".'),
-    Metric("carme_b_joules_total", "counter", ("jobid",), "A counter."),
+    Metric("carme_b_joules_total", "counter", ("jobid",), "A counter, to the thousandth."),
     Metric("carme_c_info", "info", ("name",), "An info."),
     Metric("carme_d", "gauge", (), "No labels."),
 )
@@ -58,7 +58,9 @@ def same(left: dict, right: dict) -> bool:
 
 @given(
     a=st.dictionaries(st.tuples(texts, texts), values, max_size=5),
-    b=st.dictionaries(st.tuples(texts), st.floats(0, 1e300), max_size=5),
+    b=st.dictionaries(
+        st.tuples(texts), st.integers(0, 10**15).map(lambda value: value / 1000), max_size=5
+    ),
     d=values,
 )
 def test_it_says_what_prometheus_client_says(a: dict, b: dict, d: float) -> None:
@@ -74,11 +76,11 @@ def test_changes_of_series_and_values_are_seen() -> None:
     samples, renderer = Samples(), Renderer(METRICS)
     samples.add("carme_b_joules_total", ("1",), 5)
     samples.add("carme_b_joules_total", ("2",), 6.5)
-    assert b'jobid="2"} 6.5\n' in renderer.render(samples)
+    assert b'jobid="2"} 6.500\n' in renderer.render(samples)
     samples.families["carme_b_joules_total"] = {("2",): 7.25, ("3%",): 1}
     text = renderer.render(samples).decode()
     assert 'jobid="1"' not in text
-    assert 'jobid="2"} 7.25\ncarme_b_joules_total{jobid="3%"} 1\n' in text
+    assert 'jobid="2"} 7.250\ncarme_b_joules_total{jobid="3%"} 1.000\n' in text
     samples.families["carme_b_joules_total"][("2",)] = math.inf
     assert 'jobid="2"} +Inf\n' in renderer.render(samples).decode()
 
