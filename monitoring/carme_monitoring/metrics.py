@@ -31,7 +31,7 @@ class Metric:
     def form(self) -> str:
         """How values are written. Jobs' joules and seconds are to the thousandth, which is what
         their sources resolve, and which is written twice as fast as the shortest exact form."""
-        return "%.3f" if self.is_per_job and self.unit in ("joules", "seconds") else "%s"
+        return "%.3f" if self.is_per_job and self.unit in ("joules", "seconds") else "%r"
 
 
 def _group(title: str, *metrics: tuple[str, Kind, str, str]) -> Iterator[Metric]:
