@@ -94,12 +94,41 @@ class Images(Section):
     """Where builds get Debian from; unset means the mirror in the machine's own apt sources."""
 
 
+class Preset(Section):
+    """A choice that fills the form with one click; what it leaves out stays as it is."""
+
+    title: Annotated[str, Field(min_length=1, max_length=40)]
+    description: str = ""
+    partition: str | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    cpus: Annotated[int, Field(ge=1)] | None = None
+    memory_gb: Annotated[int, Field(ge=1)] | None = None
+    hours: Annotated[float, Field(gt=0)] | None = None
+    whole_node: bool = False
+    """All GPUs, cores and memory of the largest node of the partition."""
+
+
 class Session(Section):
     """What a session asks for unless the user says otherwise, and how long things may take."""
 
     default_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 2
     default_cpus: Annotated[int, Field(ge=1)] = 2
     default_memory_gb: Annotated[int, Field(ge=1)] = 4
+    presets: tuple[Preset, ...] = (
+        Preset(
+            title="Try something",
+            description="no GPU, one hour",
+            gpus=0,
+            cpus=1,
+            memory_gb=2,
+            hours=1,
+        ),
+        Preset(
+            title="One GPU", description="a GPU for two hours", gpus=1, cpus=2, memory_gb=4, hours=2
+        ),
+        Preset(title="Whole node", description="all of a node", whole_node=True, hours=2),
+    )
+    """Buttons above the form."""
     gpu_flag: Literal["", "nv", "rocm"] = "nv"
     """How the container sees GPUs; empty where they are virtual."""
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}

@@ -92,7 +92,10 @@ def _parse_item(item: str) -> Gres | None:
     if core.lower() in _NOTHING:
         return None
     core, _, equals = core.partition("=")
-    name, *words = (word for word in core.split(":") if word not in {"no_consume", ""})
+    words = [word for word in core.split(":") if word not in {"no_consume", ""}]
+    if not words:
+        return None
+    name = words.pop(0)
     if equals:
         words.append(equals)
     count = 1

@@ -5,7 +5,7 @@ The model knows forms and kinds; `problems` knows the cluster and says what does
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from carme.config import Session
 from carme.images import Catalogue
@@ -32,6 +32,13 @@ class Options(BaseModel):
     image: Annotated[
         str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}(:[0-9A-Za-z][0-9A-Za-z._-]{0,39})?$")
     ]
+
+    @field_validator("gpus", "cpus", "memory_gb", "hours", mode="before")
+    @classmethod
+    def _no_truth(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError("this is not a number")
+        return value
 
     @property
     def seconds(self) -> int:
@@ -97,7 +104,7 @@ def _message(problem: Any) -> str:
         return f"unknown option {str(problem['loc'][0])[:40]!r}; known are {known}"
     if problem["type"] == "string_pattern_mismatch":
         return "this is not a name of one of the choices"
-    said = str(problem["msg"])
+    said = str(problem["msg"]).removeprefix("Value error, ")
     return said[0].lower() + said[1:]
 
 

@@ -1,5 +1,7 @@
 """Slurm's states and reasons in words for people."""
 
+import time
+
 from carme.slurm.models import Job
 from carme.slurm.states import JobState
 
@@ -42,6 +44,18 @@ def waiting(job: Job) -> str:
     if word == "None":
         return "waiting to be looked at"
     return WAITS.get(word, f"waiting ({word})")
+
+
+def in_queue(job: Job, place: int | None) -> str:
+    """Why the job waits, where it stands, and when Slurm expects it to start."""
+    text = f"Job {job.id} is {waiting(job)}"
+    if place:
+        text += f", number {place} in the queue of {job.partition}"
+    if job.expected_start_at:
+        # To the minute: Slurm's guess is not better than that, and changes all the time.
+        moment = time.strftime("%a %H:%M", time.localtime(job.expected_start_at))
+        text += f"; Slurm expects it to start {moment}"
+    return text
 
 
 def ended(state: JobState) -> str:

@@ -21,7 +21,7 @@ for name in ${!SLURM_@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICE
   [ -n "${!name+set}" ] && export "{{ env_prefix }}_$name=${!name}"
 done
 
-{{ apptainer | quote }} exec --cleanenv --pwd "$HOME" \
+{{ apptainer | quote }} --quiet exec --cleanenv --pwd "$HOME" \
 {% if gpu_flag %}
   {{ gpu_flag }} \
 {% endif %}

@@ -25,7 +25,9 @@ def test_expand(text: str, names: tuple[str, ...]) -> None:
     assert expand(text) == names
 
 
-@pytest.mark.parametrize("text", ["gpu[1-", "gpu]", "gpu[a-b]", "gpu[]", "n[1-99999999999]", "n[1-9]" * 9])
+@pytest.mark.parametrize(
+    "text", ["gpu[1-", "gpu]", "gpu[a-b]", "gpu[]", "n[1-99999999999]", "n[1-9]" * 9]
+)
 def test_expand_refuses(text: str) -> None:
     with pytest.raises(InputError):
         expand(text)

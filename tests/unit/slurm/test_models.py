@@ -15,7 +15,9 @@ GPU1 = Node(
     gpus={"a100": 4},
     gpus_used={"a100": 1},
 )
-GPU2 = GPU1.model_copy(update={"name": "gpu02", "gpus_used": {"a100": 2}, "partitions": ("gpu", "all")})
+GPU2 = GPU1.model_copy(
+    update={"name": "gpu02", "gpus_used": {"a100": 2}, "partitions": ("gpu", "all")}
+)
 DRAINED = GPU1.model_copy(update={"name": "gpu03", "flags": ("DRAIN",), "gpus_used": {}})
 FULL = GPU1.model_copy(update={"name": "gpu04", "cpus_used": 8, "gpus_used": {}})
 CPU = Node(name="cpu01", state=NodeState.IDLE, partitions=("cpu",), cpus=4)

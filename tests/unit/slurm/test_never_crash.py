@@ -4,16 +4,27 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from unit.slurm.test_parse_accounting import HEADER, ROWS
-from unit.slurm.test_parse_commands import NODES, PARTITIONS, RESERVATIONS
-from unit.slurm.test_parse_payload import NEW_JOB, OLD_JOB
-from unit.slurm.test_parse_squeue import PENDING, RUNNING, SEPARATOR, printed
 
 from carme.slurm import parse
+from support.slurm_samples import (
+    HEADER,
+    NEW_JOB,
+    NODES,
+    OLD_JOB,
+    PARTITIONS,
+    PENDING,
+    RESERVATIONS,
+    ROWS,
+    RUNNING,
+    SEPARATOR,
+    printed,
+)
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 KEYS = sorted({*OLD_JOB, "state", "state_flags", "gres", "gres_used", "features", "partitions",

@@ -1,16 +1,6 @@
 from carme.slurm.parse import parse_sacct, parse_slurmdb_jobs
 from carme.slurm.states import JobState
-
-HEADER = "JobIDRaw|JobID|JobName|User|State|NodeList|NNodes|NCPUS|AllocTRES|ReqTRES|Start|End|TimelimitRaw|ExitCode|TotalCPU|MaxRSS|ElapsedRaw"
-ROWS = """
-12|5_1|train|sla|COMPLETED|gpu[01-02]|2|4|cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=2G,node=2||2026-11-16T03:05:07|2026-11-16T03:06:07|60|0:0|01:30.500||60
-12.batch|5_1.batch|batch||COMPLETED|gpu01|1|2|cpu=2||2026-11-16T03:05:07|2026-11-16T03:06:07||0:0|01:30.500|1500K|60
-12.0|5_1.0|bash||COMPLETED|gpu01|1|2|cpu=2||2026-11-16T03:05:07|2026-11-16T03:06:07||0:0|00:00.500|3M|60
-13|13|two
-lines|slb|CANCELLED by 21002|None assigned|1|1||cpu=1,mem=500M,gres/gpu=3|Unknown|2026-11-16T03:06:07|UNLIMITED|0:15|00:00:00||0
-14|14|bad|name|slb|FAILED|n1|1|1||cpu=1|Unknown|Unknown|60|1:0|00:00:00||0
-15|15|next|slb|RUNNING|n1|1|1|cpu=1|cpu=1|2026-11-16T03:05:07|Unknown|60|0:0|00:00:00||7
-""".strip()
+from support.slurm_samples import HEADER, ROWS
 
 
 def test_sacct() -> None:
@@ -49,7 +39,9 @@ def test_slurmdb() -> None:
         "exit_code": {"status": "SUCCESS", "return_code": 0},
         "nodes": "gpu[01-02]",
         "tres": {"allocated": tres, "requested": []},
-        "steps": [{"tres": {"requested": {"max": [{"type": "mem", "name": None, "count": 3 << 20}]}}}],
+        "steps": [
+            {"tres": {"requested": {"max": [{"type": "mem", "name": None, "count": 3 << 20}]}}}
+        ],
     }
     (job,) = parse_slurmdb_jobs({"jobs": [raw]})
     assert (job.id, job.array_job_id, job.array_task_id) == (12, 5, 1)

@@ -8,33 +8,7 @@ from carme.slurm.parse import (
     parse_version,
 )
 from carme.slurm.states import NodeState
-
-NODES = """\
-NodeName=gpu01 Arch=x86_64 CoresPerSocket=1  CPUAlloc=3 CPUEfctv=8 CPUTot=8 CPULoad=0.68 \
-AvailableFeatures=fast,big ActiveFeatures=fast Gres=gpu:virtual-a100:4(S:0-1) GresDrain=N/A \
-GresUsed=gpu:virtual-a100:3(IDX:0-1,3) NodeAddr=10.0.0.1 NodeHostName=vm Port=7001 Version=22.05.8 \
-OS=Linux 6.1 #1 SMP PREEMPT_DYNAMIC  RealMemory=8000 AllocMem=2000 FreeMem=20923 Sockets=8 Boards=1 \
-State=ALLOCATED+PLANNED ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A Partitions=gpu,all \
-CfgTRES=cpu=8,mem=8000M,billing=8 AllocTRES=cpu=3 CurrentWatts=0 AveWatts=0
-NodeName=cpu01 CPUAlloc=0 CPUTot=8 AvailableFeatures=(null) Gres=(null) GresUsed=gpu:0 NodeAddr=c1 \
-RealMemory=8000 AllocMem=0 State=IDLE+DRAIN Partitions=cpu  \
-Reason=bad disk, CPUTot=9 see a=b [root@2026-11-16T03:05:37]
-something else
-NodeName=
-"""
-PARTITIONS = """\
-PartitionName=gpu AllowGroups=ALL AllowAccounts=lab,guests AllowQos=ALL AllocNodes=ALL Default=YES \
-QoS=N/A DefaultTime=01:00:00 DisableRootJobs=NO Hidden=NO MaxNodes=4 MaxTime=1-08:00:00 MinNodes=0 \
-MaxCPUsPerNode=UNLIMITED Nodes=gpu[01-02] PriorityTier=3 State=UP TotalCPUs=16 TotalNodes=2 \
-DefMemPerCPU=500 MaxMemPerNode=UNLIMITED TRES=cpu=16,mem=16000M,gres/gpu=8,gres/gpu:a100=8
-PartitionName=cpu AllowGroups=ALL DenyAccounts=guests Default=NO DefaultTime=NONE Hidden=YES \
-MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=cpu01 State=DRAIN
-"""
-RESERVATIONS = """\
-ReservationName=maint StartTime=2026-11-16T04:05:37 EndTime=2026-11-16T05:05:37 Duration=01:00:00 \
-Nodes=gpu[01-02] NodeCnt=2 CoreCnt=8 Features=(null) PartitionName=(null) Flags=SPEC_NODES,MAINT \
-TRES=cpu=8 Users=sla,slb Groups=(null) Accounts=(null) Licenses=(null) State=INACTIVE
-"""
+from support.slurm_samples import NODES, PARTITIONS, RESERVATIONS
 
 
 def test_nodes() -> None:
@@ -74,12 +48,21 @@ def test_reservations() -> None:
 
 
 def test_expected_start() -> None:
-    said = "sbatch: Job 10 to start at 2026-11-19T05:05:06 using 2 processors on nodes gpu[01-02] in partition gpu\n"
+    said = (
+        "sbatch: Job 10 to start at 2026-11-19T05:05:06 "
+        "using 2 processors on nodes gpu[01-02] in partition gpu\n"
+    )
     found = parse_test_only(said, asked_at=5)
     assert found is not None
-    assert (found.starts_at, found.nodes, found.partition) == (1795064706, ("gpu01", "gpu02"), "gpu")
+    assert (found.starts_at, found.nodes, found.partition) == (
+        1795064706,
+        ("gpu01", "gpu02"),
+        "gpu",
+    )
     # Older releases print neither the word `nodes` nor the partition.
-    old = parse_test_only("sbatch: Job 4 to start at 2020-01-01T00:00:00 using 1 processors on n1", 5)
+    old = parse_test_only(
+        "sbatch: Job 4 to start at 2020-01-01T00:00:00 using 1 processors on n1", 5
+    )
     assert old is not None
     assert (old.starts_at, old.nodes) == (1577836800, ("n1",))
     assert parse_test_only("allocation failure: Invalid account", 5) is None

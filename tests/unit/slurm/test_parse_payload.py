@@ -13,63 +13,7 @@ from carme.slurm.parse import (
     parse_json_reservations,
 )
 from carme.slurm.states import JobState, NodeState
-
-
-def wrapped(value: int | None, infinite: bool = False) -> dict[str, Any]:
-    return {"set": value is not None, "infinite": infinite, "number": value or 0}
-
-
-OLD_JOB: dict[str, Any] = {
-    "job_id": 4,
-    "name": "none",
-    "user_name": "slb",
-    "user_id": 21002,
-    "account": "lab",
-    "qos": "normal",
-    "partition": "gpu",
-    "job_state": "RUNNING",
-    "state_reason": "None",
-    "nodes": "gpu[01-02]",
-    "node_count": 2,
-    "cpus": 2,
-    "tasks": 2,
-    "array_job_id": 0,
-    "array_task_id": None,
-    "array_task_string": "",
-    "gres_detail": ["gpu:a100:1(IDX:3)", "gpu:t4:2(IDX:0,2)"],
-    "tres_req_str": "cpu=2,mem=1000M,node=2,billing=2,gres/gpu=3",
-    "tres_alloc_str": "cpu=2,mem=1000M,node=2,billing=2,gres/gpu=3",
-    "submit_time": 100,
-    "eligible_time": 100,
-    "start_time": 110,
-    "end_time": 3710,
-    "time_limit": 60,
-    "priority": 4294901756,
-    "exit_code": 768,
-    "current_working_directory": "/home/slb",
-    "comment": "hello",
-    "restart_cnt": 0,
-}
-NEW_JOB: dict[str, Any] = {
-    **OLD_JOB,
-    "job_state": ["RUNNING"],
-    "node_count": wrapped(2),
-    "cpus": wrapped(2),
-    "tasks": wrapped(2),
-    "array_job_id": wrapped(0),
-    "array_task_id": wrapped(None),
-    "submit_time": wrapped(100),
-    "eligible_time": wrapped(100),
-    "start_time": wrapped(110),
-    "end_time": wrapped(3710),
-    "time_limit": wrapped(60),
-    "priority": wrapped(4294901756),
-    "exit_code": {
-        "status": ["ERROR"],
-        "return_code": wrapped(3),
-        "signal": {"id": wrapped(None), "name": ""},
-    },
-}
+from support.slurm_samples import NEW_JOB, OLD_JOB, wrapped
 
 
 def test_a_job_is_the_same_in_old_and_new_json() -> None:
@@ -131,7 +75,9 @@ def test_nodes() -> None:
     new |= {"state": ["MIXED", "DRAIN"], "features": ["fast", "big"], "version": "22.05.8"}
     (first,) = parse_json_nodes({"nodes": [old]})
     (second,) = parse_json_nodes({"nodes": [new]})
-    assert first.model_copy(update={"state_text": ""}) == second.model_copy(update={"state_text": ""})
+    assert first.model_copy(update={"state_text": ""}) == second.model_copy(
+        update={"state_text": ""}
+    )
     assert (first.state, first.flags) == (NodeState.MIXED, ("DRAIN",))
     assert (first.gpus_used, first.gpu_indices_used) == ({"a100": 1}, {"a100": (2,)})
 
@@ -168,7 +114,13 @@ def test_partitions() -> None:
 
 
 def test_reservations() -> None:
-    raw = {"name": "m", "start_time": wrapped(5), "end_time": 9, "node_list": "n[1-2]", "users": "a,a"}
+    raw = {
+        "name": "m",
+        "start_time": wrapped(5),
+        "end_time": 9,
+        "node_list": "n[1-2]",
+        "users": "a,a",
+    }
     (found,) = parse_json_reservations({"reservations": [{**raw, "flags": ["MAINT", "FLEX"]}]})
     assert (found.starts_at, found.ends_at, found.nodes) == (5, 9, ("n1", "n2"))
     assert (found.users, found.flags, found.maintenance) == (("a",), ("FLEX", "MAINT"), True)

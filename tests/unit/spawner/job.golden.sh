@@ -19,7 +19,7 @@ for name in ${!SLURM_@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICE
   [ -n "${!name+set}" ] && export "APPTAINERENV_$name=${!name}"
 done
 
-/usr/bin/apptainer exec --cleanenv --pwd "$HOME" \
+/usr/bin/apptainer --quiet exec --cleanenv --pwd "$HOME" \
   --nv \
   --bind /data:/data:ro \
   /images/base.sif \

@@ -1,9 +1,9 @@
 import math
 
 import pytest
-from carme_spawner import form, options
 
 from carme.config import Session
+from carme_spawner import form, options
 
 GOOD = {
     "partition": "gpu",
@@ -77,15 +77,21 @@ def test_hostile_names_are_refused(field, text, snapshot, catalogue):
 
 
 def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue):
-    html = form.render(snapshot, catalogue, {**GOOD, "cpus": '"><script>'}, {"cpus": "<too many>"})
-    assert "<script>" not in html
+    html = form.render(
+        snapshot,
+        catalogue,
+        Session().presets,
+        {**GOOD, "cpus": '"><script>evil'},
+        {"cpus": "<too many>"},
+    )
+    assert "<script>evil" not in html
     assert 'id="cpus-problem">&lt;too many&gt;' in html
     assert "Base &lt;b&gt;" in html
-    assert "a100 1 of 4 free" in html
+    assert "&#34;whole_node&#34;: true" in html
 
 
 def test_the_form_says_when_slurm_is_away(catalogue):
-    html = form.render(None, catalogue, GOOD, {})
+    html = form.render(None, catalogue, (), GOOD, {})
     assert "Slurm cannot be reached" in html
 
 
