@@ -1,9 +1,9 @@
 """Samples to text, fast: everything but the values is kept from one answer to the next.
 
-For every family one format (of bytes, which is faster than of text) holds all its lines with
-`%r` or `%.3f` in place of the values, so an
-answer with the same series as the last costs one C-level formatting call per family. A family
-whose series changed is put together again from its lines, which are kept too.
+For every family one format (of bytes, which is faster than of text) holds all its lines with `%r`
+or `%.3f` in place of the values, so an answer with the same series as the last costs one C-level
+formatting call per family. A family whose series changed is put together again from its lines,
+which are kept too.
 """
 
 from collections.abc import Iterable

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from carme_monitoring.cap import Cap
+from carme_monitoring.itself import Itself
 from carme_monitoring.metrics import Metric
 from carme_monitoring.render import OPENMETRICS, TEXT, Renderer
 from carme_monitoring.samples import Samples
@@ -28,6 +29,7 @@ class Page:
 
     def __init__(self, table: tuple[Metric, ...], limit: int) -> None:
         self._cap, self._renderer = Cap(limit), Renderer(table)
+        self.itself = Itself()
         self._lock = threading.Lock()
         self.samples = Samples()
         self._made: dict[tuple[bool, bool], bytes] = {}
@@ -41,7 +43,7 @@ class Page:
         capped.add("carme_exporter_series", (), len(capped) + 1)
         with self._lock:
             self.samples = capped
-            self._made = {(False, False): self._renderer.render(capped)}
+            self._made = {(False, False): self._render(openmetrics=False)}
 
     def get(self, openmetrics: bool = False, compressed: bool = False) -> bytes:
         """The answer; gzip at level 1, because the exporter must not cost what it measures."""
@@ -50,11 +52,15 @@ class Page:
             if wanted not in self._made:
                 plain = self._made.get((openmetrics, False))
                 if plain is None:
-                    plain = self._renderer.render(self.samples, openmetrics)
+                    plain = self._render(openmetrics)
                     self._made[openmetrics, False] = plain
                 if compressed:
                     self._made[wanted] = gzip.compress(plain, 1, mtime=0)
             return self._made[wanted]
+
+    def _render(self, openmetrics: bool) -> bytes:
+        body = self._renderer.render(self.samples, openmetrics)
+        return self.itself.append_to(body, openmetrics)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -109,6 +115,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send(
         self, code: int, body: bytes, kind: str, headers: dict[str, str] | None = None
     ) -> None:
+        self.server.page.itself.count(code)
         self.send_response(code)
         for name, value in {**self.server.headers, **(headers or {})}.items():
             self.send_header(name, value)

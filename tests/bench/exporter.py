@@ -25,10 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from carme_monitoring import webconfig
-from carme_monitoring.metrics import TABLE, Metric
-from carme_monitoring.render import Renderer
-from carme_monitoring.samples import Samples
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,6 +32,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from carme import hook
 from carme.local import vgpu
 from carme.local.vgpu.commands import ask
+from carme_monitoring import webconfig
+from carme_monitoring.metrics import TABLE, Metric
+from carme_monitoring.render import Renderer
+from carme_monitoring.samples import Samples
 
 SERIES = 100_000
 ROUNDS = 5

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+
 from support.cluster import wait_for
 from support.exporter import Exporter, submit, wait_ended
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from carme.config import Exporter
 from carme_monitoring.gpus import Gpu, GpuProcess, MigSlice
 from carme_monitoring.guard import Guards
 from carme_monitoring.node import NodeExporter, Roots
-
-from carme.config import Exporter
 
 TREE = Path(__file__).with_name("tree")
 SECOND = 10**9

@@ -1,6 +1,7 @@
 """Bursts: two clusters, and the lengths between them."""
 
 import pytest
+
 from carme_monitoring.bursts import find, threshold
 from carme_monitoring.sampler import PROFILE_HZ, Sampler
 

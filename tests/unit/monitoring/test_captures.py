@@ -1,6 +1,7 @@
 """Real captures, whole: nvidia-smi of three cards, InfiniBand of three vendors, RAPL, cgroups."""
 
 import pytest
+
 from carme_monitoring.collectors import cgroup, network, smi
 from carme_monitoring.collectors.rapl import Rapl
 from carme_monitoring.gpus import add_samples, slots

@@ -3,6 +3,8 @@
 import subprocess
 from typing import Any
 
+from carme.slurm.models import Job, Node, Partition, Snapshot
+from carme.slurm.states import JobState, NodeState
 from carme_monitoring.collectors.slurm import (
     Cluster,
     Scheduler,
@@ -12,9 +14,6 @@ from carme_monitoring.collectors.slurm import (
 )
 from carme_monitoring.profiles import PROFILES, Context
 from carme_monitoring.samples import Samples
-
-from carme.slurm.models import Job, Node, Partition, Snapshot
-from carme.slurm.states import JobState, NodeState
 
 SDIAG = """\
 *******************************************************

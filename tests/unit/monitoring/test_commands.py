@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+
+from carme.config import Exporter
 from carme_monitoring import board, top
 from carme_monitoring.collectors.jobs import Entry
 from carme_monitoring.samples import Samples
 from carme_monitoring.service import Service, Source
-from rich.console import Console
-
-from carme.config import Exporter
 
 from .conftest import World
 

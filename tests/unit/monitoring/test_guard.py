@@ -3,10 +3,9 @@
 import threading
 import time
 
+from carme.errors import UnavailableError
 from carme_monitoring.guard import Guards
 from carme_monitoring.samples import Samples
-
-from carme.errors import UnavailableError
 
 
 def fail() -> None:

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from carme_monitoring.energy.accountant import Accountant, EnergyReading, Zone
 from carme_monitoring.energy.ledger import SYSTEM, UNALLOCATED, Ledger, split
 from carme_monitoring.energy.shares import (
@@ -17,8 +20,6 @@ from carme_monitoring.energy.shares import (
     rest_weights,
 )
 from carme_monitoring.energy.sources import CounterSource, GaugeSource
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SECOND = 10**9
 RANGE_UJ = 60_000_000

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from carme import __version__
 from carme_monitoring.metrics import TABLE
 from carme_monitoring.profiles import PROFILES, Context, tables
 from carme_monitoring.render import Renderer
 from carme_monitoring.samples import Samples
-
-from carme import __version__
 
 from .conftest import World
 

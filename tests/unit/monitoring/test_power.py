@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from carme_monitoring.collectors.power import (
     NodePower,
     PowerReading,

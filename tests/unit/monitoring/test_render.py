@@ -5,15 +5,16 @@ import shutil
 import subprocess
 
 import pytest
-from carme_monitoring.metrics import TABLE, Metric
-from carme_monitoring.render import Renderer
-from carme_monitoring.samples import Samples
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from carme_monitoring.metrics import TABLE, Metric
+from carme_monitoring.render import Renderer
+from carme_monitoring.samples import Samples
 
 METRICS = (
     Metric("carme_a_bytes", "gauge", ("jobid", "node"), 'Help with \\ and "quotes".'),

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from carme.errors import ConfigError
 from carme_monitoring import webconfig
 from carme_monitoring.metrics import TABLE
 from carme_monitoring.samples import Samples
 from carme_monitoring.server import Page, Server
 from carme_monitoring.webconfig import Users, WebConfig
-
-from carme.errors import ConfigError
 
 HASH = webconfig.bcrypt.hashpw(b"secret", webconfig.bcrypt.gensalt(4)).decode()
 

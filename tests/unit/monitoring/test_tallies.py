@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from carme_monitoring.energy.shares import Presence, Slot
 from carme_monitoring.factors import Factors, current
 from carme_monitoring.sampler import Seen
