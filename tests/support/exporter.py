@@ -26,7 +26,7 @@ class Exporter:
 
     @property
     def login(self) -> tuple[str, str]:
-        secret = self.cluster.dir / "etc/secrets/exporter-password"
+        secret = self.cluster.dir / "etc/prometheus/exporter-password"
         return "prometheus", secret.read_text().strip()
 
     def scrape(self, **headers: str) -> requests.Response:

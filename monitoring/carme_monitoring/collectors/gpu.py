@@ -30,6 +30,7 @@ class NvmlGpus:
         """What does not change of each card, read once."""
         self._ready = False
         self.xids: dict[tuple[str, int], int] = {}
+        self._watches_xids = False
         self._xid_thread: threading.Thread | None = None
 
     def read(self) -> list[Gpu]:
@@ -61,10 +62,8 @@ class NvmlGpus:
 
     def watch_xids(self) -> None:
         """Count driver errors from now on, in a thread of its own that only waits."""
+        self._watches_xids = True
         self._start()
-        if self._xid_thread is None:
-            self._xid_thread = threading.Thread(target=self._wait_xids, daemon=True, name="xid")
-            self._xid_thread.start()
 
     def close(self) -> None:
         """Let go of NVML; the next read begins anew."""
@@ -80,6 +79,8 @@ class NvmlGpus:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+                return  # a node without GPUs; one that has them has the library
             raise UnavailableError(f"NVML: {error}") from error
         self._ready = True
         driver = _text(self._ask("driver", pynvml.nvmlSystemGetDriverVersion))
@@ -101,6 +102,10 @@ class NvmlGpus:
                     driver=driver,
                 )
             )
+
+        if self._watches_xids and not (self._xid_thread and self._xid_thread.is_alive()):
+            self._xid_thread = threading.Thread(target=self._wait_xids, daemon=True, name="xid")
+            self._xid_thread.start()
 
     def _pairs(self) -> list[tuple[Any, Gpu]]:
         return list(zip(self._handles, self._known, strict=True))

@@ -115,16 +115,21 @@ print(json.dumps([[xid, count] for (_, xid), count in gpus.xids.items()]))
     assert counted == [[79, 2], [31, 1]]
 
 
-def test_no_driver_is_an_error_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_library", [True, False])
+def test_a_broken_driver_is_an_error_and_no_library_a_node_without_gpus(
+    library: Path, has_library: bool
+) -> None:
     code = """
 from carme.errors import UnavailableError
 from carme_monitoring.collectors.gpu import NvmlGpus
 from carme_monitoring.samples import Tally
-try: NvmlGpus(Tally()).read()
+gpus = NvmlGpus(Tally())
+try: print(gpus.read(), gpus.energy_mj(), gpus.sample())
 except UnavailableError as error: print(error)
 """
     env = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    env |= {"LD_LIBRARY_PATH": str(library)} if has_library else {}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
     )
-    assert done.stdout.startswith("NVML: ")
+    assert done.stdout == ("NVML: Driver Not Loaded\n" if has_library else "[] {} {}\n")
