@@ -78,7 +78,8 @@ def exporter(
         with tempfile.TemporaryDirectory() as scratch:
             page = _page(settings)
             kept = settings.model_copy(update={"state": Path(scratch)})
-            page.publish(make_source(whole, kept, mode, name, roots, is_once=True).collect())
+            source = make_source(whole, kept, mode, name, roots, is_once=True)
+            page.publish(source.collect(), source.add_profiles)
             click.echo(page.get().decode(), nl=False)
         return
     web = None

@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -34,9 +35,14 @@ class Page:
         self.samples = Samples()
         self._made: dict[tuple[bool, bool], bytes] = {}
 
-    def publish(self, samples: Samples) -> None:
-        """Replace the answer; the plain form is made right away, in the caller's time."""
+    def publish(self, samples: Samples, add: Callable[[Samples], None] | None = None) -> None:
+        """Replace the answer; the plain form is made right away, in the caller's time.
+
+        `add` puts in further names for what is left after the limit was applied.
+        """
         capped = self._cap.apply(samples)
+        if add:
+            add(capped)
         capped.add("carme_exporter_series_limit", (), self._cap.limit)
         capped.add("carme_exporter_rolled_up_jobs", (), self._cap.rolled_jobs)
         capped.add("carme_exporter_rolled_up_total", (), self._cap.rolled_total)

@@ -45,15 +45,17 @@ class Source:
         self.guards = node.guards if node else Guards()
 
     def collect(self) -> Samples:
-        """Everything, profiles included."""
-        out = self.node.collect() if self.node else self._cluster_samples()
+        """Everything under Carme's own names."""
+        return self.node.collect() if self.node else self._cluster_samples()
+
+    def add_profiles(self, out: Samples) -> None:
+        """The same under the names of the profiles that are switched on."""
         context = Context()
         if self.node:
             uids = {str(jobid): entry.uid for jobid, entry in self.node.table.entries.items()}
             context = Context(self.node.node, uids)
         for name in self.config.profiles:
             PROFILES[name].add(out, context)
-        return out
 
     def _cluster_samples(self) -> Samples:
         began, out = time.monotonic(), Samples()
@@ -110,7 +112,7 @@ class Service:
 
     def collect(self) -> None:
         """Collect and publish; what goes wrong is logged once, when it begins and when it ends."""
-        self.page.publish(self.source.collect())
+        self.page.publish(self.source.collect(), self.source.add_profiles)
         errors = self.source.guards.errors()
         for name in errors.keys() | self._said.keys():
             if name in errors and name not in self._said:

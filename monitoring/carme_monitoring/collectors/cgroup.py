@@ -51,7 +51,9 @@ class JobCgroups:
     def read(self) -> dict[int, JobUse]:
         """Use by job. A job whose folder goes away in the middle has what was read so far."""
         found = {}
-        for job in find_jobs(self._root, self._node):
+        jobs = find_jobs(self._root, self._node)
+        self._sluids = {j.sluid: self._sluids[j.sluid] for j in jobs if j.sluid in self._sluids}
+        for job in jobs:
             jobid = self._jobid(job)
             if jobid is not None:
                 found[jobid] = (
