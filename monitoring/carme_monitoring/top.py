@@ -15,6 +15,7 @@ from rich.text import Text
 from carme.config import load
 from carme.errors import UnavailableError
 from carme.units import format_bytes, format_duration, format_joules
+from carme_monitoring import everywhere
 from carme_monitoring.board import Row
 from carme_monitoring.service import BOARDS
 
@@ -26,6 +27,8 @@ _COLUMNS = ("job", "user", "node", "time", "GPUs", "GPU use", "GPU mem", "power"
 @click.option("--config", type=click.Path(path_type=Path), help="carme.toml.")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="The exporter's folder.")
 @click.option("--node", help="Only this node.")
+@click.option("--prometheus", "url", help="Address of Prometheus: show the whole cluster.")
+@click.option("--login", type=click.Path(path_type=Path), help="File with its user:password.")
 @click.option("--once", is_flag=True, help="Print the table once.")
 @click.option("--json", "as_json", is_flag=True, help="For programs; once.")
 @click.option("--every", default=2.0, show_default=True, help="Seconds between looks.")
@@ -33,23 +36,30 @@ def top(
     config: Path | None,
     run_folder: Path | None,
     node: str | None,
+    url: str | None,
+    login: Path | None,
     once: bool,
     as_json: bool,
     every: float,
 ) -> None:
     """Show jobs live: GPUs, utilisation, power, energy so far, waste. You see your own."""
-    folder = (run_folder or load(config).exporter.run) / BOARDS
+    folder = (run_folder or load(config).exporter.run) / BOARDS if not url else Path()
+
+    def look() -> list[Row]:
+        found = everywhere.read(url, login) if url else read(folder, node)
+        return [row for row in found if node in (None, row["node"])]
+
     if as_json:
-        click.echo(json.dumps(read(folder, node), indent=1))
+        click.echo(json.dumps(look(), indent=1))
         return
     console = Console()
     if once:
-        console.print(draw(read(folder, node)))
+        console.print(draw(look()))
         return
-    with Live(draw(read(folder, node)), console=console, screen=True) as live:
+    with Live(draw(look()), console=console, screen=True) as live:
         while True:
             time.sleep(max(0.5, every))
-            live.update(draw(read(folder, node)))
+            live.update(draw(look()))
 
 
 def read(folder: Path, node: str | None = None) -> list[Row]:

@@ -17,8 +17,10 @@ import pytest
 from rich.console import Console
 
 from carme.config import Exporter
-from carme_monitoring import board, top
+from carme.errors import CarmeError
+from carme_monitoring import board, everywhere, top
 from carme_monitoring.collectors.jobs import Entry
+from carme_monitoring.metrics import BY_NAME
 from carme_monitoring.samples import Samples
 from carme_monitoring.service import Service, Source
 
@@ -139,6 +141,29 @@ def test_top_draws_a_table(world: World) -> None:
     assert "ann" in text
     assert "95%" in text
     assert "300 W" in text or "301 W" in text
+
+
+def test_the_whole_cluster_out_of_prometheus(world: World) -> None:
+    samples = world.exporter().collect()
+    series = [
+        {
+            "metric": {"__name__": name, "instance": "x", **dict(zip(labels, key, strict=True))},
+            "value": [0, str(value)],
+        }
+        for name, key, value in samples
+        if (labels := BY_NAME[name].labels) is not None
+    ]
+    shown = {row["jobid"]: row for row in everywhere.rows(series, 1_700_000_200)}
+    assert set(shown) == {101, 102, 103}
+    assert (shown[101]["user"], shown[101]["gpu_watts"]) == ("ann", 300.5)
+    assert shown[101]["seconds"] == 100
+    assert everywhere.rows([{"metric": {"__name__": "up"}, "value": [0, "1"]}], 0) == []
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:1", "http://127.0.0.1:1"])
+def test_a_prometheus_that_is_none(url: str) -> None:
+    with pytest.raises(CarmeError):
+        everywhere.read(url, None)
 
 
 def test_virtual_gpus_are_called_so() -> None:

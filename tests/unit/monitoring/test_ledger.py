@@ -159,6 +159,51 @@ def test_it_balances_over_random_histories(history: list[Any], meter: str) -> No
     settle()
 
 
+quiet_steps = st.one_of(
+    st.tuples(st.just("run"), st.integers(1, 400)),
+    st.tuples(st.just("watts"), st.sampled_from(GPUS), st.integers(0, 140)),
+    st.tuples(st.just("start"), st.integers(1, 2)),
+    st.tuples(st.just("end"), st.integers(0, 3)),
+    st.tuples(st.just("read"), st.sampled_from(["", "A", "B", "cpu"])),
+    st.tuples(st.just("restart")),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(history=st.lists(quiet_steps, min_size=1, max_size=40))
+def test_no_joule_is_lost_with_counters(history: list[Any]) -> None:
+    """Whatever vanishes for a while or restarts: in the end all that was used is booked."""
+    machine, accountant = Machine(), Accountant()
+
+    def settle(without: str = "") -> None:
+        accountant.settle(machine.read(without), machine.presences(), SLOTS, ACTIVITY)
+
+    settle()
+    for step in history:
+        live = [job for job, (_, _, end) in machine.jobs.items() if end is None]
+        match step:
+            case ("run", hundredths):
+                machine.run(hundredths * SECOND // 100)
+            case ("watts", name, watts):
+                machine.watts[name] = watts
+            case ("start", count) if machine.free():
+                gpus = machine.free()[:count]
+                machine.jobs[len(machine.jobs) + 1] = [gpus, machine.now_ns, None]
+            case ("end", number) if live:
+                machine.jobs[live[number % len(live)]][2] = machine.now_ns
+            case ("read", without):
+                settle(without)
+            case ("restart",):
+                saved = accountant.save()
+                accountant = Accountant()
+                accountant.restore(saved, same_boot=True)
+    machine.run(SECOND)
+    settle()
+    used = sum(machine.nj[gpu] // 10**6 for gpu in GPUS) * 1000
+    booked = sum(part for (_, name), part in accountant.ledger.totals.items() if name == "gpu")
+    assert booked == used
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     powers=st.lists(st.integers(0, 700), min_size=2, max_size=30),
@@ -227,6 +272,9 @@ def test_a_gauge_that_is_gone_stops_being_waited_for() -> None:
         accountant.settle(machine.read(meter=meter), [], SLOTS, ACTIVITY)
         check(accountant.ledger, {})
         machine.run(15 * SECOND)
+        if machine.now_ns == 100 * SECOND:  # the fourth reading without it
+            assert not accountant.ledger.has_meter
+            assert accountant.ledger.carry == 0
     assert accountant.ledger.totals[UNALLOCATED, "rest"] > 0
 
 
