@@ -92,6 +92,16 @@ class Images(Section):
     """The apptainer (or singularity) program by absolute path; unset means PATH."""
     debian_mirror: str | None = None
     """Where builds get Debian from; unset means the mirror in the machine's own apt sources."""
+    recipes: tuple[Path, ...] = ()
+    """Folders with recipes of the site; one with the name of a recipe of Carme's replaces it."""
+    own_images: bool = True
+    """Whether users may start SIF files of their own; as Slurm jobs they could do so anyway."""
+    signing_key: Path | None = None
+    """Private key (PEM) that published images are signed with; readable by the publisher only."""
+    verify_key: Path | None = None
+    """Public key (PEM); when set, only images that it vouches for are offered or accepted."""
+    node_cache: Path | None = None
+    """A folder on each node's own disk that `carme images cache` fills; sessions start from it."""
 
 
 class Preset(Section):

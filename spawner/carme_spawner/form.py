@@ -71,7 +71,7 @@ def parse(form: Mapping[str, list[str]]) -> dict[str, Any]:
     for name, sent in form.items():
         if name == "_xsrf":
             continue
-        value = sent[-1].strip() if sent and isinstance(sent[-1], str) else ""
+        value = sent[-1].strip(" ") if sent and isinstance(sent[-1], str) else ""
         if value or name not in Options.model_fields:
             raw[name] = value
     return raw
