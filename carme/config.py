@@ -249,6 +249,9 @@ class Exporter(Section):
     """A job's series end so long after the job."""
     profiles: tuple[Literal["dcgm", "nvidia-gpu", "cgroup", "slurm-exporter"], ...] = ()
     """Further names for the same values, for dashboards made for other exporters."""
+    unrecorded_jobs: bool = True
+    """Also count jobs that have a cgroup and no record of the prolog; off where clusters share
+    a machine, and so the cgroups."""
     readers: tuple[UnixName, ...] = ()
     """Unix users besides root who see every job in `carme top`; others see their own."""
     bursts: Literal["asked", "always", "never"] = "asked"

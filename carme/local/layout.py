@@ -155,6 +155,7 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
             "run": base / "run/carme",
             "state": base / "state/exporter",
             "web_config": base / "etc/exporter/web.yml",
+            "unrecorded_jobs": False,
         },
         "images": {"folder": base / "images", "apptainer": apptainer},
         "local": {"nodes": with_gpus(config.local.nodes, real)} if real else {},

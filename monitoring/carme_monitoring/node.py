@@ -113,7 +113,7 @@ class NodeExporter:
             meters = self.guards.run("power", self._power.read) or []
             holdings = self._watch.read(force=jobid is not None)
             uses = self.guards.run("cgroup", self._cgroups.read)
-            self._uses = uses if uses is not None else {}
+            self._uses = self._ours(uses or {}, holdings)
             machine = self.guards.run("host", lambda: host.read(self._roots.proc))
             traffic = self.guards.run(
                 "network", lambda: network.read(self._roots.proc, self._roots.sys)
@@ -139,6 +139,13 @@ class NodeExporter:
             self._forget_old(at_ns)
             self._save()
             return energy is not None
+
+    def _ours(self, uses: dict[int, JobUse], holdings: Sequence[Holding]) -> dict[int, JobUse]:
+        """Without those of another cluster on this machine, where that has been said."""
+        if self.config.unrecorded_jobs:
+            return uses
+        known = {holding.jobid for holding in holdings} | self.table.entries.keys()
+        return {jobid: use for jobid, use in uses.items() if jobid in known}
 
     def _catch_up(self, holdings: Sequence[Holding], jobid: int | None, at_ns: int) -> list[Change]:
         """Let jobs come and go that did so since the last look; those of right now are returned.

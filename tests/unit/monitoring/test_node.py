@@ -254,6 +254,13 @@ def test_jobs_without_a_record_are_found_by_their_cgroups(world: World) -> None:
     assert joules(samples, 102)["gpu"] == 50
 
 
+def test_jobs_of_another_cluster_on_the_machine_are_left_alone(world: World) -> None:
+    (world.root / "run/jobs/n1.102.0.json").unlink()
+    samples = world.exporter(unrecorded_jobs=False).collect()
+    assert {labels[0] for labels in samples.families["carme_job_info"]} == {"101", "103"}
+    assert "102" not in {labels[0] for labels in samples.families["carme_job_memory_used_bytes"]}
+
+
 BREAKAGES: dict[str, Callable[[Path], Any]] = {
     "a truncated file": lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]),
     "an empty file": lambda p: p.write_bytes(b""),
