@@ -53,7 +53,7 @@ class View(Section):
     socket: Path = Path("/run/carme/view.sock")
     """Where it listens. Everybody may connect; what is answered depends on who asks."""
     poll_seconds: Annotated[float, Field(ge=5, le=600)] = 30
-    """Between polls while nothing happens: four reads a poll keep this at 8 a minute."""
+    """Between polls while nothing happens: a poll is five calls, so this makes ten a minute."""
     readers: tuple[UnixName, ...] = ("carme",)
     """Unix users who may see every job (the hub, the service); others see their own."""
     extend_max_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 24
@@ -104,18 +104,51 @@ class Images(Section):
     """A folder on each node's own disk that `carme images cache` fills; sessions start from it."""
 
 
+class Preset(Section):
+    """A choice that fills the form with one click; what it leaves out stays as it is."""
+
+    title: Annotated[str, Field(min_length=1, max_length=40)]
+    description: str = ""
+    partition: str | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    cpus: Annotated[int, Field(ge=1)] | None = None
+    memory_gb: Annotated[int, Field(ge=1)] | None = None
+    hours: Annotated[float, Field(gt=0)] | None = None
+    whole_node: bool = False
+    """All GPUs, cores and memory of the largest node of the partition."""
+
+
 class Session(Section):
     """What a session asks for unless the user says otherwise, and how long things may take."""
 
     default_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 2
     default_cpus: Annotated[int, Field(ge=1)] = 2
     default_memory_gb: Annotated[int, Field(ge=1)] = 4
+    presets: tuple[Preset, ...] = (
+        Preset(
+            title="Try something",
+            description="no GPU, one hour",
+            gpus=0,
+            cpus=1,
+            memory_gb=2,
+            hours=1,
+        ),
+        Preset(
+            title="One GPU", description="a GPU for two hours", gpus=1, cpus=2, memory_gb=4, hours=2
+        ),
+        Preset(title="Whole node", description="all of a node", whole_node=True, hours=2),
+    )
+    """Buttons above the form."""
     gpu_flag: Literal["", "nv", "rocm"] = "nv"
     """How the container sees GPUs; empty where they are virtual."""
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
     """More variables for the container."""
     binds: tuple[Annotated[str, Field(pattern=r"^/[^,:\s]*(:/[^,:\s]*){0,1}(:r[ow])?$")], ...] = ()
     """More folders for the container, as Apptainer writes them: /data, /data:/data:ro."""
+    named_limit: Annotated[int, Field(ge=0, le=100)] = 3
+    """How many sessions a user may have beside the first one."""
+    idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
+    """A session whose kernels and terminals did nothing for this long ends; 0 turns that off."""
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
     """From the job's start until the server answers; waiting in the queue does not count."""
     wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72
@@ -189,6 +222,55 @@ class Local(Section):
     )
 
 
+class Redfish(Section):
+    """The node's management controller, asked for the power of the whole node."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    """The Power or EnvironmentMetrics resource, with the full path."""
+    user: str = ""
+    password_file: Path | None = None
+    """Holds nothing but the password; readable by the exporter alone."""
+    ca_file: Path | None = None
+
+
+class Exporter(Section):
+    """`carme-exporter`: what is measured on every node and charged to jobs."""
+
+    listen: str = "127.0.0.1"
+    """The address it serves on; nodes of a cluster set the one Prometheus reaches."""
+    port: Port = 9810
+    web_config: Path | None = Path("/etc/carme/exporter-web.yml")
+    """Users and TLS, in the form of Prometheus' exporter-toolkit; `none` only with --open."""
+    run: Path = Path("/run/carme")
+    """Where prolog and epilog keep their records and find the exporter's socket."""
+    state: Path = Path("/var/lib/carme-exporter")
+    """Counters survive a restart here."""
+    interval_seconds: Annotated[float, Field(ge=1, le=300)] = 15
+    """Between collections; Prometheus' usual scrape interval."""
+    series_limit: Annotated[int, Field(ge=100)] = 20_000
+    """Beyond this, further jobs share the series with jobid `other`."""
+    keep_seconds: Annotated[float, Field(ge=0, le=86400)] = 300
+    """A job's series end so long after the job."""
+    profiles: tuple[Literal["dcgm", "nvidia-gpu", "cgroup", "slurm-exporter"], ...] = ()
+    """Further names for the same values, for dashboards made for other exporters."""
+    unrecorded_jobs: bool = True
+    """Also count jobs that have a cgroup and no record of the prolog; off where clusters share
+    a machine, and so the cgroups."""
+    readers: tuple[UnixName, ...] = ()
+    """Unix users besides root who see every job in `carme top`; others see their own."""
+    bursts: Literal["asked", "always", "never"] = "asked"
+    """Profiles at 20 Hz for jobs submitted with --comment=carme-profile, for all, or for none."""
+    ipmi: bool = False
+    """Ask IPMI DCMI for node power; needs ipmitool and the right to use it."""
+    redfish: Redfish | None = None
+    emissions_grams_per_kwh: Annotated[float, Field(ge=0)] | None = None
+    """CO2 equivalent of the site's electricity; unset: no emissions are exported."""
+    price_per_kwh: Annotated[float, Field(ge=0)] | None = None
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "EUR"
+    factors_file: Path | None = None
+    """JSON kept current by another program (grams_per_kwh, price_per_kwh); wins over the above."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -198,6 +280,7 @@ class Config(Section):
     hub: Hub = Hub()
     images: Images = Images()
     session: Session = Session()
+    exporter: Exporter = Exporter()
     local: Local = Local()
 
 

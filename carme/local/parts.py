@@ -1,9 +1,11 @@
 """The parts of the cluster as data: what each is, how it starts, and how it shows it is well."""
 
+import hashlib
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import distribution
 from pathlib import Path
 
 from carme.errors import MissingError
@@ -50,8 +52,15 @@ def parts(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
         *([_vgpu(layout)] if layout.virtual else []),
         *_slurm(layout),
         *_hub(layout, secrets, proxy),
+        *_exporters(layout, secrets),
         _prometheus(layout, secrets),
     ]
+
+
+def build_id() -> str:
+    """Changes with the installed code: parts that run older code are started again by `up`."""
+    record = distribution("carme").read_text("RECORD") or ""
+    return hashlib.sha256(record.encode()).hexdigest()[:12]
 
 
 def _vgpu(layout: Layout) -> Part:
@@ -63,6 +72,7 @@ def _vgpu(layout: Layout) -> Part:
         tuple(vgpu.daemon_command(layout.vgpu_state, layout.holders, config)),
         "root",
         lambda: run(vgpu.health_command(layout.holders), timeout=10).strip(),
+        {"CARME_BUILD": build_id()},
         reads=(config,),
     )
 
@@ -156,7 +166,7 @@ def _slurm(layout: Layout) -> list[Part]:
             (program("carme-view"),),
             local.view_user,
             lambda: probes.unix_http(config.view.socket, "/healthz"),
-            {**slurm, **carme},
+            {**slurm, **carme, "CARME_BUILD": build_id()},
             reads=(layout.etc / "carme.toml",),
         ),
     ]
@@ -191,6 +201,7 @@ def _hub(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
             {
                 **token,
                 "CARME_CONFIG": str(layout.etc / "carme.toml"),
+                "CARME_BUILD": build_id(),
                 "CARME_PROMETHEUS_TOKEN": secrets.hub_metrics_token,
                 "HOME": str(layout.hub_dir),
                 # sudo and node are looked up by name, whatever PATH `carme up` was called with.
@@ -200,6 +211,37 @@ def _hub(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
             reads=(layout.etc / "carme.toml", layout.etc / "jupyterhub_config.py"),
         ),
     ]
+
+
+def _exporters(layout: Layout, secrets: Secrets) -> list[Part]:
+    """One for each node, and one for the cluster as a whole."""
+    config = layout.config
+    web = config.exporter.web_config or layout.etc / "exporter/web.yml"
+    found = []
+    for node in (*config.local.nodes, None):
+        port, name = layout.exporter_port(node), node.name if node else "controller"
+        virtual = node is not None and node.gpus is not None and layout.virtual
+        library = vgpu.environment(layout.vgpu_library, layout.vgpu_state, name) if virtual else {}
+        which = ("--node", name) if node else ("--mode", "controller")
+        found.append(
+            Part(
+                f"exporter-{name}",
+                f"measures {name}" if node else "measures the cluster",
+                f"{LOOPBACK}:{port}",
+                (program("carme-exporter"), *which, "--port", str(port)),
+                config.local.exporter_user,
+                lambda port=port: probes.http(  # type: ignore[misc]
+                    f"http://{LOOPBACK}:{port}/-/healthy", secrets.exporter_login
+                ),
+                {
+                    "CARME_CONFIG": str(layout.etc / "carme.toml"),
+                    "SLURM_CONF": str(layout.slurm_conf),
+                    **library,
+                },
+                reads=(layout.etc / "carme.toml", web),
+            )
+        )
+    return found
 
 
 def _prometheus(layout: Layout, secrets: Secrets) -> Part:

@@ -32,13 +32,17 @@ class CommandClient:
     """A Client that runs scontrol, squeue, sacct and sbatch."""
 
     def __init__(
-        self, run: Commands, retry_seconds: float, now: Callable[[], float] = time.time
+        self,
+        run: Commands,
+        retry_seconds: float,
+        now: Callable[[], float] = time.time,
+        use_json: bool = True,
     ) -> None:
         self._run = run
         self._retry_seconds = retry_seconds
         self._now = now
         self._version = ""
-        self._json = True
+        self._json = use_json
 
     @classmethod
     def of(cls, slurm: Slurm) -> "CommandClient":

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from carme.config import Slurm
-from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.errors import (
+    CarmeError,
+    ConfigError,
+    DeniedError,
+    InputError,
+    MissingError,
+    UnavailableError,
+)
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -38,6 +45,7 @@ _AWAY = (
     "temporarily unable to accept job",
     "too many open files",
 )
+_NO_CONFIGURATION = ("configuration source", "resolve_ctls_from_dns", "process configuration file")
 _UNKNOWN_JOB = ("invalid job id", "job/step already completing or completed")
 _DENIED = ("access/permission denied", "access denied", "user's group not permitted")
 
@@ -76,6 +84,9 @@ class Commands:
     @classmethod
     def of(cls, slurm: Slurm) -> "Commands":
         """Commands as the configuration has them."""
+        # Slurm's commands themselves would wait a minute for the file to appear.
+        if slurm.conf and not slurm.conf.exists():
+            raise ConfigError(f"slurm.conf: there is no file {slurm.conf}", "check carme.toml")
         return cls(slurm.timeout_seconds, clean_environment(slurm))
 
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> Done:
@@ -113,6 +124,9 @@ def output(done: Done, command: str) -> str:
 def failure(said: str, command: str) -> CarmeError:
     """The typed error for what a failing command said."""
     text, line = said.lower(), first_line(said) or "it said nothing"
+    if any(sign in text for sign in _NO_CONFIGURATION):
+        hint = "set slurm.conf in carme.toml to the path of slurm.conf"
+        return ConfigError(f"Slurm's commands find no usable slurm.conf: {line}", hint)
     if any(sign in text for sign in _AWAY):
         return UnavailableError(f"Slurm does not answer: {line}", "is slurmctld up? scontrol ping")
     if any(sign in text for sign in _UNKNOWN_JOB):

@@ -2,7 +2,9 @@
 
 import getpass
 import json
+import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from carme.config import Config, load
+from carme.errors import UnavailableError
 from carme.slurm.client import connect, snapshot
 from carme.slurm.hostlist import compress
 from carme.slurm.models import Gpus, Job, Node, Snapshot
@@ -27,7 +30,7 @@ _PARTITION = click.option("-p", "--partition", default="", help="Only this parti
 
 def read(config: Config) -> Snapshot:
     """The view's snapshot; a reading of our own where there is no view."""
-    if config.view.socket.exists():
+    with suppress(UnavailableError):
         return ViewClient.of(config.view).snapshot()
     return snapshot(connect(config.slurm.model_copy(update={"retry_seconds": 0})))
 
@@ -94,7 +97,7 @@ def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> 
             _job_state(job),
             _gpus(job.gpus),
             _job_time(job, time.time()),
-            Text(compress(job.nodes) or printable(job.reason)),
+            Text(compress(job.nodes) or words(job.reason)),
         )
     console.print(table if found else Text("no jobs", style="dim"))
     for name, load_ in seen.load.items():
@@ -121,9 +124,14 @@ def printable(text: str) -> str:
 
 
 def short(text: str) -> str:
-    """At most twelve letters of it."""
+    """At most ten letters of it."""
     seen = printable(text)
-    return seen if len(seen) <= 12 else f"{seen[:11]}…"
+    return seen if len(seen) <= 10 else f"{seen[:9]}…"
+
+
+def words(reason: str) -> str:
+    """Slurm's reason with spaces (`Job Held User`), so that it can wrap."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", printable(reason))
 
 
 def job_label(job: Job) -> str:

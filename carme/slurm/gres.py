@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from carme.errors import InputError
 from carme.slurm.hostlist import parse_indices
@@ -27,6 +28,7 @@ class Gres:
     indices: tuple[int, ...] = ()
 
 
+@lru_cache(maxsize=4096)  # the nodes of a cluster repeat a few texts
 def parse_gres(text: str) -> tuple[Gres, ...]:
     """The resources in a GRES list of a node, a job or a request; unknown forms are left out."""
     items = _split_outside_parentheses(text.replace(":(null):", ":"))
@@ -92,7 +94,10 @@ def _parse_item(item: str) -> Gres | None:
     if core.lower() in _NOTHING:
         return None
     core, _, equals = core.partition("=")
-    name, *words = (word for word in core.split(":") if word not in {"no_consume", ""})
+    words = [word for word in core.split(":") if word not in {"no_consume", ""}]
+    if not words:
+        return None
+    name = words.pop(0)
     if equals:
         words.append(equals)
     count = 1

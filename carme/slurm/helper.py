@@ -11,7 +11,6 @@ import os
 import pwd
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from carme.config import Config, load
 from carme.errors import CarmeError, ConfigError, DeniedError, InputError, MissingError
 from carme.ownimage import check_own_image, find_apptainer
-from carme.slurm.command import SAFE_PATH, Commands, output
+from carme.slurm.command import SAFE_PATH, Commands, failure, output
 from carme.slurm.helper_models import (
     CancelRequest,
     ExtendRequest,
@@ -55,14 +54,17 @@ class Helper:
 
     def cancel(self, request: CancelRequest) -> dict[str, Any]:
         """End a job; a job that is gone already is no error."""
-        with suppress(MissingError):
-            self._scancel([], request.job_id)
+        done = self._run(["scancel", str(request.job_id)])
+        if done.returncode:
+            error = failure(done.stderr, "scancel")
+            if not isinstance(error, MissingError):
+                raise error
         return {}
 
     def signal(self, request: SignalRequest) -> dict[str, Any]:
         """Send a signal to all processes of a job."""
         options = [f"--signal={request.signal}", "--full"]
-        self._scancel(options, request.job_id)
+        output(self._run(["scancel", *options, str(request.job_id)]), "scancel")
         return {}
 
     def extend(self, request: ExtendRequest) -> dict[str, Any]:
@@ -86,9 +88,6 @@ class Helper:
             found["path"], program, allowed=images.own_images, verify_key=images.verify_key
         )
         return found
-
-    def _scancel(self, options: list[str], job_id: int) -> None:
-        output(self._run(["scancel", *options, str(job_id)]), "scancel")
 
 
 VERBS: Mapping[str, tuple[type[BaseModel], Callable[[Helper, Any], dict[str, Any]]]] = {

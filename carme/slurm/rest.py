@@ -93,7 +93,9 @@ class RestClient:
         self, since: int, until: int | None = None, users: Sequence[str] = ()
     ) -> tuple[HistoryJob, ...]:
         """`/slurmdb/…/jobs`; users are chosen here, since v0.0.38 cannot."""
-        query: dict[str, object] = {"start_time": since, "end_time": until or int(time.time())}
+        # `uts` is Slurm's mark for Unix seconds; bare digits are refused.
+        end = until or int(time.time())
+        query: dict[str, object] = {"start_time": f"uts{since}", "end_time": f"uts{end}"}
         jobs = parse.parse_slurmdb_jobs(self._get("slurmdb", "jobs", query))
         return tuple(job for job in jobs if not users or job.user in users)
 

@@ -153,8 +153,10 @@ class View:
         except ValidationError:
             raise InputError("job_id and seconds must be whole numbers") from None
         async with self._extend_lock:
-            # One at a time, on what Slurm says now: the limit is added to.
-            current = await self.poller.fresh(0, _REFRESH_SECONDS)
+            # One at a time, each on a reading from after the last: the limit is added to.
+            current = await self.poller.fresh(_OTHERS_MAX_AGE_SECONDS, _REFRESH_SECONDS)
+            if not current.job(wish.job_id):  # perhaps it has only just been submitted
+                current = await self.poller.fresh(0, _REFRESH_SECONDS)
             job = self._job(wish.job_id, request.uid, user)
             limit = extended_limit(
                 job, wish.seconds, request.uid, user, current, self._config.view, time.time()
@@ -201,14 +203,16 @@ async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> Non
     polling = asyncio.create_task(view.poller.run())
     log.info("serving %s, polling every %g s", config.view.socket, config.view.poll_seconds)
     ready()
+    stopping = asyncio.create_task(stop.wait())
     try:
-        stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if polling.done():
             polling.result()
     finally:
         polling.cancel()
+        stopping.cancel()
         await server.stop()
+        await asyncio.gather(polling, stopping, return_exceptions=True)
 
 
 @click.command()

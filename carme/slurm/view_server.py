@@ -108,6 +108,10 @@ class UnixServer:
     async def _answer(self, reader: asyncio.StreamReader, uid: int) -> Reply:
         try:
             if self._connections[uid] > _MAX_CONNECTIONS_PER_USER:
+                # Closing with the request unread would reset the connection and lose the answer.
+                with suppress(TimeoutError, asyncio.LimitOverrunError):
+                    async with asyncio.timeout(1):
+                        await reader.readuntil(b"\r\n\r\n")
                 raise UnavailableError("too many connections of this user at once")
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = await _read_request(reader, uid)

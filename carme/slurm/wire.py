@@ -104,8 +104,11 @@ def decode_reply(raw: bytes) -> Reply:
         headers[name.strip().lower()] = value.strip()
     if headers.get("transfer-encoding", "").lower() == "chunked":
         body = _dechunk(body)
-    elif len(body) < int(headers.get("content-length") or 0):
-        raise UnavailableError("the answer was cut short")
+    elif headers.get("content-length", "").isdecimal():
+        length = int(headers["content-length"])
+        if len(body) < length:
+            raise UnavailableError("the answer was cut short")
+        body = body[:length]  # slurmrestd 22.05 writes a header of its own after the body
     return Reply(int(words[1]), body, headers)
 
 

@@ -35,6 +35,12 @@ class CarmeProxy(ConfigurableHTTPProxy):
             # Whatever it is, the next look is in two seconds; the watch must not end.
             self.log.warning("The proxy does not answer: %s", error)
             return
-        if self.app.hub.routespec not in routes:
-            self.log.warning("The proxy was restarted and has no routes: adding them again")
+        wanted = {self.app.hub.routespec} | {
+            spawner.proxy_spec
+            for user in user_dict.values()
+            for spawner in user.spawners.values()
+            if spawner.ready
+        }
+        if wanted - routes.keys():
+            self.log.warning("Adding routes that the proxy lost: %s", wanted - routes.keys())
             await super().check_routes(user_dict, service_dict, routes)

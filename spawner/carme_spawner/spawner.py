@@ -6,7 +6,6 @@ import hmac
 import json
 import pwd
 import sys
-import time
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 import batchspawner
 from jupyterhub.apihandlers import default_handlers
-from jupyterhub.spawner import SpawnException
 from sqlalchemy.orm import object_session
 from traitlets import Any as AnyTrait
 from traitlets import Instance, Integer, default
@@ -25,28 +23,23 @@ from carme.images import Catalogue, load_catalogue
 from carme.slurm.helper_client import HelperClient
 from carme.slurm.helper_models import LOG_FILE
 from carme.slurm.models import Job, Snapshot
-from carme.units import format_duration
 from carme_spawner import form, options, words
+from carme_spawner.failure import SessionFailure
 from carme_spawner.script import job_script
+from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
 from carme_spawner.watch import watch_for
 
 # batchspawner's own endpoint sets whatever attribute a request names, a command prefix among them,
 # and importing it is enough to have it served.
 default_handlers[:] = [entry for entry in default_handlers if "batchspawner" not in entry[0]]
 
-_LOOK_SECONDS = 1.0
-_POLL_AGE_SECONDS = 30
-"""Sessions that run are looked at in what `carme-view` has anyway."""
-_UNSEEN_SECONDS = 15
-"""A job that Slurm took but does not list yet is not gone."""
-
 
 class CarmeSpawner(batchspawner.BatchSpawnerBase):
     """Sessions in containers on a Slurm cluster."""
 
     carme = Instance(Config, help="The configuration that carme.toml holds").tag(config=True)
-    # Waiting in the queue has its own limit, and so has starting: see `_until_up`. The hub's single
-    # limit over both stays out of the way.
+    # Waiting in the queue has its own limit, and so has starting: see `SessionJob`. The hub's
+    # single limit over both stays out of the way.
     start_timeout = Integer(30 * 86400).tag(config=True)
     poll_interval = Integer(10).tag(config=True)
     options_form = AnyTrait()
@@ -78,12 +71,18 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._choice: options.Options | None = None
         self._values: dict[str, Any] = {}
         self._problems: options.Problems = {}
-        self._token_hash = ""
-        self._address = ""
-        self._reported = asyncio.Event()
-        self._submitted_at = 0.0
+        self._job = self._new_job()
+        self.ended_message = ""
+        """What became of the last session, for its user."""
         self._changed = asyncio.Condition()
         self._said = {"progress": 5, "message": "Asking Slurm"}
+
+    def _new_job(self) -> SessionJob:
+        return SessionJob(self.carme, watch_for(self.carme), self._helper)
+
+    @property
+    def _helper(self) -> HelperClient:
+        return HelperClient(Path(sys.prefix) / "bin/carme-helper", config_path())
 
     # --- what the user asks for -----------------------------------------------------------------
 
@@ -100,10 +99,19 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     async def _render_form(self) -> str:
         snapshot, catalogue = await self._snapshot(), await self._catalogue()
         values = options.defaults(self.carme.session, snapshot, catalogue)
-        last = {k: v for k, v in (self.user_options or {}).items() if k in values}
+        chosen = self.user_options or self.orm_spawner.user_options or {}
+        last = {name: value for name, value in chosen.items() if name in values}
         found, self._problems = self._problems, {}
         kept, self._values = self._values, {}
-        return form.render(snapshot, catalogue, {**values, **last, **kept}, found)
+        return form.render(
+            snapshot,
+            catalogue,
+            self.carme.session.presets,
+            {**values, **last, **kept},
+            found,
+            own_images=self.carme.images.own_images,
+            ended_message=self.ended_message,
+        )
 
     def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
         """Raw options of the form; kept for showing it again if the cluster refuses them."""
@@ -114,7 +122,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         """Check options, wherever they come from; a wrong one is a 400 that names its field."""
         snapshot, catalogue = await self._snapshot(), await self._catalogue()
         if snapshot is None:
-            raise SpawnException(
+            raise SessionFailure(
                 "Slurm cannot be reached at the moment. Try again in a minute.",
                 reason="unavailable",
                 status_code=503,
@@ -123,55 +131,105 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         choice, found = options.parse({**base, **raw})
         if choice:
             found = options.problems(choice, snapshot, catalogue)
+        if choice and choice.own_image and not found:
+            found = await self._check_own_image(choice.own_image)
         if found:
             self._problems = found
-            raise SpawnException(options.summary(found), reason="input")
+            raise SessionFailure(options.summary(found), reason="input")
         self._choice, self._values = choice, {}
 
-    # --- submitting -----------------------------------------------------------------------------
+    async def _check_own_image(self, path: str) -> options.Problems:
+        """What the user's own eyes see: the file may be closed to the hub."""
+        if not self.carme.images.own_images:
+            return {"own_image": "this site allows published images only"}
+        try:
+            await self._helper.check_image(self.user.name, path)
+        except CarmeError as error:
+            return {"own_image": str(error)}
+        return {}
 
-    @property
-    def _helper(self) -> HelperClient:
-        return HelperClient(Path(sys.prefix) / "bin/carme-helper", config_path())
+    # --- the job --------------------------------------------------------------------------------
 
     @property
     def session_name(self) -> str:
         """The folder of this session below ~/.carme/sessions."""
-        return self.name or "default"
+        # The hub takes names of lower-case letters, digits and hyphens only.
+        return f"named-{self.name}" if self.name else "default"
+
+    @property
+    def job(self) -> Job | None:
+        """The job as it was last seen, for the hub's pages."""
+        return self._job.last if self._job.kept.job_id else None
+
+    async def extend(self, seconds: int) -> int:
+        """More time, where the site allows it; when the session now ends."""
+        return await self._job.extend(self.user.name, seconds)
+
+    def get_args(self) -> list[str]:
+        """The server's options; an idle one ends by itself, for it knows what its kernels do."""
+        idle = round(self.carme.session.idle_hours * 3600)
+        if not idle:
+            return list(super().get_args())
+        return [
+            *super().get_args(),
+            f"--ServerApp.shutdown_no_activity_timeout={idle}",
+            f"--MappingKernelManager.cull_idle_timeout={idle}",
+            "--MappingKernelManager.cull_connected=True",
+            "--MappingKernelManager.cull_interval=60",
+            f"--TerminalManager.cull_inactive_timeout={idle}",
+            "--TerminalManager.cull_interval=60",
+        ]
 
     async def start(self) -> str:
         """Submit the job and wait until its server listens; the server's address."""
         if self._choice is None:
             await self._apply(self.user_options)
-        self._forget()
-        self._token_hash = _hash(self.api_token)
-        script, secret = await self._job()
+        self.ended_message = ""
+        script, secret = await self._script()
+        launcher = files("carme_spawner").joinpath("launcher.py").read_text()
+        # An earlier session's log must not be taken for this one's.
+        written = {LOG_FILE: "", "session.json": secret, "launcher.py": launcher}
         try:
-            submitted = await self._helper.submit(
-                self.user.name,
-                self.session_name,
-                script,
-                {
-                    LOG_FILE: "",  # an earlier session's log must not be taken for this one's
-                    "session.json": secret,
-                    "launcher.py": files("carme_spawner").joinpath("launcher.py").read_text(),
-                },
+            await self._job.submit(
+                self.user.name, self.session_name, script, written, _hash(self.api_token)
             )
         except CarmeError as error:
-            raise SpawnException(str(error), reason=error.reason) from error
-        self.job_id, self._submitted_at = str(submitted.job_id), time.time()
+            raise SessionFailure(str(error), reason=error.reason) from error
         # Saved at once: a hub that ends now must find the job again.
         self._save_state()
-        self.log.info("%s: submitted job %s", self._log_name, self.job_id)
+        self.log.info("%s: submitted job %s", self._log_name, self._job.kept.job_id)
         return await self._until_up()
 
-    async def _job(self) -> tuple[str, str]:
+    async def _until_up(self) -> str:
+        try:
+            url = await self._job.until_up(self._say)
+        except SessionOver as over:
+            log = await self._job.tail(self.user.name, self.session_name)
+            raise SessionFailure(
+                over.message, reason=over.reason, log=log, status_code=500
+            ) from None
+        self._save_state()
+        await self._say(90, "The server is up")
+        return url
+
+    async def _image(self, choice: options.Options) -> tuple[Path, int, str]:
+        """The image's file, its size if it is published, and the page of the application."""
+        if choice.own_image:
+            return Path(choice.own_image), 0, "/lab"
+        catalogue = await self._catalogue()
+        image = catalogue.find(choice.image)
+        paths = {application.name: application.path for application in image.applications}
+        first = next(iter(paths.values()), "/lab")
+        return catalogue.path(image), image.size_bytes, paths.get(choice.application, first)
+
+    async def _script(self) -> tuple[str, str]:
         """The job script, and what only the user may read."""
         choice = self._choice
         if choice is None:
             raise RuntimeError("a session is submitted only after its options were checked")
-        catalogue = await self._catalogue()
+        image, size_bytes, self.default_url = await self._image(choice)
         folder = Path(pwd.getpwnam(self.user.name).pw_dir) / ".carme/sessions" / self.session_name
+        settings = self.carme.session
         script = job_script(
             session=self.session_name,
             partition=choice.partition,
@@ -180,13 +238,15 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             seconds=choice.seconds,
             gpus=choice.gpus,
             gpu_type=choice.gpu_type,
-            image=catalogue.path(catalogue.find(choice.image)),
+            image=image,
+            size_bytes=size_bytes,
+            node_cache=self.carme.images.node_cache,
             apptainer=self.carme.images.apptainer or Path("apptainer"),
-            gpu_flag=f"--{self.carme.session.gpu_flag}" if self.carme.session.gpu_flag else "",
-            binds=self.carme.session.binds,
+            gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
+            binds=settings.binds,
             folder=folder,
         )
-        environment = {**self.carme.session.environment, **self.get_env()}
+        environment = {**settings.environment, **self.get_env()}
         secret = {
             "environment": environment,
             "hub_api_url": environment["JUPYTERHUB_API_URL"],
@@ -195,115 +255,60 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         }
         return script, json.dumps(secret)
 
-    # --- watching -------------------------------------------------------------------------------
-
-    async def _until_up(self) -> str:
-        """Wait in the queue, then for the server; its reason and log if it dies before that."""
-        settings = self.carme.session
-        running_since: float | None = None
-        while not self._reported.is_set() or not self._address:
-            job = await self._look()
-            now = time.time()
-            if job is not None and (job.state.ended or job.state.ending):
-                raise await self._failure(words.ended(job.state))
-            if job is not None and job.state.waiting:
-                running_since = None
-                if now - self._submitted_at > settings.wait_hours * 3600:
-                    limit = format_duration(settings.wait_hours * 3600)
-                    raise SpawnException(f"The session waited for {limit} in vain.", reason="wait")
-            elif job is not None:
-                running_since = running_since or now
-                if now - running_since > settings.start_seconds:
-                    limit = format_duration(settings.start_seconds)
-                    raise await self._failure(f"The server did not start within {limit}.")
-            await self._tell(job)
-            try:
-                await asyncio.wait_for(self._reported.wait(), _LOOK_SECONDS)
-            except TimeoutError:
-                continue
-            if not self._address:
-                await self._look()
-        self.ip = self._address
-        await self._say(90, "The server is up")
-        return f"http://{self._address}:{self.port}"
-
-    async def _look(self, max_age: float = _LOOK_SECONDS) -> Job | None:
-        """The job as Slurm sees it now; None while that is not known."""
-        snapshot = await self._snapshot(max_age)
-        if snapshot is None or snapshot.controller == "away":
-            return None
-        job = snapshot.job(int(self.job_id))
-        if job is None:
-            return await self._ended_job(snapshot)
-        if job.state.active and job.nodes:
-            node = next((n for n in snapshot.nodes if n.name == job.nodes[0]), None)
-            self._address = (node.address if node else "") or job.nodes[0]
-        return job
-
-    async def _ended_job(self, snapshot: Snapshot) -> Job | None:
-        """A job that the queue does not list: asked for by its number, then taken as gone."""
-        if snapshot.taken_at < self._submitted_at + _UNSEEN_SECONDS:
-            return None
-        return Job(id=int(self.job_id), state=words.JobState.COMPLETED)
-
-    async def _failure(self, message: str) -> SpawnException:
-        try:
-            tail = await self._helper.tail_log(self.user.name, self.session_name, lines=15)
-        except CarmeError as error:
-            self.log.warning("%s: no log: %s", self._log_name, error)
-            tail = ""
-        if tail.strip():
-            message += f"\nThe end of its log:\n{tail.strip()}"
-        return SpawnException(message, reason="ended", status_code=500)
-
     async def poll(self) -> int | None:
         """None while the job is there or nobody knows; 1 when it is gone."""
-        if not self.job_id:
+        if not self._job.kept.job_id:
             return 0
         # At its own start the hub takes "running" for "answers soon", and cancels what does not. So
         # a session that still waits, or has not said its port, gets its answer when it has.
-        if self._check_pending and not self._reported.is_set():
+        if self._check_pending and not self._job.up:
             try:
-                await self._until_up()
-            except SpawnException as error:
-                self.log.warning("%s: %s", self._log_name, error)
+                await self._resume()
+            except SessionFailure as error:
+                self.log.warning("%s: %s", self._log_name, error.log_message)
+                self.ended_message = error.message
                 return 1
-        job = await self._look(_POLL_AGE_SECONDS)
+        job = await self._job.look(POLL_AGE_SECONDS)
         if job is None or not (job.state.ended or job.state.ending):
             return None
-        self.log.info("%s: %s", self._log_name, words.ended(job.state))
+        if job.state.ending:
+            await asyncio.sleep(2 * LOOK_SECONDS)  # the reason comes with the next state
+            job = await self._job.look() or job
+        self.ended_message = words.ended(job)
+        self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
         return 1
+
+    async def _resume(self) -> None:
+        """Go on waiting for a session that an earlier hub submitted, as its own spawn would."""
+        self.log.info("%s: job %s goes on waiting", self._log_name, self._job.kept.job_id)
+        self._spawn_pending = True
+        self._spawn_future = asyncio.ensure_future(self._until_up())
+        try:
+            await self._spawn_future
+        finally:
+            self._spawn_pending = False
 
     async def get_url(self) -> str:
         """Where the hub finds the server, from what the session reported."""
-        return f"http://{self._address}:{self.port}"
+        return self._job.url
 
     async def stop(self, now: bool = False) -> None:
         """Cancel the job and wait until it is gone; fine if it is gone already."""
-        if not self.job_id:
-            return
         try:
-            await self._helper.cancel(self.user.name, int(self.job_id))
+            await self._job.end(self.user.name, seconds=0 if now else 30)
         except CarmeError as error:
-            self.log.error("%s: job %s: %s", self._log_name, self.job_id, error)
-            return
-        end = time.monotonic() + (0 if now else 30)
-        while time.monotonic() < end:
-            job = await self._look()
-            if job is not None and (job.state.ended or job.state.ending):
-                return
-            await asyncio.sleep(0.3)
+            self.log.error("%s: job %s: %s", self._log_name, self._job.kept.job_id, error)
 
-    # --- the port, and what is kept -------------------------------------------------------------
+    # --- what the session reports, and what is kept ---------------------------------------------
 
     def owns_token(self, token: str) -> bool:
         """Whether `token` is the one that this session was started with."""
-        return bool(self._token_hash) and hmac.compare_digest(_hash(token), self._token_hash)
+        known = self._job.kept.token_hash
+        return bool(known) and hmac.compare_digest(_hash(token), known)
 
     def port_reported(self, port: int) -> None:
         """The session's server listens on `port` of its node."""
-        self.port = port
-        self._reported.set()
+        self._job.report(port)
         self._save_state()
 
     def _save_state(self) -> None:
@@ -313,48 +318,22 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             session.commit()
 
     def get_state(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().get_state()
-        if self.job_id:
-            state |= {
-                "token_hash": self._token_hash,
-                "submitted_at": self._submitted_at,
-                "address": self._address,
-                "port": self.port if self._reported.is_set() else 0,
-            }
+        state: dict[str, Any] = {**super().get_state(), **self._job.state()}
+        if self.ended_message:
+            state["ended_message"] = self.ended_message
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
-        self._token_hash = state.get("token_hash", "")
-        self._submitted_at = state.get("submitted_at", 0.0)
-        self._address = state.get("address", "")
-        if state.get("port"):
-            self.port = state["port"]
-            self._reported.set()
+        super().load_state({})
+        self._job.restore(state)
+        self.ended_message = state.get("ended_message", "")
 
     def clear_state(self) -> None:
         super().clear_state()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._token_hash, self._address = "", ""
-        self._reported.clear()
-        self.port = 0
+        self._job.restore({})
+        self._job = self._new_job()
 
     # --- progress -------------------------------------------------------------------------------
-
-    async def _tell(self, job: Job | None) -> None:
-        if job is None:
-            await self._say(10, "Slurm has the job")
-        elif job.state.waiting:
-            snapshot = await self._snapshot()
-            place = snapshot.queue_position(job.id) if snapshot else None
-            where = f", number {place} in the queue of {job.partition}" if place else ""
-            await self._say(20, f"Job {job.id} is {words.waiting(job)}{where}")
-        else:
-            await self._say(
-                60, f"Job {job.id} runs on {', '.join(job.nodes)}; the container starts"
-            )
 
     async def _say(self, progress: int, message: str) -> None:
         event = {"progress": progress, "message": message}

@@ -15,13 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from carme_containers.apptainer import ApptainerEngine
-from carme_containers.builder import Builder
-from carme_containers.recipe import load_recipe
-
 from carme.errors import CarmeError
 from carme.local.apptainer import find_or_install
 from carme.local.layout import cache_dir
+from carme_containers.apptainer import ApptainerEngine
+from carme_containers.builder import Builder
+from carme_containers.recipe import load_recipe
 
 REPEATS = 7
 IMPORT = "import jupyterlab"

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from carme.errors import MissingError, UnavailableError
+from carme.local.layout import cache_dir
 from carme_containers.apptainer import ApptainerEngine
 from carme_containers.builder import Builder
 from carme_containers.dockerengine import DockerEngine
 from carme_containers.recipe import load_recipe
 from support.containers import docker_engine, real_apptainer, verify_as_nobody
 from support.recipes import tiny_recipe, tiny_root
-
-from carme.errors import MissingError, UnavailableError
-from carme.local.layout import cache_dir
 
 pytestmark = pytest.mark.timeout(1800)
 DOCKERFILE = """FROM scratch

@@ -4,12 +4,12 @@ import re
 import time
 
 import pytest
+
+from carme.local.layout import cache_dir
 from carme_containers.apptainer import ApptainerEngine
 from carme_containers.builder import Builder
 from carme_containers.recipe import find_recipes, load_recipe
 from support.containers import inside_as_nobody, real_apptainer, verify_as_nobody
-
-from carme.local.layout import cache_dir
 
 # A first build takes minutes; after it, each of these takes seconds.
 pytestmark = pytest.mark.timeout(1800)

@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from carme.config import Config, Images
+from carme.errors import ConfigError, MissingError, UnavailableError
+from carme.images import load_catalogue
 from carme_containers import signing
 from carme_containers.apptainer import ApptainerEngine
 from carme_containers.builder import Builder, Result
@@ -22,10 +26,6 @@ from carme_containers.usage import open_files
 from support.cluster import wait_for
 from support.containers import real_apptainer
 from support.recipes import tiny_recipe, tiny_root
-
-from carme.config import Config, Images
-from carme.errors import ConfigError, MissingError, UnavailableError
-from carme.images import load_catalogue
 
 
 @pytest.fixture(scope="module")

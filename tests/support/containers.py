@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from carme_containers.builduser import BuildUser
-from carme_containers.inside import Inside
 
 from carme.errors import CarmeError
 from carme.local import packages
 from carme.local.apptainer import APT_PACKAGES, find_or_install
 from carme.local.layout import cache_dir
+from carme_containers.builduser import BuildUser
+from carme_containers.inside import Inside
 
 
 def real_apptainer() -> Path:

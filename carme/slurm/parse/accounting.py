@@ -21,7 +21,7 @@ from carme.slurm.parse.values import (
     seconds,
     unix_time,
 )
-from carme.slurm.states import parse_job_state
+from carme.slurm.states import JobState, parse_job_state
 
 # A field that cannot break over lines stands last: it tells where a record ends.
 SACCT_FIELDS = (
@@ -127,7 +127,7 @@ def _sacct_job(job_id: int, raw: Mapping[str, str]) -> HistoryJob:
         submitted_at=unix_time(get("Submit")),
         eligible_at=unix_time(get("Eligible")),
         started_at=unix_time(get("Start")),
-        ended_at=unix_time(get("End")) if not (state.active or state.waiting) else None,
+        ended_at=None if state.active else unix_time(get("End")),
         elapsed_seconds=integer(get("ElapsedRaw")) or 0,
         limit_seconds=None if minutes is None else minutes * 60,
         exit_code=code,
@@ -147,6 +147,9 @@ def _slurmdb_job(raw: Mapping[str, Any]) -> HistoryJob:
     array_job_id = json_number(array, "job_id") or None
     minutes = json_number(times, "limit")
     exit_code = json_map(raw, "exit_code")
+    code: int | None = json_number(exit_code, "return_code") or 0
+    if state is JobState.FAILED and not code:
+        code = None  # slurmrestd 22.05 loses the code, and says SUCCESS
     peaks = [_step_peak(step) for step in json_objects(raw, "steps")]
     cpu = json_map(times, "total")
     return HistoryJob(
@@ -169,10 +172,10 @@ def _slurmdb_job(raw: Mapping[str, Any]) -> HistoryJob:
         submitted_at=json_time(times, "submission"),
         eligible_at=json_time(times, "eligible"),
         started_at=json_time(times, "start"),
-        ended_at=None if state.active or state.waiting else json_time(times, "end"),
+        ended_at=None if state.active else json_time(times, "end"),
         elapsed_seconds=json_number(times, "elapsed") or 0,
         limit_seconds=None if minutes is None else minutes * 60,
-        exit_code=json_number(exit_code, "return_code"),
+        exit_code=code,
         exit_signal=json_number(json_map(exit_code, "signal"), "id", "signal_id") or 0,
         cpu_seconds=json_number(cpu, "seconds"),
         max_rss_bytes=max(peaks, default=0) or None,

@@ -26,7 +26,7 @@ def job_gpus(detail: Sequence[str], tres: str, request: Request) -> dict[str, in
     """
     given = total_gpus(gpus_of_gres(parse_gres(line)) for line in detail)
     if given:
-        return given
+        return {kind: count for kind, count in given.items() if count}
     counted = gpus_of_tres(parse_tres(tres))
     asked = _asked(request)
     if UNTYPED in counted and UNTYPED not in asked:

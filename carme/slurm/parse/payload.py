@@ -13,6 +13,8 @@ from carme.slurm.parse.gpus import Request, indices_by_type, job_gpu_indices, jo
 from carme.slurm.parse.values import (
     MEBIBYTE,
     hosts,
+    integer,
+    json_list,
     json_map,
     json_number,
     json_objects,
@@ -69,8 +71,8 @@ def _job(raw: Raw) -> Job:
     tres_text = json_text(raw, "tres_alloc_str") or json_text(raw, "tres_req_str")
     tres = parse_tres(tres_text)
     node_count = json_number(raw, "node_count") or len(nodes)
-    cpus = json_number(raw, "cpus") or int(tres.get("cpu", "0").isdecimal() and tres["cpu"])
-    detail = [text for text in raw.get("gres_detail") or () if isinstance(text, str)]
+    cpus = json_number(raw, "cpus") or integer(tres.get("cpu", "")) or 0
+    detail = json_list(raw, "gres_detail")
     request = Request(
         json_text(raw, "tres_per_job"),
         json_text(raw, "tres_per_node"),
@@ -220,7 +222,8 @@ def _exit(value: object) -> tuple[int | None, int | None]:
     if isinstance(value, dict):
         signal = json_map(value, "signal")
         number = json_number(signal, "id", "signal_id")
-        return json_number(value, "return_code"), number or 0
+        # A job that a signal ended has no code: the commands print 0 then.
+        return json_number(value, "return_code") or 0, number or 0
     status = json_number({"status": value}, "status")
     return (None, None) if status is None else (status >> 8, status & 0x7F)
 

@@ -87,6 +87,12 @@ def json_text(raw: Mapping[str, Any], key: str) -> str:
     return clean(value) if isinstance(value, str) else ""
 
 
+def json_list(raw: Mapping[str, Any], key: str) -> list[str]:
+    """The texts in a list."""
+    value = raw.get(key)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
 def json_raw(raw: Mapping[str, Any], key: str) -> str:
     """A text that a user chose, as it is: a job may be called `none`."""
     value = raw.get(key)

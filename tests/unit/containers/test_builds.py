@@ -6,6 +6,9 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+
+from carme.errors import UnavailableError
+from carme.mirrors import AptSource
 from carme_containers.builder import check_space
 from carme_containers.buildlog import BuildLog, build_step, explain_log
 from carme_containers.builduser import BuildUser, free_range
@@ -14,9 +17,6 @@ from carme_containers.inside import parse_dpkg, parse_labels, parse_pip
 from carme_containers.recipe import Manifest, Recipe
 from carme_containers.surroundings import image_sources, map_pip, prepare
 from carme_containers.usage import files_in_jobs, open_files
-
-from carme.errors import UnavailableError
-from carme.mirrors import AptSource
 
 ME = BuildUser("me", os.getuid(), os.getgid(), switch=False)
 

@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from carme_containers.catalogue import Publisher
-from support.images import make_image
 
 from carme.errors import InputError, MissingError, UnavailableError
 from carme.images import INDEX_NAME, file_stamp, load_catalogue, node_path
+from carme_containers.catalogue import Publisher
+from support.images import make_image
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from carme_containers.catalogue import Publisher
-from carme_containers.commands import images
 from click.testing import CliRunner, Result
-from support.images import make_image
 
 from carme.errors import CarmeError
+from carme_containers.catalogue import Publisher
+from carme_containers.commands import images
+from support.images import make_image
 
 
 @pytest.fixture

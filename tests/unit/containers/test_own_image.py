@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from support.images import sif_bytes
 
 from carme.errors import DeniedError, InputError
 from carme.ownimage import check_own_image, check_path
+from support.images import sif_bytes
 
 NOT_THERE = Path("/nonexistent/apptainer")
 

@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from carme_containers.recipe import OWN_RECIPES, find_recipes, load_recipe
 
 from carme.errors import CarmeError, ConfigError, InputError, MissingError
+from carme_containers.recipe import OWN_RECIPES, find_recipes, load_recipe
 
 MANIFEST = 'title = "T"\ndescription = "D"\nversion = "1"\n'
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.images import sif_bytes
 
 from carme.errors import InputError
 from carme.sif import HEADER, parse_sif, read_sif
+from support.images import sif_bytes
 
 
 def test_whole_file(tmp_path: Path) -> None:

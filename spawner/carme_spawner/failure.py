@@ -1,0 +1,21 @@
+"""Why a session cannot be had, in a form that every page and the REST API shows."""
+
+from html import escape
+
+from jupyterhub.spawner import SpawnException
+
+
+class SessionFailure(SpawnException):
+    """A message for the user, with the end of the session's log where there is one.
+
+    JupyterHub's pages look for attributes that its own exception does not set.
+    """
+
+    def __init__(self, message: str, *, reason: str, log: str = "", status_code: int = 400) -> None:
+        html = f"<p>{escape(message)}</p>"
+        if log:
+            html += f'<p>The end of its log:</p><pre class="text-start">{escape(log)}</pre>'
+            message += f"\nThe end of its log:\n{log}"
+        super().__init__(message, reason=reason, message_html=html, status_code=status_code)
+        self.jupyterhub_message = message
+        self.jupyterhub_html_message = html

@@ -1,0 +1,159 @@
+"""The helper through sudo on a live Slurm, as the hub uses it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.slurm_live import Jobs, helper, view, wait_until
+
+pytestmark = pytest.mark.cluster
+
+SCRIPT = """#!/bin/bash
+#SBATCH --partition=cpu --time=10 --mem=100 --job-name=helper-test
+echo started with $(cat env)
+trap 'echo got USR1' USR1
+while :; do sleep 0.2; done
+"""
+
+
+@pytest.fixture
+def jobs(cluster: Any) -> Iterator[Jobs]:
+    made = Jobs(cluster)
+    yield made
+    made.clear()
+
+
+@pytest.fixture(autouse=True)
+def homes(cluster: Any) -> None:
+    """Homes as the first login makes them."""
+    for user in cluster.users[:2]:
+        if not Path(f"~{user}").expanduser().exists():
+            subprocess.run(["mkhomedir_helper", user, "0077"], check=True)
+
+
+@pytest.fixture
+def newcomer(cluster: Any) -> Iterator[str]:
+    """A member of the users' group with neither a home nor a place in Slurm's accounting."""
+    name = f"{cluster.users[0][:20]}-new"
+    subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
+    add = ["useradd", "--no-create-home", "--groups", cluster.config.hub.users_group, name]
+    subprocess.run(add, check=True)
+    yield name
+    subprocess.run(["userdel", "--remove", name], check=True, capture_output=True)
+
+
+def test_a_session_from_submit_to_cancel(cluster: Any, jobs: Jobs) -> None:
+    ann, ben = cluster.users[:2]
+    made = helper(
+        cluster, "submit", user=ann, name="t-1", script=SCRIPT, files={"env": "TOKEN=abc"}
+    )
+    job_id, folder = made["job_id"], Path(made["folder"])
+    jobs.adopt(job_id)
+    job = jobs.running(job_id)
+    assert (job.user, job.partition, job.work_dir) == (ann, "cpu", str(folder))
+    assert folder.owner() == (folder / "env").owner() == ann
+    assert (folder.stat().st_mode & 0o777, (folder / "env").stat().st_mode & 0o777) == (
+        0o700,
+        0o600,
+    )
+
+    def log() -> str:
+        answer = helper(cluster, "tail_log", user=ann, name="t-1")
+        return answer if isinstance(answer, str) else ""
+
+    wait_until(lambda: "started with TOKEN=abc" in log(), 10, "the log shows the start")
+    assert helper(cluster, "signal", user=ann, job_id=job_id, signal="USR1") is None
+    wait_until(lambda: "got USR1" in log(), 10, "the signal arrives")
+    assert helper(cluster, "extend", user=ann, job_id=job_id, seconds=600)["limit_seconds"] == 1200
+
+    # Nobody else's helper gets at it.
+    assert helper(cluster, "cancel", user=ben, job_id=job_id)["error"] == "denied"
+    refused = helper(cluster, "signal", user=ben, job_id=job_id, signal="TERM")
+    assert refused["error"] in {"denied", "missing"}  # where jobs are private, there is none
+    assert helper(cluster, "extend", user=ben, job_id=job_id, seconds=600)["error"] == "missing"
+    assert helper(cluster, "tail_log", user=ben, name="t-1")["error"] == "missing"
+    assert cluster.run_as(ben, ["cat", str(folder / "env")]).returncode != 0
+
+    assert helper(cluster, "cancel", user=ann, job_id=job_id) is None
+    ended = jobs.wait(job_id, lambda found: found.state.ended, "ends")
+    assert ended.state.value == "CANCELLED"
+    assert helper(cluster, "cancel", user=ann, job_id=job_id) is None, "again is no error"
+    assert (
+        helper(cluster, "signal", user=ann, job_id=99_999_999, signal="TERM")["error"] == "missing"
+    )
+
+
+def test_what_slurm_refuses_is_said_plainly(cluster: Any) -> None:
+    ann = cluster.users[0]
+    for option, reason, words in (
+        ("--partition=gpu --gres=gpu:9", "input", "no node"),
+        ("--partition=nowhere", "input", "no such partition"),
+        ("--partition=gpu --qos=nowhere", "denied", "quality of service"),
+        ("--partition=cpu --account=nowhere", "denied", "no account"),
+    ):
+        script = f"#!/bin/sh\n#SBATCH {option}\n:\n"
+        answer = helper(cluster, "submit", user=ann, name="t-2", script=script)
+        assert (answer.get("error"), words in answer.get("message", "")) == (reason, True), answer
+
+
+def test_a_newcomer(cluster: Any, newcomer: str) -> None:
+    answer = helper(cluster, "submit", user=newcomer, name="t", script=SCRIPT)
+    assert (answer["error"], "home folder" in answer["message"]) == ("missing", True), answer
+    home = Path(f"~{newcomer}").expanduser()
+    home.mkdir(mode=0o700)
+    subprocess.run(["chown", newcomer, str(home)], check=True)
+    answer = helper(cluster, "submit", user=newcomer, name="t", script=SCRIPT)
+    assert (answer["error"], "no account" in answer["message"]) == ("denied", True), answer
+    # A newcomer without jobs sees the cluster, and nobody.
+    assert view(cluster, newcomer, "snapshot")["jobs"] == []
+
+
+def test_who_the_hub_may_act_for(cluster: Any) -> None:
+    for user in ("root", "nobody", cluster.config.hub.user, "no-such-user", "--preserve-env"):
+        answer = helper(cluster, "cancel", user=user, job_id=1)
+        assert answer["error"] in {"denied", "missing"}, user
+    assert helper(cluster, "cancel", user=cluster.users[0], job_id="1; id")["error"] == "input"
+
+
+def test_nothing_but_the_helper_runs_through_sudo(cluster: Any) -> None:
+    program, ann = str(Path(sys.prefix) / "bin/carme-helper"), cluster.users[0]
+    config = cluster.env["CARME_CONFIG"]
+    for argv in (
+        ["/bin/sh", "-c", "id"],
+        [program, "--config", "/tmp/other.toml", "cancel"],
+        [program, "--config", config, "cancel", "more"],
+        [program, "--config", config, "run"],
+        [program],
+    ):
+        sudo = ["sudo", "-n", "-u", ann, "--", *argv]
+        done = cluster.run_as(cluster.config.hub.user, sudo, input="{}")
+        assert done.returncode == 1
+        assert "password is required" in done.stderr or "not allowed" in done.stderr, done.stderr
+
+
+def test_the_users_environment_is_not_believed(cluster: Any) -> None:
+    program, ann = str(Path(sys.prefix) / "bin/carme-helper"), cluster.users[0]
+    lies = ["SLURM_CONF=/nowhere", "PATH=/nowhere", "SBATCH_PARTITION=nowhere", "HOME=/root"]
+    argv = ["env", *lies, program, "--config", cluster.env["CARME_CONFIG"], "cancel"]
+    done = cluster.run_as(ann, argv, input='{"job_id": 99999999}')
+    assert (done.returncode, done.stdout.strip()) == (0, "{}"), done.stderr
+
+
+def test_images(cluster: Any, tmp_path: Path) -> None:
+    ann = cluster.users[0]
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent != Path("/tmp") and parent.is_relative_to("/tmp"):
+            parent.chmod(0o755)
+    image = tmp_path / "x.sif"
+    image.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"\0" * 100)
+    image.chmod(0o644)
+    found = helper(cluster, "check_image", user=ann, path=str(image))
+    assert found == {"path": str(image), "size_bytes": image.stat().st_size}
+    image.chmod(0o600)
+    assert helper(cluster, "check_image", user=ann, path=str(image))["error"] == "denied"
+    assert helper(cluster, "check_image", user=ann, path="/etc/passwd")["error"] == "input"
+    assert helper(cluster, "check_image", user=ann, path="/nowhere.sif")["error"] == "missing"

@@ -1,0 +1,159 @@
+"""carme-view on a live Slurm: who sees what, how often Slurm is asked, what an outage does."""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from carme.errors import UnavailableError
+from carme.slurm.models import Choice, Snapshot
+from carme.slurm.view_client import AsyncViewClient, ViewClient
+from support.slurm_live import Jobs, view, wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def jobs(cluster: Any) -> Iterator[Jobs]:
+    made = Jobs(cluster)
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def client(cluster: Any) -> ViewClient:
+    return ViewClient.of(cluster.config.view)
+
+
+def calls_by(cluster: Any, user: str) -> int:
+    """How many calls of this user slurmctld has counted since the last reset."""
+    said = cluster.run(["sdiag"]).stdout
+    found = re.search(rf"^\s*{re.escape(user)}\s*\(\s*\d+\) count:(\d+)", said, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def view_user(cluster: Any) -> str:
+    owner: str = cluster.run(["stat", "-c", "%U", str(cluster.config.view.socket)]).stdout.strip()
+    return owner
+
+
+def test_two_users_and_the_hub(cluster: Any, jobs: Jobs, client: ViewClient) -> None:
+    ann, ben = cluster.users[:2]
+    hers = jobs.submit(ann, "-p", "cpu", "--job-name=ann-secret", "--comment=ann-comment")
+    his = jobs.submit(ben, "-p", "cpu", "--job-name=ben-secret", "--comment=ben-comment")
+    jobs.running(hers)
+    jobs.running(his)
+    everything = client.refresh(0)
+    assert everything.complete
+    assert {hers, his} <= {job.id for job in everything.jobs}
+
+    for me, mine, other, others in ((ann, hers, ben, his), (ben, his, ann, hers)):
+        seen = view(cluster, me, "snapshot")
+        assert (seen["complete"], {job["user"] for job in seen["jobs"]}) == (False, {me})
+        assert [node["name"] for node in seen["nodes"]] == [n.name for n in everything.nodes]
+        assert seen["load"]["cpu"]["running"] >= 2
+        text = Snapshot.model_validate(seen).model_dump_json()
+        for word in (f'"{other}"', f"{other.split('-')[-1]}-secret", f'"id":{others},'):
+            assert word not in text
+        assert view(cluster, me, "job", job_id=mine)["id"] == mine
+        assert view(cluster, me, "job", job_id=others)["error"] == "missing"
+        assert view(cluster, me, "extend", job_id=others, seconds=600)["error"] == "missing"
+
+    hub = view(cluster, cluster.config.hub.user, "snapshot")
+    assert (hub["complete"], {hers, his} <= {job["id"] for job in hub["jobs"]}) == (True, True)
+
+
+def test_refreshes_are_coalesced(cluster: Any, client: ViewClient) -> None:
+    user = view_user(cluster)
+    client.refresh(0)
+    time.sleep(1.1)
+    assert cluster.run(["sdiag", "--reset"]).returncode == 0
+    reads = client.counters()["reads"]
+
+    async def many() -> None:
+        asking = AsyncViewClient.of(cluster.config.view)
+        for _ in range(3):
+            await asyncio.gather(*(asking.refresh(0) for _ in range(20)))
+
+    started = time.monotonic()
+    asyncio.run(many())
+    assert 1.9 < time.monotonic() - started < 10
+    made = client.counters()["reads"] - reads
+    assert 3 <= made <= 4
+    # Jobs are one call, nodes two; a poll that falls due meanwhile adds two more.
+    assert calls_by(cluster, user) <= 3 * made + 2
+
+
+def test_expected_start_is_cached(cluster: Any, client: ViewClient) -> None:
+    choice = Choice(partition="gpu", gpus=1, limit_seconds=600)
+    first = client.expected_start(choice)
+    asked = client.counters()["test_only_asked"]
+    assert client.expected_start(choice) == first
+    assert client.counters()["test_only_asked"] == asked
+    assert first.starts_at > time.time() - 3600
+
+
+def test_more_time(cluster: Any, jobs: Jobs) -> None:
+    ann = cluster.users[0]
+    job_id = jobs.submit(ann, "-p", "gpu", "-t", "10")
+    jobs.running(job_id)
+    longer = view(cluster, ann, "extend", job_id=job_id, seconds=1200)
+    assert longer.get("limit_seconds") == 1800, longer
+    shown = cluster.run(["squeue", "-h", "-j", str(job_id), "-o", "%l"]).stdout.strip()
+    assert shown == "30:00"
+    too_long = view(cluster, ann, "extend", job_id=job_id, seconds=9 * 3600)
+    assert (too_long["error"], "partition gpu allows" in too_long["message"]) == ("denied", True)
+    array = jobs.submit(ann, "-p", "cpu", "-t", "10", "--array=1-2")
+    first, second = wait_until(
+        lambda: [j for j in ViewClient.of(cluster.config.view).refresh(1).jobs
+                 if j.array_job_id == array and j.array_task_id is not None][:2] or None,
+        30, "the array's tasks run",
+    )  # fmt: skip
+    assert view(cluster, ann, "extend", job_id=first.id, seconds=600)["limit_seconds"] == 1200
+    other = ViewClient.of(cluster.config.view).refresh(0).job(second.id)
+    assert other is not None
+    assert other.limit_seconds == 600, "the other task is left alone"
+
+
+def test_an_outage_of_the_controller(cluster: Any, jobs: Jobs, client: ViewClient) -> None:
+    job_id = jobs.submit(cluster.users[0], "-p", "cpu")
+    jobs.running(job_id)
+    before = client.refresh(0)
+    cluster.stop("slurmctld")
+    try:
+        with pytest.raises(UnavailableError):
+            client.refresh(0)
+        seen = client.snapshot()
+        assert (seen.controller, bool(seen.error)) == ("away", True)
+        assert (seen.taken_at, seen.jobs) == (before.taken_at, before.jobs)
+    finally:
+        cluster.start("slurmctld")
+
+    def back() -> Snapshot | None:
+        try:
+            return client.refresh(0)
+        except UnavailableError:
+            return None
+
+    after = wait_until(back, 60, "the view sees the controller again")
+    assert (after.controller, after.job(job_id).state.active) == ("up", True)
+
+
+def test_a_restart_of_the_view(cluster: Any, client: ViewClient) -> None:
+    assert client.snapshot().nodes
+    cluster.stop("view")
+    assert not cluster.config.view.socket.exists()
+    with pytest.raises(UnavailableError, match="is carme-view running"):
+        client.snapshot()
+    cluster.start("view")
+
+    def answers() -> bool:
+        try:
+            return bool(client.refresh(5).nodes)
+        except UnavailableError:
+            return False
+
+    wait_until(answers, 20, "the view answers again")

@@ -1,0 +1,121 @@
+"""Jobs on a live cluster, for tests: submitted as users, and gone afterwards."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from carme.slurm.cli import CommandClient
+from carme.slurm.models import Job
+
+# Run as the hub's user: one call of the helper's client, its answer or error as JSON.
+_HELPER_CALL = """
+import asyncio, json, sys
+from pathlib import Path
+from carme.errors import CarmeError
+from carme.slurm.helper_client import HelperClient
+
+async def call(helper, config, verb, arguments):
+    try:
+        answer = await getattr(HelperClient(Path(helper), Path(config)), verb)(**arguments)
+    except CarmeError as error:
+        return {"error": error.reason, "message": error.message, "hint": error.hint}
+    return answer.model_dump() if hasattr(answer, "model_dump") else answer
+
+print(json.dumps(asyncio.run(call(*sys.argv[1:4], json.loads(sys.argv[4])))))
+"""
+
+# Run as any user: one call of the view's client.
+_VIEW_CALL = """
+import json, sys
+from pathlib import Path
+from carme.errors import CarmeError
+from carme.slurm.view_client import ViewClient
+
+try:
+    arguments = json.loads(sys.argv[3])
+    answer = getattr(ViewClient(Path(sys.argv[1])), sys.argv[2])(**arguments)
+    print(answer.model_dump_json() if hasattr(answer, "model_dump_json") else json.dumps(answer))
+except CarmeError as error:
+    print(json.dumps({"error": error.reason, "message": error.message}))
+"""
+
+
+def python_as(cluster: Any, user: str, code: str, *arguments: str) -> Any:
+    """The JSON that a Python program prints when this user runs it."""
+    done = cluster.run_as(user, [sys.executable, "-c", code, *arguments])
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def helper(cluster: Any, verb: str, **arguments: object) -> Any:
+    """What the hub gets when it calls the helper through sudo."""
+    program = str(Path(sys.prefix) / "bin/carme-helper")
+    config = cluster.env["CARME_CONFIG"]
+    words = (program, config, verb, json.dumps(arguments))
+    return python_as(cluster, cluster.config.hub.user, _HELPER_CALL, *words)
+
+
+def view(cluster: Any, user: str, verb: str, **arguments: object) -> Any:
+    """What this user gets from the view."""
+    socket = str(cluster.config.view.socket)
+    return python_as(cluster, user, _VIEW_CALL, socket, verb, json.dumps(arguments))
+
+
+def wait_until(check: Callable[[], Any], seconds: float, what: str) -> Any:
+    """What `check` returns once it is true."""
+    end = time.monotonic() + seconds
+    while True:
+        found = check()
+        if found:
+            return found
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.2)
+
+
+class Jobs:
+    """Submits jobs as users, and cancels what is left of them."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._client = CommandClient.of(cluster.config.slurm)
+        self._made: list[int] = []
+
+    def submit(self, user: str, *options: str, command: str = "sleep 600") -> int:
+        """A job that sleeps, unless told otherwise; its id."""
+        base = ["sbatch", "--parsable", "--output=/dev/null", "--chdir=/tmp", "--mem=200"]
+        done = self._cluster.run_as(user, [*base, *options, "--wrap", command])
+        assert done.returncode == 0, done.stderr
+        self._made.append(int(done.stdout.strip()))
+        return self._made[-1]
+
+    def adopt(self, job_id: int) -> None:
+        """Cancel this job, too, at the end."""
+        self._made.append(job_id)
+
+    def wait(self, job_id: int, ready: Callable[[Job], bool], what: str) -> Job:
+        """The job once it is `ready`."""
+
+        def check() -> Job | None:
+            job = next((j for j in self._client.jobs() if j.id == job_id), None)
+            return job if job and ready(job) else None
+
+        found: Job = wait_until(check, 30, f"job {job_id} {what}")
+        return found
+
+    def running(self, job_id: int) -> Job:
+        """The job once it runs."""
+        return self.wait(job_id, lambda job: job.state.value == "RUNNING", "runs")
+
+    def clear(self) -> None:
+        """Cancel everything and wait until it is gone from the nodes."""
+        if self._made:
+            self._cluster.run(["scancel", *map(str, self._made)])
+            made = set(self._made)
+            wait_until(
+                lambda: not any(j.id in made and not j.state.ended for j in self._client.jobs()),
+                30,
+                "the test's jobs end",
+            )

@@ -1,0 +1,144 @@
+"""A Slurm that lives in memory, and a view that serves it: for tests of what lies on top."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from carme.config import Config, View
+from carme.errors import CarmeError, InputError, UnavailableError
+from carme.slurm.client import Client
+from carme.slurm.models import (
+    Choice,
+    ExpectedStart,
+    HistoryJob,
+    Job,
+    Node,
+    Partition,
+    Reservation,
+)
+from carme.slurm.states import JobState, NodeState
+from carme.slurm.view import View as Answers
+from carme.slurm.view_server import UnixServer
+
+ALICE = Job(
+    id=1,
+    user="alice",
+    uid=70001,
+    name="mine",
+    partition="gpu",
+    state=JobState.RUNNING,
+    nodes=("gpu01",),
+    gpus={"a100": 1},
+    limit_seconds=3600,
+    started_at=1000,
+)
+BOB = ALICE.model_copy(update={"id": 2, "user": "bob", "uid": 70002, "name": "thesis"})
+NODE = Node(name="gpu01", state=NodeState.MIXED, partitions=("gpu",), cpus=8, cpus_used=2)
+
+
+class Cluster(Client):
+    """A Slurm in memory that counts what it is asked, and can go away."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.found = (ALICE, BOB)
+        self.away = False
+        self.extended: list[tuple[int, int]] = []
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if self.away:
+            raise UnavailableError("the controller is away")
+
+    def version(self) -> str:
+        return "22.05.8"
+
+    def partitions(self) -> tuple[Partition, ...]:
+        self._ask("partitions")
+        return (Partition(name="gpu", default=True, max_seconds=8 * 3600),)
+
+    def nodes(self) -> tuple[Node, ...]:
+        self._ask("nodes")
+        return (NODE,)
+
+    def jobs(self) -> tuple[Job, ...]:
+        self._ask("jobs")
+        return self.found
+
+    def job(self, job_id: int) -> Job:
+        raise NotImplementedError
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        self._ask("reservations")
+        return ()
+
+    def history(
+        self, since: int, until: int | None = None, users: Sequence[str] = ()
+    ) -> tuple[HistoryJob, ...]:
+        raise NotImplementedError
+
+    def expected_start(self, choice: Choice) -> ExpectedStart:
+        self._ask("test-only")
+        if choice.partition == "nope":
+            raise InputError("invalid partition")
+        return ExpectedStart(starts_at=5, partition=choice.partition)
+
+    def extend(self, job: Job, limit_seconds: int) -> None:
+        self.extended.append((job.id, limit_seconds))
+        changed = job.model_copy(update={"limit_seconds": limit_seconds})
+        self.found = tuple(changed if j.id == job.id else j for j in self.found)
+
+
+def config(tmp_path: Path, **view: Any) -> Config:
+    return Config(view=View(socket=tmp_path / "view.sock", poll_seconds=600, **view))
+
+
+class Serving:
+    """A view in a thread of its own, as it would be in a process of its own."""
+
+    def __init__(self, cluster: Cluster, settings: Config) -> None:
+        self.cluster = cluster
+        self.settings = settings
+        self.path = settings.view.socket
+        self._started: Future[None] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        writer: Any = self.cluster
+        self.view = Answers(self.settings, self.cluster, writer)
+        server = UnixServer(self.path, self.view.answer)
+        try:
+            await server.start()
+        except CarmeError as error:
+            self._started.set_exception(error)
+            return
+        polling = asyncio.create_task(self.view.poller.run())
+        self._started.set_result(None)
+        await self._stop.wait()
+        polling.cancel()
+        await server.stop()
+
+    def call(self, made: Callable[[], Awaitable[Any]]) -> Any:
+        """What the coroutine returns, run in the view's loop."""
+
+        async def run() -> Any:
+            return await made()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+
+    def __enter__(self) -> "Serving":
+        self._thread.start()
+        try:
+            self._started.result(10)
+        except CarmeError:
+            self._thread.join(10)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)

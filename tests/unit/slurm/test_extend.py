@@ -1,0 +1,70 @@
+import pytest
+
+from carme.config import View
+from carme.errors import CarmeError, DeniedError, InputError, MissingError
+from carme.slurm.extend import extended_limit
+from carme.slurm.models import Job, Partition, Reservation, Snapshot
+from carme.slurm.states import JobState
+
+NOW = 10_000
+JOB = Job(
+    id=1,
+    user="alice",
+    uid=1001,
+    partition="gpu",
+    state=JobState.RUNNING,
+    limit_seconds=3600,
+    started_at=NOW - 600,
+    nodes=("gpu01",),
+)
+SNAPSHOT = Snapshot(taken_at=NOW, partitions=(Partition(name="gpu", max_seconds=8 * 3600),))
+
+
+def limit(
+    seconds: int = 3600,
+    job: Job = JOB,
+    uid: int = 1001,
+    snapshot: Snapshot = SNAPSHOT,
+    hours: float = 24,
+) -> int:
+    rules = View(extend_max_hours=hours)
+    return extended_limit(job, seconds, uid, "alice", snapshot, rules, NOW)
+
+
+def test_more_time() -> None:
+    assert limit() == 7200
+    assert limit(7 * 3600) == 8 * 3600
+    waiting = JOB.model_copy(update={"state": JobState.PENDING, "started_at": None})
+    assert limit(job=waiting) == 7200
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "asked"),
+    [
+        (MissingError, "no such job", {"uid": 1002}),
+        (DeniedError, "partition gpu allows 8 h", {"seconds": 7 * 3600 + 60}),
+        (DeniedError, "this site allows 1 h 30 min", {"hours": 1.5}),
+        (DeniedError, "no more time", {"hours": 0}),
+        (InputError, "at least a minute", {"seconds": 0}),
+        (InputError, "at least a minute", {"seconds": -3600}),
+        (InputError, "has ended", {"job": JOB.model_copy(update={"state": JobState.COMPLETED})}),
+        (InputError, "no time limit", {"job": JOB.model_copy(update={"limit_seconds": None})}),
+    ],
+)
+def test_refusals(kind: type[CarmeError], words: str, asked: dict[str, object]) -> None:
+    with pytest.raises(kind, match=words):
+        limit(**asked)  # type: ignore[arg-type]
+
+
+def test_a_reservation_ahead_is_respected() -> None:
+    ahead = Reservation(name="maint", nodes=("gpu01",), starts_at=NOW + 3600, ends_at=NOW + 7200)
+    busy = SNAPSHOT.model_copy(update={"reservations": (ahead,)})
+    with pytest.raises(DeniedError, match="gpu01 is reserved"):
+        limit(snapshot=busy)
+    assert limit(600, snapshot=busy) == 4200
+    own = JOB.model_copy(update={"reservation": "maint"})
+    assert limit(job=own, snapshot=busy) == 7200
+    elsewhere = busy.model_copy(
+        update={"reservations": (ahead.model_copy(update={"nodes": ("gpu02",)}),)}
+    )
+    assert limit(snapshot=elsewhere) == 7200
