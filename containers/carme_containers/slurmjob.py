@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from carme.config import Config
 from carme.errors import MissingError, UnavailableError
 
-CPUS = 4
-MEMORY = "8G"
+CPUS = 2
+MEMORY = "4G"
 MINUTES = 120
 
 
