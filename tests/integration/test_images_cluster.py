@@ -50,8 +50,8 @@ def test_build_as_a_job(cluster, folder):
     said = images(cluster, "build", "--slurm", "--partition=cpu", "tiny", env=env)
     assert "tiny:1: unchanged, published" in said, said
     assert [i.id for i in load_catalogue(cluster.config.images.folder).offered()].count("tiny:1")
-    jobs = cluster.run(["sacct", "-a", "-n", "-X", "-P", "-o", "jobname,state"]).stdout
-    assert "carme-images|COMPLETED" in jobs
+    jobs = cluster.run(["squeue", "-h", "-t", "all", "--name=carme-images", "-o", "%T"]).stdout
+    assert jobs.split() == ["COMPLETED"]
     images(cluster, "retire", "tiny")
     assert "tiny:1: removed" in images(cluster, "prune")
 
