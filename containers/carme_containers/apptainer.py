@@ -10,8 +10,8 @@ from carme_containers.builduser import PATH, BuildUser
 from carme_containers.recipe import Recipe
 from carme_containers.surroundings import Surroundings, prepare
 
-# Unpacks faster than gzip, so sessions start sooner; level 3 packs quickly.
-SQUASHFS = "-comp zstd -Xcompression-level 3"
+# Starts like an unpacked image: reading it takes a third of zstd's or gzip's time; a tenth larger.
+SQUASHFS = "-comp lz4 -Xhc -b 256K"
 
 
 class ApptainerEngine:
