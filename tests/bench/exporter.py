@@ -14,7 +14,6 @@ import os
 import random
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,7 @@ from carme_monitoring.render import Renderer
 from carme_monitoring.samples import Samples
 
 SERIES = 100_000
-ROUNDS = 5
+ROUNDS = 7
 GPUS, JOBS = 8, 64
 CPU_SECONDS = 45
 SCRAPES = 300
@@ -74,7 +73,8 @@ def bench_render() -> dict[str, float]:
         theirs.append(seconds)
     if parsed(mine) != parsed(other):
         raise SystemExit("the two outputs differ")
-    render, client = statistics.median(ours), statistics.median(theirs)
+    # The best of each: what else runs on the machine is in the others.
+    render, client = min(ours), min(theirs)
     return {
         "series": len(samples),
         "render_ms": round(render * 1000, 1),
