@@ -57,7 +57,7 @@ def timeline(
     if as_json:
         click.echo(json.dumps({name: b._asdict() for name, b in figures.items()}, indent=2))
         return
-    _print(figures, seen.report.seconds, steps)
+    _print(figures, seen.report.seconds, seen.steps)
 
 
 def _print(figures: dict[str, Bursts], seconds: float, steps: int) -> None:
@@ -75,5 +75,5 @@ def _print(figures: dict[str, Bursts], seconds: float, steps: int) -> None:
             b.pattern,
         )
     console = Console(highlight=False)
-    console.print(f"{steps} steps in {seconds:.4g} s")
+    console.print(f"{steps} step{'s' if steps > 1 else ''} in {seconds:.4g} s")
     console.print(table)

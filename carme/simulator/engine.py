@@ -25,6 +25,8 @@ from carme.simulator.sharing import Flow, Sharing
 from carme.simulator.trace import Report
 
 R = TypeVar("R", bound=Resource)
+FIRST = -1_000_000
+"""Priority of the engine's own calls: before any process of the same time."""
 Steps = Generator[Operation, Any, Any]
 
 
@@ -140,7 +142,7 @@ class Simulation:
     def call_at(self, time: float, function: Callable[[], None]) -> None:
         """Run a function at `time`, before processes of the same time."""
         self.sequence += 1
-        heappush(self.calendar, (time, -1_000_000, self.sequence, _Call(function), None))
+        heappush(self.calendar, (time, FIRST, self.sequence, _Call(function), None))
 
     def release(self, process: Process, label: str, since: float, value: Any = None) -> None:
         """Resume a process that waited for others since `since`."""
