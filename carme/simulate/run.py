@@ -16,7 +16,7 @@ from carme.simulate.options import (
     hardware_options,
     plan_options,
 )
-from carme.simulate.tables import progress_bar
+from carme.simulate.tables import counted, format_emissions, format_watts, progress_bar
 from carme.simulator.hardware import Cluster
 from carme.simulator.limits import Limits, survey
 from carme.simulator.montecarlo import replicate
@@ -80,7 +80,7 @@ def _print(
     place: str,
 ) -> None:
     console = Console(highlight=False, width=max(Console().width, 110))
-    console.print(f"[bold]{title}[/] on {result.gpus} GPUs ({place})")
+    console.print(f"[bold]{title}[/] on {counted(result.gpus, 'GPU')} ({place})")
     grid = Table.grid(padding=(0, 2))
     watts = f"{result.average_gpu_watts:.0f} W a GPU on average"
     grid.add_row("time", f"[bold]{format_duration(result.seconds)}[/]", _rate(result))
@@ -88,7 +88,8 @@ def _print(
     grid.add_row(
         "node energy",
         format_joules(result.node_joules),
-        f"{result.average_node_watts:.0f} W on {result.nodes} nodes; {_grams(result.grams_co2)}",
+        f"{format_watts(result.average_node_watts)} on {counted(result.nodes, 'node')}; "
+        f"{format_emissions(result.grams_co2)}",
     )
     memory = result.memory
     fits = "fits" if memory.fits else f"[red]does not fit[/]: {memory.why_not()}"
@@ -125,10 +126,6 @@ def _rate(result: Result) -> str:
         f"{result.steps:.0f} steps of {result.step_seconds:.4g} s, batch {result.batch:.4g}, "
         f"{result.throughput:.4g} samples/s"
     )
-
-
-def _grams(grams: float) -> str:
-    return f"{grams:.3g} g CO₂e" if grams < 1000 else f"{grams / 1000:.3g} kg CO₂e"
 
 
 def _next(limits: Limits) -> str:
