@@ -29,38 +29,34 @@ class Flow:
 def fill(flows: list[Flow]) -> None:
     """Set the max-min fair rate of every flow by progressive filling.
 
-    All rates rise together; a flow stops at its own limit or when one of its links is full.
+    All rates rise together; a flow stops at its own limit or when one of its links is full. What
+    stopped flows leave of a link is shared by those that still rise.
     """
     spare: dict[Link, float] = {}
-    count: dict[Link, int] = {}
+    rising: dict[Link, dict[Flow, None]] = {}  # dictionaries, because sets have no order
     for flow in flows:
         for link in flow.links:
             spare[link] = link.bandwidth
-            count[link] = count.get(link, 0) + 1
-    growing = list(flows)
-    level = 0.0
-    while growing:
-        room = min(spare[link] / count[link] for link in spare if count[link])
-        level = min(level + room, *(flow.transfer.limit for flow in growing))
-        stopped = [f for f in growing if f.transfer.limit <= level] or _on_full_links(
-            growing, spare, count
+            rising.setdefault(link, {})[flow] = None
+    left = dict.fromkeys(flows)
+    while left:
+        share, tightest = min(
+            ((spare[link] / len(users), link) for link, users in rising.items() if users),
+            key=lambda pair: pair[0],
+        )
+        limit = min(flow.transfer.limit for flow in left)
+        level = min(share, limit)
+        stopped = (
+            [flow for flow in left if flow.transfer.limit <= level]
+            if limit <= share
+            else list(rising[tightest])
         )
         for flow in stopped:
-            # All rates rise together, so what a link has left is its bandwidth less the
-            # stopped flows and `level` for each flow that still grows.
-            flow.rate = min(level, flow.transfer.limit)
-            growing.remove(flow)
-        for link in spare:
-            count[link] = sum(link in f.links for f in growing)
-            used = sum(f.rate for f in flows if f not in growing and link in f.links)
-            spare[link] = max(link.bandwidth - used - level * count[link], 0.0)
-
-
-def _on_full_links(
-    growing: list[Flow], spare: dict[Link, float], count: dict[Link, int]
-) -> list[Flow]:
-    tightest = min((link for link in spare if count[link]), key=lambda k: spare[k] / count[k])
-    return [flow for flow in growing if tightest in flow.links]
+            flow.rate = level
+            del left[flow]
+            for link in flow.links:
+                spare[link] = max(spare[link] - level, 0.0)
+                del rising[link][flow]
 
 
 class Sharing:
