@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from carme.simulator.resources import Link
 
 if TYPE_CHECKING:
-    from carme.simulator.engine import Process, Simulation
+    from carme.simulator.engine import Call, Process, Simulation
     from carme.simulator.operations import Transfer
 
 
@@ -65,7 +65,7 @@ class Sharing:
     def __init__(self) -> None:
         self.flows: list[Flow] = []
         self._last = 0.0
-        self._version = 0
+        self._next: Call | None = None
 
     def request(self, simulation: Simulation, process: Process, transfer: Transfer) -> None:
         """Start the flow after the path's latency."""
@@ -91,18 +91,18 @@ class Sharing:
 
     def _plan(self, simulation: Simulation) -> None:
         """Give everyone the new fair rate and come back when the first flow ends."""
-        self._version += 1
+        if self._next:
+            self._next.cancelled = True
+        self._next = None
         if not self.flows:
             return
         fill(self.flows)
         first = min(max(flow.left, 0.0) / flow.rate for flow in self.flows)
         ending = [f for f in self.flows if f.left <= first * f.rate * (1 + 1e-12)]
-        version = self._version
-        simulation.call_at(simulation.now + first, lambda: self._end(simulation, version, ending))
+        end = simulation.now + first
+        self._next = simulation.call_at(end, lambda: self._end(simulation, ending))
 
-    def _end(self, simulation: Simulation, version: int, ending: list[Flow]) -> None:
-        if version != self._version:
-            return  # rates changed since this was planned
+    def _end(self, simulation: Simulation, ending: list[Flow]) -> None:
         self._advance(simulation.now)
         for flow in ending:
             self.flows.remove(flow)

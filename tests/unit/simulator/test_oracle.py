@@ -210,7 +210,9 @@ def test_fair_sharing_is_that_of_an_independent_model(flows):
 
     for name, each in enumerate(flows):
         simulation.process(flow(name, *each))
-    simulation.run()
+    report = simulation.run()
+    assert report.seconds == max(ends.values())
+    assert report.resources[0].bytes == pytest.approx(sum(size for _, size, _ in flows))
     theirs = fair_in_simpy(flows, 4.0)
     assert ends.keys() == theirs.keys()
     for name, when in ends.items():
