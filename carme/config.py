@@ -92,6 +92,16 @@ class Images(Section):
     """The apptainer (or singularity) program by absolute path; unset means PATH."""
     debian_mirror: str | None = None
     """Where builds get Debian from; unset means the mirror in the machine's own apt sources."""
+    recipes: tuple[Path, ...] = ()
+    """Folders with recipes of the site; one with the name of a recipe of Carme's replaces it."""
+    own_images: bool = True
+    """Whether users may start SIF files of their own; as Slurm jobs they could do so anyway."""
+    signing_key: Path | None = None
+    """Private key (PEM) that published images are signed with; readable by the publisher only."""
+    verify_key: Path | None = None
+    """Public key (PEM); when set, only images that it vouches for are offered or accepted."""
+    node_cache: Path | None = None
+    """A folder on each node's own disk that `carme images cache` fills; sessions start from it."""
 
 
 class Preset(Section):
@@ -135,6 +145,12 @@ class Session(Section):
     """More variables for the container."""
     binds: tuple[Annotated[str, Field(pattern=r"^/[^,:\s]*(:/[^,:\s]*){0,1}(:r[ow])?$")], ...] = ()
     """More folders for the container, as Apptainer writes them: /data, /data:/data:ro."""
+    projects: Path | None = None
+    """Holds a folder per Unix group, owned by the group: members can work in it."""
+    named_limit: Annotated[int, Field(ge=0, le=100)] = 3
+    """How many sessions a user may have beside the first one."""
+    idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
+    """A session whose kernels and terminals did nothing for this long ends; 0 turns that off."""
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
     """From the job's start until the server answers; waiting in the queue does not count."""
     wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72
@@ -208,6 +224,55 @@ class Local(Section):
     )
 
 
+class Redfish(Section):
+    """The node's management controller, asked for the power of the whole node."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    """The Power or EnvironmentMetrics resource, with the full path."""
+    user: str = ""
+    password_file: Path | None = None
+    """Holds nothing but the password; readable by the exporter alone."""
+    ca_file: Path | None = None
+
+
+class Exporter(Section):
+    """`carme-exporter`: what is measured on every node and charged to jobs."""
+
+    listen: str = "127.0.0.1"
+    """The address it serves on; nodes of a cluster set the one Prometheus reaches."""
+    port: Port = 9810
+    web_config: Path | None = Path("/etc/carme/exporter-web.yml")
+    """Users and TLS, in the form of Prometheus' exporter-toolkit; `none` only with --open."""
+    run: Path = Path("/run/carme")
+    """Where prolog and epilog keep their records and find the exporter's socket."""
+    state: Path = Path("/var/lib/carme-exporter")
+    """Counters survive a restart here."""
+    interval_seconds: Annotated[float, Field(ge=1, le=300)] = 15
+    """Between collections; Prometheus' usual scrape interval."""
+    series_limit: Annotated[int, Field(ge=100)] = 20_000
+    """Beyond this, further jobs share the series with jobid `other`."""
+    keep_seconds: Annotated[float, Field(ge=0, le=86400)] = 300
+    """A job's series end so long after the job."""
+    profiles: tuple[Literal["dcgm", "nvidia-gpu", "cgroup", "slurm-exporter"], ...] = ()
+    """Further names for the same values, for dashboards made for other exporters."""
+    unrecorded_jobs: bool = True
+    """Also count jobs that have a cgroup and no record of the prolog; off where clusters share
+    a machine, and so the cgroups."""
+    readers: tuple[UnixName, ...] = ()
+    """Unix users besides root who see every job in `carme top`; others see their own."""
+    bursts: Literal["asked", "always", "never"] = "asked"
+    """Profiles at 20 Hz for jobs submitted with --comment=carme-profile, for all, or for none."""
+    ipmi: bool = False
+    """Ask IPMI DCMI for node power; needs ipmitool and the right to use it."""
+    redfish: Redfish | None = None
+    emissions_grams_per_kwh: Annotated[float, Field(ge=0)] | None = None
+    """CO2 equivalent of the site's electricity; unset: no emissions are exported."""
+    price_per_kwh: Annotated[float, Field(ge=0)] | None = None
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "EUR"
+    factors_file: Path | None = None
+    """JSON kept current by another program (grams_per_kwh, price_per_kwh); wins over the above."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -217,6 +282,7 @@ class Config(Section):
     hub: Hub = Hub()
     images: Images = Images()
     session: Session = Session()
+    exporter: Exporter = Exporter()
     local: Local = Local()
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from carme.errors import InputError
 from carme.slurm.hostlist import parse_indices
@@ -27,6 +28,7 @@ class Gres:
     indices: tuple[int, ...] = ()
 
 
+@lru_cache(maxsize=4096)  # the nodes of a cluster repeat a few texts
 def parse_gres(text: str) -> tuple[Gres, ...]:
     """The resources in a GRES list of a node, a job or a request; unknown forms are left out."""
     items = _split_outside_parentheses(text.replace(":(null):", ":"))

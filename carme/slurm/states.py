@@ -1,6 +1,7 @@
 """The states of jobs and nodes: all that Slurm has, and a place for those it will have."""
 
 from enum import StrEnum
+from functools import lru_cache
 
 
 class JobState(StrEnum):
@@ -192,6 +193,7 @@ _NODE_WORD = {
 }
 
 
+@lru_cache(maxsize=1024)  # a thousand nodes are in a few states
 def parse_node_state(*words: str) -> tuple[NodeState, tuple[str, ...]]:
     """Base state and sorted flags in `words`, such as `IDLE+DRAIN`, `mixed*` or two list items."""
     base: NodeState | None = None

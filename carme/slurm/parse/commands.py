@@ -57,18 +57,17 @@ def parse_version(text: str) -> str:
 def _records(text: str, first_key: str) -> Iterator[dict[str, str]]:
     """A dictionary a line. The first of two equal keys counts: free text stands at the end."""
     for line in text.split("\n"):
-        found = list(_KEY.finditer(line))
-        if not found or found[0][1] != first_key:
+        if not line.startswith(f"{first_key}="):
             continue
-        ends = [key.start() for key in found[1:]] + [len(line)]
-        raw: dict[str, str] = {}
-        for key, end in zip(found, ends, strict=True):
-            raw.setdefault(key[1], line[key.end() : end].strip())
+        # Splitting on one group gives nothing, key, value, key, value, …
+        _, *parts = _KEY.split(line)
+        values = (value.strip() for value in reversed(parts[1::2]))
+        raw = dict(zip(reversed(parts[::2]), values, strict=True))
         # The reason is the one free text that is shown to people, so it is kept whole.
-        reason = next((key for key in found if key[1] == "Reason"), None)
-        if reason:
-            raw["Reason"] = line[reason.end() :].split(" Comment=")[0].strip()
-        yield raw
+        if "Reason" in raw:
+            raw["Reason"] = line.partition(" Reason=")[2].partition(" Comment=")[0]
+        if raw[first_key]:
+            yield raw
 
 
 def _partition(raw: dict[str, str]) -> Partition:

@@ -24,7 +24,7 @@ PURE = (
 )
 HARMLESS = {
     "carme.errors", "carme.units", "collections", "collections.abc", "dataclasses", "datetime",
-    "enum", "itertools", "re", "typing", "pydantic",
+    "enum", "functools", "itertools", "re", "typing", "pydantic",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from support.slurm_samples import NODES, PARTITIONS, RESERVATIONS
 
 
 def test_nodes() -> None:
-    gpu, cpu = (node for node in parse_nodes(NODES) if node.name)
+    gpu, cpu = parse_nodes(NODES)
     assert gpu.name == "gpu01"
     assert (gpu.state, gpu.flags) == (NodeState.MIXED, ("PLANNED",))
     assert (gpu.cpus, gpu.cpus_used) == (8, 3)
