@@ -88,7 +88,7 @@ class Poller:
         if self._wanted > self._began:
             gap = _FIRST_BACKOFF_SECONDS if self._backoff else REFRESH_GAP_SECONDS
             due = min(due, self._tried + gap)
-        return due
+        return max(due, self._tried + REFRESH_GAP_SECONDS)
 
     async def _read(self) -> None:
         began = self._tried = self._clock()

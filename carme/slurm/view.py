@@ -156,7 +156,7 @@ class View:
             # One at a time, each on a reading from after the last: the limit is added to.
             current = await self.poller.fresh(_OTHERS_MAX_AGE_SECONDS, _REFRESH_SECONDS)
             if not current.job(wish.job_id):  # perhaps it has only just been submitted
-                current = await self.poller.fresh(1, _REFRESH_SECONDS)
+                current = await self.poller.fresh(0, _REFRESH_SECONDS)
             job = self._job(wish.job_id, request.uid, user)
             limit = extended_limit(
                 job, wish.seconds, request.uid, user, current, self._config.view, time.time()

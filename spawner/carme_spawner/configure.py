@@ -36,6 +36,8 @@ def configure(c: Any, config: Config | None = None) -> None:
     # Waiting in Slurm's queue is no work for the hub, so the number of such spawns is unlimited.
     c.JupyterHub.concurrent_spawn_limit = 0
     c.JupyterHub.spawner_class = "carme"
+    c.JupyterHub.allow_named_servers = config.session.named_limit > 0
+    c.JupyterHub.named_server_limit_per_user = config.session.named_limit
     c.CarmeSpawner.carme = config
 
     c.JupyterHub.authenticator_class = "pam"

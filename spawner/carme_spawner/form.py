@@ -1,6 +1,6 @@
 """The spawn form: HTML from what the cluster has, and from HTML back to options."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jinja2
@@ -25,6 +25,9 @@ def render(
     presets: tuple[Preset, ...],
     values: Mapping[str, Any],
     found: Problems,
+    *,
+    projects: Collection[str] = (),
+    own_images: bool = False,
     ended_message: str = "",
 ) -> str:
     """The form with `values` filled in and each problem at its field."""
@@ -42,6 +45,8 @@ def render(
             }
             for preset in presets
         ],
+        projects=sorted(projects),
+        own_images=own_images,
         ended_message=ended_message,
         images=catalogue.offered(),
         values=values,

@@ -112,10 +112,42 @@ class OutlookHandler(ClusterHandler):
         self.write(answer)
 
 
+class ExtendHandler(APIHandler):
+    """`POST /hub/api/carme/extend` with `{"server": NAME, "minutes": N}`: more time."""
+
+    @web.authenticated
+    async def post(self) -> None:
+        """Ask for more time for a running session of one's own."""
+        name, minutes = parse_extension(self.request.body)
+        spawner = getattr(self.current_user, "spawners", {}).get(name)
+        if spawner is None or not spawner.ready:
+            raise web.HTTPError(404, "you have no such session running")
+        try:
+            ends_at = await spawner.extend(60 * minutes)
+        except CarmeError as error:
+            raise web.HTTPError(400, str(error)) from None
+        self.write({"ends_at": ends_at})
+
+
+def parse_extension(body: bytes) -> tuple[str, int]:
+    """Name and minutes in the body; from one minute to thirty days."""
+    try:
+        data = json.loads(body)
+    except ValueError:
+        raise web.HTTPError(400, "the body is not JSON") from None
+    if not isinstance(data, dict) or data.keys() != {"server", "minutes"}:
+        raise web.HTTPError(400, "the body must have the keys server and minutes")
+    name, minutes = data["server"], data["minutes"]
+    if not isinstance(name, str) or type(minutes) is not int or not 1 <= minutes <= 43200:
+        raise web.HTTPError(400, "server must be a name, minutes a number from 1 to 43200")
+    return name, minutes
+
+
 def handlers(config: Config) -> list[tuple[Any, ...]]:
     """All of them, for JupyterHub's extra_handlers."""
     return [
         (r"/api/carme/port", PortHandler),
+        (r"/api/carme/extend", ExtendHandler),
         (r"/api/carme/cluster", ClusterHandler, {"config": config}),
         (r"/api/carme/outlook", OutlookHandler, {"config": config}),
     ]

@@ -3,11 +3,13 @@
 The model knows forms and kinds; `problems` knows the cluster and says what does not fit it.
 """
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from carme.config import Session
+from carme.errors import InputError
 from carme.images import Catalogue
 from carme.slurm.models import Partition, Snapshot
 from carme.units import format_bytes, format_duration
@@ -32,6 +34,12 @@ class Options(BaseModel):
     image: Annotated[
         str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}(:[0-9A-Za-z][0-9A-Za-z._-]{0,39})?$")
     ]
+    own_image: Annotated[str, Field(pattern=r"^(/[^\x00-\x1f\x7f]{1,1000})?$")] = ""
+    """The path of a SIF of the user's own, instead of `image`; checked as the user."""
+    application: Annotated[str, Field(pattern=r"^([a-z][a-z0-9-]{0,39})?$")] = ""
+    """What to open; empty means the first that the image offers."""
+    project: Annotated[str, Field(pattern=r"^([a-z_][a-z0-9_-]{0,31})?$")] = ""
+    """The group whose folder the session works in; empty means the user's home."""
 
     @field_validator("gpus", "cpus", "memory_gb", "hours", mode="before")
     @classmethod
@@ -54,6 +62,9 @@ LABELS = {
     "memory_gb": "Memory (GiB)",
     "hours": "Time (hours)",
     "image": "Image",
+    "own_image": "An image of your own",
+    "application": "Application",
+    "project": "Project folder",
 }
 
 
@@ -71,6 +82,9 @@ def defaults(settings: Session, snapshot: Snapshot | None, catalogue: Catalogue)
         "memory_gb": settings.default_memory_gb,
         "hours": hours,
         "image": offered[0].name if offered else "",
+        "own_image": "",
+        "application": "",
+        "project": "",
     }
 
 
@@ -108,9 +122,14 @@ def _message(problem: Any) -> str:
     return said[0].lower() + said[1:]
 
 
-def problems(options: Options, snapshot: Snapshot, catalogue: Catalogue) -> Problems:
-    """What of the choice this cluster cannot give; empty when it can."""
+def problems(
+    options: Options, snapshot: Snapshot, catalogue: Catalogue, projects: Collection[str] = ()
+) -> Problems:
+    """What of the choice this cluster cannot give to this user; empty when it can."""
     found: Problems = {}
+    if options.project and options.project not in projects:
+        yours = ", ".join(projects) or "none"
+        found["project"] = f"you have no project folder {options.project}; yours: {yours}"
     partition = snapshot.partition(options.partition)
     if partition is None or partition.hidden:
         names = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
@@ -120,10 +139,21 @@ def problems(options: Options, snapshot: Snapshot, catalogue: Catalogue) -> Prob
     if partition.max_seconds and options.seconds > partition.max_seconds:
         limit = format_duration(partition.max_seconds)
         found["hours"] = f"{partition.name} allows at most {limit}"
-    if options.image not in {name for i in catalogue.offered() for name in (i.name, i.id)}:
+    return {**found, **_image_problems(options, catalogue), **_size_problems(options, snapshot)}
+
+
+def _image_problems(options: Options, catalogue: Catalogue) -> Problems:
+    if options.own_image:
+        return {}
+    try:
+        image = catalogue.find(options.image)
+    except InputError:
         offered = ", ".join(image.id for image in catalogue.offered()) or "none"
-        found["image"] = f"there is no image {options.image}; offered: {offered}"
-    return {**found, **_size_problems(options, snapshot)}
+        return {"image": f"there is no image {options.image}; offered: {offered}"}
+    names = [application.name for application in image.applications]
+    if options.application and options.application not in names:
+        return {"application": f"{image.id} offers {', '.join(names) or 'JupyterLab only'}"}
+    return {}
 
 
 def _size_problems(options: Options, snapshot: Snapshot) -> Problems:

@@ -27,6 +27,14 @@ def jobs(cluster: Any) -> Iterator[Jobs]:
     made.clear()
 
 
+@pytest.fixture(autouse=True)
+def homes(cluster: Any) -> None:
+    """Homes as the first login makes them."""
+    for user in cluster.users[:2]:
+        if not Path(f"~{user}").expanduser().exists():
+            subprocess.run(["mkhomedir_helper", user, "0077"], check=True)
+
+
 @pytest.fixture
 def newcomer(cluster: Any) -> Iterator[str]:
     """A member of the users' group with neither a home nor a place in Slurm's accounting."""

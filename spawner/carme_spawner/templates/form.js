@@ -5,7 +5,7 @@
   const api = window.jhdata.base_url + "api/carme/";
   const form = document.getElementById("spawn_form");
   const field = (name) => document.getElementById(name);
-  const names = ["partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image"];
+  const asked = ["partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image"];
   let figures = null;
 
   function add(parent, tag, text, css) {
@@ -74,7 +74,7 @@
   }
 
   async function refreshOutlook() {
-    const query = new URLSearchParams(names.map((name) => [name, field(name).value]));
+    const query = new URLSearchParams(asked.map((name) => [name, field(name).value]));
     try {
       const told = await ask("outlook?" + query);
       if (told.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");
@@ -123,6 +123,23 @@
     for (const option of field("gpu_type").options) option.hidden = Boolean(option.value) && !wanted.includes(option.value);
     if (field("gpu_type").selectedOptions[0]?.hidden) field("gpu_type").value = "";
     field("image-description").textContent = field("image").selectedOptions[0]?.dataset.description || "";
+    applications();
+  }
+
+  // The applications of the chosen image; one alone is no choice.
+  function applications() {
+    const image = field("image").selectedOptions[0];
+    const names = JSON.parse(image?.dataset.applications || "[]");
+    const titles = JSON.parse(image?.dataset.titles || "[]");
+    const select = field("application");
+    const chosen = select.value || select.dataset.value;
+    select.replaceChildren();
+    names.forEach((name, index) => {
+      const option = add(select, "option", titles[index]);
+      option.value = name;
+      option.selected = name === chosen;
+    });
+    field("application-row").hidden = names.length < 2;
   }
 
   let timer = null;
