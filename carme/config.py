@@ -92,6 +92,30 @@ class Images(Section):
     """The apptainer (or singularity) program by absolute path; unset means PATH."""
     debian_mirror: str | None = None
     """Where builds get Debian from; unset means the mirror in the machine's own apt sources."""
+    recipes: tuple[Path, ...] = ()
+    """Folders with recipes of the site; one with the name of a recipe of Carme's replaces it."""
+    own_images: bool = True
+    """Whether users may start SIF files of their own; as Slurm jobs they could do so anyway."""
+    signing_key: Path | None = None
+    """Private key (PEM) that published images are signed with; readable by the publisher only."""
+    verify_key: Path | None = None
+    """Public key (PEM); when set, only images that it vouches for are offered or accepted."""
+    node_cache: Path | None = None
+    """A folder on each node's own disk that `carme images cache` fills; sessions start from it."""
+
+
+class Preset(Section):
+    """A choice that fills the form with one click; what it leaves out stays as it is."""
+
+    title: Annotated[str, Field(min_length=1, max_length=40)]
+    description: str = ""
+    partition: str | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    cpus: Annotated[int, Field(ge=1)] | None = None
+    memory_gb: Annotated[int, Field(ge=1)] | None = None
+    hours: Annotated[float, Field(gt=0)] | None = None
+    whole_node: bool = False
+    """All GPUs, cores and memory of the largest node of the partition."""
 
 
 class Session(Section):
@@ -100,12 +124,31 @@ class Session(Section):
     default_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 2
     default_cpus: Annotated[int, Field(ge=1)] = 2
     default_memory_gb: Annotated[int, Field(ge=1)] = 4
+    presets: tuple[Preset, ...] = (
+        Preset(
+            title="Try something",
+            description="no GPU, one hour",
+            gpus=0,
+            cpus=1,
+            memory_gb=2,
+            hours=1,
+        ),
+        Preset(
+            title="One GPU", description="a GPU for two hours", gpus=1, cpus=2, memory_gb=4, hours=2
+        ),
+        Preset(title="Whole node", description="all of a node", whole_node=True, hours=2),
+    )
+    """Buttons above the form."""
     gpu_flag: Literal["", "nv", "rocm"] = "nv"
     """How the container sees GPUs; empty where they are virtual."""
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
     """More variables for the container."""
     binds: tuple[Annotated[str, Field(pattern=r"^/[^,:\s]*(:/[^,:\s]*){0,1}(:r[ow])?$")], ...] = ()
     """More folders for the container, as Apptainer writes them: /data, /data:/data:ro."""
+    named_limit: Annotated[int, Field(ge=0, le=100)] = 3
+    """How many sessions a user may have beside the first one."""
+    idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
+    """A session whose kernels and terminals did nothing for this long ends; 0 turns that off."""
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
     """From the job's start until the server answers; waiting in the queue does not count."""
     wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72

@@ -166,8 +166,8 @@ class Catalogue:
         return self.folder / image.file
 
 
-def load_catalogue(folder: Path) -> Catalogue:
-    """The catalogue in `folder`; what is not whole is in `problems` and not offered.
+def load_catalogue(folder: Path, require_signed: bool = False) -> Catalogue:
+    """The catalogue in `folder`; what is not whole (or not signed) is in `problems`, not offered.
 
     A file that changed since it was published is read in full once a process, which can take
     seconds: an event loop calls this in a thread.
@@ -177,7 +177,12 @@ def load_catalogue(folder: Path) -> Catalogue:
         return Catalogue(folder, index, (f"no image is published in {folder}",))
     problems, broken = [], set()
     for image in index.images:
-        if image.state == "published" and (problem := check_file(folder / image.file, image)):
+        if image.state != "published":
+            continue
+        problem = check_file(folder / image.file, image)
+        if not problem and require_signed and not image.signed_by:
+            problem = "it is not signed, and this site demands it"
+        if problem:
             problems.append(f"{image.id} is not offered: {problem}")
             broken.add(image.file)
     return Catalogue(folder, index, tuple(problems), frozenset(broken))
@@ -220,6 +225,26 @@ def check_file(path: Path, image: Image) -> str:
     except OSError as error:
         return f"{path.name} cannot be read: {error.strerror}"
     return "" if same else f"the checksum of {path.name} is not the published one"
+
+
+def node_path(image: Image, folder: Path, node_cache: Path | None) -> Path:
+    """The file to start `image` from on this node: the local copy when there is a good one.
+
+    A copy counts only in a folder that nobody but root or the images' owner can write to.
+    """
+    shared = folder / image.file
+    if node_cache is None:
+        return shared
+    local = node_cache / image.file
+    try:
+        owners = {0, shared.parent.stat().st_uid}
+        for path in (node_cache, local):
+            status = path.lstat()
+            if status.st_uid not in owners or status.st_mode & 0o022 or path.is_symlink():
+                return shared
+        return local if local.stat().st_size == image.size_bytes else shared
+    except OSError:
+        return shared
 
 
 def file_stamp(path: Path) -> str:

@@ -70,9 +70,11 @@ def format_duration(seconds: float) -> str:
 
 
 def format_joules(joules: float) -> str:
-    """`820 J`, `12.3 kJ`, `1.4 kWh`: joules while they are few, kWh as on a bill."""
+    """`820 J`, `12.3 kJ`, `1.4 kWh`, `16.3 MWh`: joules while they are few, kWh as on a bill."""
     if abs(joules) < 1000:
         return f"{joules:.3g} J"
     if abs(joules) < 360_000:
         return f"{joules / 1000:.3g} kJ"
-    return f"{joules / 3.6e6:.3g} kWh"
+    if abs(joules) < 3.6e9:
+        return f"{joules / 3.6e6:.3g} kWh"
+    return f"{joules / 3.6e9:.3g} MWh"

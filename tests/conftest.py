@@ -23,10 +23,9 @@ def cluster() -> Iterator[object]:
     """The whole cluster with its own folder, ports and users: from nothing to nothing."""
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         pytest.skip("the one-machine cluster needs root on Debian")
-    from support.cluster import Cluster
-
     from carme.config import load
     from carme.local.cluster import LocalCluster
+    from support.cluster import Cluster
 
     local = LocalCluster(load(Path(__file__).with_name("support") / "carme.toml"))
     local.purge(print)

@@ -86,7 +86,11 @@ def _summary(cluster: LocalCluster) -> None:
 
 
 def _table(*columns: str) -> Table:
-    return Table(*columns, box=None, pad_edge=False, header_style="dim", show_edge=False)
+    table = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
+    for column in columns:
+        # A path that is cut off is of no use.
+        table.add_column(column, overflow="fold")
+    return table
 
 
 @click.command()

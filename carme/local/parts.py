@@ -1,9 +1,11 @@
 """The parts of the cluster as data: what each is, how it starts, and how it shows it is well."""
 
+import hashlib
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import distribution
 from pathlib import Path
 
 from carme.errors import MissingError
@@ -54,6 +56,12 @@ def parts(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
     ]
 
 
+def build_id() -> str:
+    """Changes with the installed code: parts that run older code are started again by `up`."""
+    record = distribution("carme").read_text("RECORD") or ""
+    return hashlib.sha256(record.encode()).hexdigest()[:12]
+
+
 def _vgpu(layout: Layout) -> Part:
     config = layout.etc / "carme.toml"
     return Part(
@@ -63,6 +71,7 @@ def _vgpu(layout: Layout) -> Part:
         tuple(vgpu.daemon_command(layout.vgpu_state, layout.holders, config)),
         "root",
         lambda: run(vgpu.health_command(layout.holders), timeout=10).strip(),
+        {"CARME_BUILD": build_id()},
         reads=(config,),
     )
 
@@ -156,7 +165,7 @@ def _slurm(layout: Layout) -> list[Part]:
             (program("carme-view"),),
             local.view_user,
             lambda: probes.unix_http(config.view.socket, "/healthz"),
-            {**slurm, **carme},
+            {**slurm, **carme, "CARME_BUILD": build_id()},
             reads=(layout.etc / "carme.toml",),
         ),
     ]
@@ -191,6 +200,7 @@ def _hub(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
             {
                 **token,
                 "CARME_CONFIG": str(layout.etc / "carme.toml"),
+                "CARME_BUILD": build_id(),
                 "CARME_PROMETHEUS_TOKEN": secrets.hub_metrics_token,
                 "HOME": str(layout.hub_dir),
                 # sudo and node are looked up by name, whatever PATH `carme up` was called with.

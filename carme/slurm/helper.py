@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from carme.config import Config, load
 from carme.errors import CarmeError, ConfigError, DeniedError, InputError, MissingError
+from carme.ownimage import check_own_image, find_apptainer
 from carme.slurm.command import SAFE_PATH, Commands, failure, output
 from carme.slurm.helper_models import (
     CancelRequest,
@@ -78,8 +79,15 @@ class Helper:
         return {"text": text}
 
     def check_image(self, request: ImageRequest) -> dict[str, Any]:
-        """Whether this user can run that container image."""
-        return inspect_image(Path(request.path))
+        """Whether this user can start a session from that container image."""
+        found = inspect_image(Path(request.path))
+        images = self._config.images
+        # A hub's host need not have Apptainer; then the file alone is checked.
+        program = find_apptainer(images.apptainer)
+        check_own_image(
+            found["path"], program, allowed=images.own_images, verify_key=images.verify_key
+        )
+        return found
 
 
 VERBS: Mapping[str, tuple[type[BaseModel], Callable[[Helper, Any], dict[str, Any]]]] = {

@@ -34,19 +34,24 @@ class Publisher:
         """What is there."""
         return load_catalogue(self.folder)
 
-    def publish(self, path: Path, image: Image, default: bool = True) -> Image:
-        """Offer the SIF file at `path` as `image`; the same name and version of before retires."""
+    def publish(
+        self, path: Path, image: Image, default: bool = True, consume: bool = False
+    ) -> Image:
+        """Offer the SIF file at `path` as `image`; the same name and version of before retires.
+
+        With `consume`, the file itself is moved (it is a draft), else linked or copied.
+        """
         with self._changing() as index:
-            if self._serves(index, image):
-                current = next(i for i in index.images if i.file == image.file)
-                if current.state == "published" and not (
-                    default and index.defaults.get(image.name) != image.version
-                ):
-                    return current
-            else:
-                self._place(path, image)
-            target = self.folder / image.file
-            placed = image.model_copy(update={"state": "published", "stamp": file_stamp(target)})
+            current = self._served(index, image)
+            if not current:
+                self._place(path, image, consume)
+            update: dict[str, object] = {
+                "state": "published",
+                "stamp": file_stamp(self.folder / image.file),
+            }
+            if current:  # it may have been verified again since it was built
+                update["verified"] = current.verified
+            placed = image.model_copy(update=update)
             others = [
                 other.model_copy(update={"state": "retired"}) if other.id == image.id else other
                 for other in index.images
@@ -55,8 +60,16 @@ class Publisher:
             defaults = dict(index.defaults)
             if default or image.name not in defaults:
                 defaults[image.name] = image.version
-            self._write(Index(images=(*others, placed), defaults=defaults))
+            changed = Index(images=(*others, placed), defaults=defaults)
+            if placed not in index.images or defaults != index.defaults:
+                self._write(changed)
             return placed
+
+    def make_default(self, image: Image) -> None:
+        """Let the bare name mean this version."""
+        with self._changing() as index:
+            defaults = {**index.defaults, image.name: image.version}
+            self._write(Index(images=index.images, defaults=defaults))
 
     def retire(self, wanted: str) -> list[Image]:
         """Offer `name:version` (or all of `name`) no longer; files stay for running sessions."""
@@ -99,21 +112,41 @@ class Publisher:
                 draft.unlink(missing_ok=True)
             return gone
 
-    def _serves(self, index: Index, image: Image) -> bool:
-        """Whether this very image lies in the folder already, whole."""
-        return any(
-            other.file == image.file
-            and other.digest == image.digest
-            and not check_file(self.folder / other.file, other)
-            for other in index.images
-        )
+    def signed_copy(self, image: Image) -> Image | None:
+        """The entry of the same build that was signed when it was published before."""
+        for other in read_index(self.folder).images:
+            if other.file == image.file and other.recipe_hash == image.recipe_hash:
+                return other if other.signed_by else None
+        return None
 
-    def _place(self, path: Path, image: Image) -> None:
+    @contextmanager
+    def draft(self, path: Path, image: Image) -> Iterator[Path]:
+        """A copy of `path` in the folder that may be changed before it is published."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        _check_room(self.folder, image)
+        draft = self.folder / f".{image.file}.draft.{os.getpid()}"
+        try:
+            shutil.copyfile(path, draft)
+            yield draft
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _served(self, index: Index, image: Image) -> Image | None:
+        """The entry of this very image when its file lies in the folder already, whole."""
+        for other in index.images:
+            if other.file == image.file and other.digest == image.digest:
+                return None if check_file(self.folder / other.file, other) else other
+        return None
+
+    def _place(self, path: Path, image: Image, consume: bool) -> None:
         """Put the file into the folder under its final name, whole from the first moment."""
         draft = self.folder / f".{image.file}.{os.getpid()}"
         try:
             try:
-                os.link(path, draft)
+                if consume:
+                    path.rename(draft)
+                else:
+                    os.link(path, draft)
             except OSError:  # another file system
                 _check_room(self.folder, image)
                 shutil.copyfile(path, draft)

@@ -35,7 +35,7 @@ class Inside:
                 self.user.own(path)
             # --contain with a folder on disk: the default /tmp of 64 MB is too small to train in.
             options = ["--contain", "--cleanenv", "--home", str(home), "--workdir", str(work)]
-            arguments = [str(self.apptainer), "-q", "exec", *options, str(self.image), *command]
+            arguments = [str(self.apptainer), "-s", "exec", *options, str(self.image), *command]
             try:
                 return subprocess.run(
                     arguments,
@@ -73,7 +73,7 @@ class Inside:
 
     def labels(self) -> dict[str, str]:
         """The labels that the recipe gave the image."""
-        arguments = [str(self.apptainer), "-q", "inspect", "--json", "--labels", str(self.image)]
+        arguments = [str(self.apptainer), "-s", "inspect", "--json", "--labels", str(self.image)]
         run = subprocess.run(
             arguments,
             capture_output=True,

@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,6 +77,7 @@ class Recipe:
     arguments: Mapping[str, str] = field(default_factory=dict)
     parent: "Recipe | None" = None
     variant: str = ""
+    engine: str = "apptainer"
 
     @property
     def version(self) -> str:
@@ -87,28 +89,32 @@ class Recipe:
         """`name:version`."""
         return f"{self.name}:{self.version}"
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Of everything that decides what the image holds; not of what this machine adds."""
         total = hashlib.sha256(f"carme-image-{BUILDER_FORMAT}\n{self.id}\n".encode())
-        for path in _files(self.folder):
+        for path in self._files():
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             total.update(f"{path.relative_to(self.folder)} {content}\n".encode())
         for key, value in sorted(self.arguments.items()):
             total.update(f"{key}={value}\n".encode())
+        if self.engine != "apptainer":
+            total.update(f"engine {self.engine}\n".encode())
         if self.parent:
             total.update(f"parent {self.parent.hash}\n".encode())
         return total.hexdigest()
+
+    def _files(self) -> list[Path]:
+        """What goes into the image: not the words about it, nor the other engine's file."""
+        aside = {"image.toml", "image.def" if self.engine == "docker" else "Dockerfile"}
+        found = (path for path in self.folder.rglob("*") if path.is_file())
+        kept = (path for path in found if "__pycache__" not in path.parts)
+        return sorted(path for path in kept if str(path.relative_to(self.folder)) not in aside)
 
     @property
     def file(self) -> str:
         """The name of its SIF file: another content, another name."""
         return f"{self.name}-{self.version}-{self.hash[:12]}.sif"
-
-
-def _files(folder: Path) -> list[Path]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
 def find_recipes(folders: tuple[Path, ...] = (OWN_RECIPES,)) -> dict[str, Path]:
@@ -125,6 +131,7 @@ def load_recipe(
     folders: tuple[Path, ...] = (OWN_RECIPES,),
     variant: str = "",
     arguments: Mapping[str, str] | None = None,
+    engine: str = "apptainer",
     _children: tuple[str, ...] = (),
 ) -> Recipe:
     """The recipe `name` with its parents; what is wrong with it is named with its file."""
@@ -146,9 +153,9 @@ def load_recipe(
     manifest = load_manifest(folder)
     parent = None
     if manifest.parent:
-        parent = load_recipe(manifest.parent, folders, _children=(*_children, name))
+        parent = load_recipe(manifest.parent, folders, engine=engine, _children=(*_children, name))
     settled = _settle(name, manifest, variant, arguments or {})
-    return Recipe(name, folder, _apply(manifest, variant), settled, parent, variant)
+    return Recipe(name, folder, _apply(manifest, variant), settled, parent, variant, engine)
 
 
 def load_manifest(folder: Path) -> Manifest:

@@ -9,7 +9,7 @@ from typing import Any
 from tornado import web
 
 from carme.config import Config, load
-from carme_spawner.handlers import PortHandler
+from carme_spawner.handlers import handlers
 
 LOOPBACK = "127.0.0.1"
 
@@ -24,7 +24,7 @@ def configure(c: Any, config: Config | None = None) -> None:
     c.JupyterHub.cookie_secret_file = str(Path.cwd() / "cookie_secret")
     c.JupyterHub.template_paths = [str(Path(__file__).parent / "templates")]
     c.JupyterHub.template_vars = {"carme_title": config.cluster.title}
-    c.JupyterHub.extra_handlers = [(r"/api/carme/port", PortHandler)]
+    c.JupyterHub.extra_handlers = handlers(config)
 
     # Sessions belong to Slurm and routes to the proxy: a hub that ends must touch neither.
     c.JupyterHub.cleanup_servers = False
@@ -36,6 +36,8 @@ def configure(c: Any, config: Config | None = None) -> None:
     # Waiting in Slurm's queue is no work for the hub, so the number of such spawns is unlimited.
     c.JupyterHub.concurrent_spawn_limit = 0
     c.JupyterHub.spawner_class = "carme"
+    c.JupyterHub.allow_named_servers = config.session.named_limit > 0
+    c.JupyterHub.named_server_limit_per_user = config.session.named_limit
     c.CarmeSpawner.carme = config
 
     c.JupyterHub.authenticator_class = "pam"

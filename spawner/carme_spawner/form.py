@@ -5,8 +5,9 @@ from typing import Any
 
 import jinja2
 
+from carme.config import Preset
 from carme.images import Catalogue
-from carme.slurm.models import Snapshot
+from carme.slurm.models import Partition, Snapshot
 from carme_spawner.options import LABELS, Options, Problems, format_hours
 
 _environment = jinja2.Environment(
@@ -19,11 +20,32 @@ _environment = jinja2.Environment(
 
 
 def render(
-    snapshot: Snapshot | None, catalogue: Catalogue, values: Mapping[str, Any], found: Problems
+    snapshot: Snapshot | None,
+    catalogue: Catalogue,
+    presets: tuple[Preset, ...],
+    values: Mapping[str, Any],
+    found: Problems,
+    *,
+    own_images: bool = False,
+    ended_message: str = "",
 ) -> str:
     """The form with `values` filled in and each problem at its field."""
+    partitions = [_partition(snapshot, p) for p in _visible(snapshot)] if snapshot else []
     return _environment.get_template("form.html").render(
-        partitions=[_partition(snapshot, p.name) for p in _visible(snapshot)] if snapshot else [],
+        partitions=partitions,
+        types=sorted({kind for partition in partitions for kind in partition["types"]}),
+        presets=[
+            {
+                "title": preset.title,
+                "description": preset.description,
+                "choice": preset.model_dump(
+                    exclude={"title", "description"}, exclude_none=True, exclude_defaults=True
+                ),
+            }
+            for preset in presets
+        ],
+        own_images=own_images,
+        ended_message=ended_message,
         images=catalogue.offered(),
         values=values,
         problems=found,
@@ -31,22 +53,15 @@ def render(
     )
 
 
-def _visible(snapshot: Snapshot) -> list[Any]:
+def _visible(snapshot: Snapshot) -> list[Partition]:
     return [partition for partition in snapshot.partitions if not partition.hidden]
 
 
-def _partition(snapshot: Snapshot, name: str) -> dict[str, Any]:
-    partition = snapshot.partition(name)
-    total, free = snapshot.gpus_total(name), snapshot.gpus_free(name)
-    limit = partition.max_seconds if partition else None
+def _partition(snapshot: Snapshot, partition: Partition) -> dict[str, Any]:
     return {
-        "name": name,
-        "gpus": {
-            kind or "any": f"{free.get(kind, 0)} of {count} free" for kind, count in total.items()
-        },
-        "types": [kind for kind in total if kind],
-        "cpus": sum(node.cpus_free for node in snapshot.nodes_in(name)),
-        "hours": format_hours(limit) if limit else None,
+        "name": partition.name,
+        "types": [kind for kind in snapshot.gpus_total(partition.name) if kind],
+        "hours": format_hours(partition.max_seconds) if partition.max_seconds else None,
     }
 
 
@@ -59,7 +74,7 @@ def parse(form: Mapping[str, list[str]]) -> dict[str, Any]:
     for name, sent in form.items():
         if name == "_xsrf":
             continue
-        value = sent[-1].strip() if sent and isinstance(sent[-1], str) else ""
+        value = sent[-1].strip(" ") if sent and isinstance(sent[-1], str) else ""
         if value or name not in Options.model_fields:
             raw[name] = value
     return raw

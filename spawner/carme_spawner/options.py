@@ -5,9 +5,10 @@ The model knows forms and kinds; `problems` knows the cluster and says what does
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from carme.config import Session
+from carme.errors import InputError
 from carme.images import Catalogue
 from carme.slurm.models import Partition, Snapshot
 from carme.units import format_bytes, format_duration
@@ -32,6 +33,17 @@ class Options(BaseModel):
     image: Annotated[
         str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}(:[0-9A-Za-z][0-9A-Za-z._-]{0,39})?$")
     ]
+    own_image: Annotated[str, Field(pattern=r"^(/[^\x00-\x1f\x7f]{1,1000})?$")] = ""
+    """The path of a SIF of the user's own, instead of `image`; checked as the user."""
+    application: Annotated[str, Field(pattern=r"^([a-z][a-z0-9-]{0,39})?$")] = ""
+    """What to open; empty means the first that the image offers."""
+
+    @field_validator("gpus", "cpus", "memory_gb", "hours", mode="before")
+    @classmethod
+    def _no_truth(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError("this is not a number")
+        return value
 
     @property
     def seconds(self) -> int:
@@ -47,6 +59,8 @@ LABELS = {
     "memory_gb": "Memory (GiB)",
     "hours": "Time (hours)",
     "image": "Image",
+    "own_image": "An image of your own",
+    "application": "Application",
 }
 
 
@@ -64,6 +78,8 @@ def defaults(settings: Session, snapshot: Snapshot | None, catalogue: Catalogue)
         "memory_gb": settings.default_memory_gb,
         "hours": hours,
         "image": offered[0].name if offered else "",
+        "own_image": "",
+        "application": "",
     }
 
 
@@ -97,7 +113,7 @@ def _message(problem: Any) -> str:
         return f"unknown option {str(problem['loc'][0])[:40]!r}; known are {known}"
     if problem["type"] == "string_pattern_mismatch":
         return "this is not a name of one of the choices"
-    said = str(problem["msg"])
+    said = str(problem["msg"]).removeprefix("Value error, ")
     return said[0].lower() + said[1:]
 
 
@@ -113,10 +129,21 @@ def problems(options: Options, snapshot: Snapshot, catalogue: Catalogue) -> Prob
     if partition.max_seconds and options.seconds > partition.max_seconds:
         limit = format_duration(partition.max_seconds)
         found["hours"] = f"{partition.name} allows at most {limit}"
-    if options.image not in {name for i in catalogue.offered() for name in (i.name, i.id)}:
+    return {**found, **_image_problems(options, catalogue), **_size_problems(options, snapshot)}
+
+
+def _image_problems(options: Options, catalogue: Catalogue) -> Problems:
+    if options.own_image:
+        return {}
+    try:
+        image = catalogue.find(options.image)
+    except InputError:
         offered = ", ".join(image.id for image in catalogue.offered()) or "none"
-        found["image"] = f"there is no image {options.image}; offered: {offered}"
-    return {**found, **_size_problems(options, snapshot)}
+        return {"image": f"there is no image {options.image}; offered: {offered}"}
+    names = [application.name for application in image.applications]
+    if options.application and options.application not in names:
+        return {"application": f"{image.id} offers {', '.join(names) or 'JupyterLab only'}"}
+    return {}
 
 
 def _size_problems(options: Options, snapshot: Snapshot) -> Problems:

@@ -6,6 +6,7 @@ from pathlib import Path
 import jinja2
 
 from carme.units import format_slurm_time
+from carme_spawner.words import NOTICE_SECONDS
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
@@ -27,6 +28,8 @@ def job_script(
     gpus: int,
     gpu_type: str,
     image: Path,
+    size_bytes: int = 0,
+    node_cache: Path | None = None,
     apptainer: Path,
     gpu_flag: str,
     binds: tuple[str, ...],
@@ -39,9 +42,12 @@ def job_script(
         cpus=cpus,
         memory_mb=memory_mb,
         time=format_slurm_time(seconds),
+        notice_seconds=NOTICE_SECONDS,
         gpus=gpus,
         gpu_type=gpu_type,
         image=image,
+        size_bytes=size_bytes,
+        cached=node_cache / image.name if node_cache and size_bytes else "",
         apptainer=apptainer,
         env_prefix="SINGULARITYENV" if apptainer.name == "singularity" else "APPTAINERENV",
         gpu_flag=gpu_flag,

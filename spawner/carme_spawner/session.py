@@ -54,6 +54,8 @@ class SessionJob:
         self._helper = helper
         self._reported = asyncio.Event()
         self._submission: asyncio.Future[None] | None = None
+        self.last: Job | None = None
+        """The job as it was last seen."""
 
     def state(self) -> dict[str, Any]:
         """For the database; empty when there is no job."""
@@ -104,12 +106,12 @@ class SessionJob:
             now = time.time()
             if job is not None:
                 if job.state.ended:
-                    raise SessionOver(words.ended(job.state), job.state.lower())
+                    raise SessionOver(words.ended(job), job.state.lower())
                 if job.state.ending:
                     # The reason stands in the state that follows in a moment.
                     ending_since = ending_since or now
                     if now - ending_since > UNSEEN_SECONDS:
-                        raise SessionOver(words.ended(JobState.COMPLETED), "ended")
+                        raise SessionOver(words.ended(job), "ended")
                 elif job.state.waiting:
                     running_since = None
                     self._check_wait(now)
@@ -150,6 +152,7 @@ class SessionJob:
         job = snapshot.job(self.kept.job_id)
         if job is None:
             return self._unlisted(snapshot)
+        self.last = job
         if job.state.active and job.nodes:
             node = next((n for n in snapshot.nodes if n.name == job.nodes[0]), None)
             self.kept.address = (node.address if node else "") or job.nodes[0]
@@ -172,6 +175,12 @@ class SessionJob:
         except CarmeError:
             return 20, f"Job {job.id} is {words.waiting(job)}"
         return 20, words.in_queue(job, snapshot.queue_position(job.id))
+
+    async def extend(self, user: str, seconds: int) -> int:
+        """More time for the job, where the site allows it; when it now ends."""
+        extended = await self._helper.extend(user, self.kept.job_id, seconds)
+        await self.look(0)
+        return extended.ends_at or 0
 
     async def tail(self, user: str, name: str) -> str:
         """The end of the session's log, if there is one."""

@@ -22,7 +22,7 @@ from carme.errors import CarmeError
 from carme.images import Catalogue, load_catalogue
 from carme.slurm.helper_client import HelperClient
 from carme.slurm.helper_models import LOG_FILE
-from carme.slurm.models import Snapshot
+from carme.slurm.models import Job, Snapshot
 from carme_spawner import form, options, words
 from carme_spawner.failure import SessionFailure
 from carme_spawner.script import job_script
@@ -78,8 +78,11 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._said = {"progress": 5, "message": "Asking Slurm"}
 
     def _new_job(self) -> SessionJob:
-        helper = HelperClient(Path(sys.prefix) / "bin/carme-helper", config_path())
-        return SessionJob(self.carme, watch_for(self.carme), helper)
+        return SessionJob(self.carme, watch_for(self.carme), self._helper)
+
+    @property
+    def _helper(self) -> HelperClient:
+        return HelperClient(Path(sys.prefix) / "bin/carme-helper", config_path())
 
     # --- what the user asks for -----------------------------------------------------------------
 
@@ -100,7 +103,15 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         last = {name: value for name, value in chosen.items() if name in values}
         found, self._problems = self._problems, {}
         kept, self._values = self._values, {}
-        return form.render(snapshot, catalogue, {**values, **last, **kept}, found)
+        return form.render(
+            snapshot,
+            catalogue,
+            self.carme.session.presets,
+            {**values, **last, **kept},
+            found,
+            own_images=self.carme.images.own_images,
+            ended_message=self.ended_message,
+        )
 
     def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
         """Raw options of the form; kept for showing it again if the cluster refuses them."""
@@ -120,17 +131,54 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         choice, found = options.parse({**base, **raw})
         if choice:
             found = options.problems(choice, snapshot, catalogue)
+        if choice and choice.own_image and not found:
+            found = await self._check_own_image(choice.own_image)
         if found:
             self._problems = found
             raise SessionFailure(options.summary(found), reason="input")
         self._choice, self._values = choice, {}
+
+    async def _check_own_image(self, path: str) -> options.Problems:
+        """What the user's own eyes see: the file may be closed to the hub."""
+        if not self.carme.images.own_images:
+            return {"own_image": "this site allows published images only"}
+        try:
+            await self._helper.check_image(self.user.name, path)
+        except CarmeError as error:
+            return {"own_image": str(error)}
+        return {}
 
     # --- the job --------------------------------------------------------------------------------
 
     @property
     def session_name(self) -> str:
         """The folder of this session below ~/.carme/sessions."""
-        return self.name or "default"
+        # The hub takes names of lower-case letters, digits and hyphens only.
+        return f"named-{self.name}" if self.name else "default"
+
+    @property
+    def job(self) -> Job | None:
+        """The job as it was last seen, for the hub's pages."""
+        return self._job.last if self._job.kept.job_id else None
+
+    async def extend(self, seconds: int) -> int:
+        """More time, where the site allows it; when the session now ends."""
+        return await self._job.extend(self.user.name, seconds)
+
+    def get_args(self) -> list[str]:
+        """The server's options; an idle one ends by itself, for it knows what its kernels do."""
+        idle = round(self.carme.session.idle_hours * 3600)
+        if not idle:
+            return list(super().get_args())
+        return [
+            *super().get_args(),
+            f"--ServerApp.shutdown_no_activity_timeout={idle}",
+            f"--MappingKernelManager.cull_idle_timeout={idle}",
+            "--MappingKernelManager.cull_connected=True",
+            "--MappingKernelManager.cull_interval=60",
+            f"--TerminalManager.cull_inactive_timeout={idle}",
+            "--TerminalManager.cull_interval=60",
+        ]
 
     async def start(self) -> str:
         """Submit the job and wait until its server listens; the server's address."""
@@ -164,12 +212,22 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         await self._say(90, "The server is up")
         return url
 
+    async def _image(self, choice: options.Options) -> tuple[Path, int, str]:
+        """The image's file, its size if it is published, and the page of the application."""
+        if choice.own_image:
+            return Path(choice.own_image), 0, "/lab"
+        catalogue = await self._catalogue()
+        image = catalogue.find(choice.image)
+        paths = {application.name: application.path for application in image.applications}
+        first = next(iter(paths.values()), "/lab")
+        return catalogue.path(image), image.size_bytes, paths.get(choice.application, first)
+
     async def _script(self) -> tuple[str, str]:
         """The job script, and what only the user may read."""
         choice = self._choice
         if choice is None:
             raise RuntimeError("a session is submitted only after its options were checked")
-        catalogue = await self._catalogue()
+        image, size_bytes, self.default_url = await self._image(choice)
         folder = Path(pwd.getpwnam(self.user.name).pw_dir) / ".carme/sessions" / self.session_name
         settings = self.carme.session
         script = job_script(
@@ -180,7 +238,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             seconds=choice.seconds,
             gpus=choice.gpus,
             gpu_type=choice.gpu_type,
-            image=catalogue.path(catalogue.find(choice.image)),
+            image=image,
+            size_bytes=size_bytes,
+            node_cache=self.carme.images.node_cache,
             apptainer=self.carme.images.apptainer or Path("apptainer"),
             gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
             binds=settings.binds,
@@ -214,7 +274,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         if job.state.ending:
             await asyncio.sleep(2 * LOOK_SECONDS)  # the reason comes with the next state
             job = await self._job.look() or job
-        self.ended_message = words.ended(job.state)
+        self.ended_message = words.ended(job)
         self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
         return 1
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from carme.config import Config
-from carme.slurm.models import Snapshot
+from carme.slurm.models import Choice, ExpectedStart, Snapshot
 from carme.slurm.view_client import AsyncViewClient
 
 
@@ -24,6 +24,10 @@ class Watch:
                 self._last = await self._client.refresh(max_age)
                 self._fetched = time.monotonic()
             return self._last
+
+    async def expected_start(self, choice: Choice) -> ExpectedStart:
+        """When Slurm would start this; the view asks it seldom, and remembers."""
+        return await self._client.expected_start(choice)
 
 
 _watches: dict[str, Watch] = {}

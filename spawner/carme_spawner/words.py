@@ -5,6 +5,9 @@ import time
 from carme.slurm.models import Job
 from carme.slurm.states import JobState
 
+NOTICE_SECONDS = 30
+"""How long before the end of its time a session is told to end cleanly."""
+
 ENDED = {
     JobState.COMPLETED: "The session ended by itself.",
     JobState.CANCELLED: "The session was cancelled.",
@@ -58,6 +61,18 @@ def in_queue(job: Job, place: int | None) -> str:
     return text
 
 
-def ended(state: JobState) -> str:
+def ended(job: Job) -> str:
     """What became of a session whose job is over."""
+    state = job.state
+    if state.ending or _ran_out(job):
+        state = JobState.TIMEOUT if _ran_out(job) else JobState.COMPLETED
     return ENDED.get(state, f"The session ended ({state.lower().replace('_', ' ')}).")
+
+
+def _ran_out(job: Job) -> bool:
+    """A session that ends cleanly on notice is "completed" for Slurm, but its time was over."""
+    if job.limit_seconds is None or job.started_at is None or job.ends_at is None:
+        return False
+    clean = job.state in (JobState.COMPLETED, JobState.FAILED, JobState.COMPLETING)
+    # Slurm looks at the clock every half a minute or so.
+    return clean and job.ends_at - job.started_at >= job.limit_seconds - NOTICE_SECONDS - 35

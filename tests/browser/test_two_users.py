@@ -4,6 +4,7 @@ import re
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
+
 from support.cluster import wait_for
 
 CELL = """

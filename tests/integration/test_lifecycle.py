@@ -5,9 +5,11 @@ import signal
 import time
 
 import pytest
+
 from support.cluster import wait_for
 from support.hub import User
 
+GIVE_UP = "import os\nprint('I give up', flush=True)\nos._exit(3)\n"
 SMALL = {"partition": "cpu", "gpus": 0, "cpus": 1, "memory_gb": 1, "hours": 0.5}
 
 
@@ -72,7 +74,7 @@ def test_a_lost_node_is_noticed_and_told(cluster, ben):
 def test_a_server_that_dies_ends_the_spawn_at_once_with_its_log(cluster, ben):
     broken = f"/home/{ben.name}/.jupyter/jupyter_server_config.py"
     cluster.run_as(ben.name, ["mkdir", "-p", f"/home/{ben.name}/.jupyter"])
-    cluster.run_as(ben.name, ["tee", broken], input="import os\nprint('I give up', flush=True)\nos._exit(3)\n")
+    cluster.run_as(ben.name, ["tee", broken], input=GIVE_UP)
     try:
         started = time.monotonic()
         ben.spawn(**SMALL)

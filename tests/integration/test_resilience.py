@@ -6,6 +6,7 @@ import time
 
 import psutil
 import pytest
+
 from support.cluster import wait_for
 from support.hub import User
 

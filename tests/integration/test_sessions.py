@@ -2,6 +2,7 @@
 
 import pytest
 import requests
+
 from support.cluster import wait_for
 from support.hub import User
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.slurm_live import Jobs, helper, view, wait_until
 
 pytestmark = pytest.mark.cluster

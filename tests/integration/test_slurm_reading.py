@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.slurm_live import Jobs, wait_until
 
 from carme.errors import InputError, MissingError, UnavailableError
 from carme.slurm.cli import CommandClient
@@ -15,6 +14,7 @@ from carme.slurm.command import Commands
 from carme.slurm.models import Choice, Job, Model
 from carme.slurm.rest import RestClient
 from carme.slurm.states import JobState
+from support.slurm_live import Jobs, wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.slurm_live import Jobs, view, wait_until
 
 from carme.errors import UnavailableError
 from carme.slurm.models import Choice, Snapshot
 from carme.slurm.view_client import AsyncViewClient, ViewClient
+from support.slurm_live import Jobs, view, wait_until
 
 pytestmark = pytest.mark.cluster
 

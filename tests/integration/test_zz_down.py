@@ -4,9 +4,9 @@ import time
 
 import psutil
 from click.testing import CliRunner
-from support.hub import User
 
 from carme.cli import carme
+from support.hub import User
 
 
 def processes(cluster):

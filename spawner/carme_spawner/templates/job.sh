@@ -10,7 +10,7 @@
 #SBATCH --gres=gpu:{{ gpu_type ~ ':' if gpu_type else '' }}{{ gpus }}
 {% endif %}
 #SBATCH --comment=carme-image={{ image.name }}
-#SBATCH --signal=B:TERM@30
+#SBATCH --signal=B:TERM@{{ notice_seconds }}
 #SBATCH --no-requeue
 
 umask 077
@@ -21,6 +21,16 @@ for name in ${!SLURM_@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICE
   [ -n "${!name+set}" ] && export "{{ env_prefix }}_$name=${!name}"
 done
 
+image={{ image | quote }}
+{% if cached %}
+# The node's own copy starts faster. It counts if root alone could have written it and it is whole.
+cached={{ cached | quote }}
+if [ "$(stat -c '%u %A %s' "$cached" 2>/dev/null)" = {{ ("0 -rw-r--r-- " ~ size_bytes) | quote }} ] &&
+  [ "$(stat -c '%u %A' "$(dirname "$cached")" 2>/dev/null)" = '0 drwxr-xr-x' ]; then
+  image=$cached
+fi
+{% endif %}
+
 {{ apptainer | quote }} --quiet exec --cleanenv --pwd "$HOME" \
 {% if gpu_flag %}
   {{ gpu_flag }} \
@@ -28,7 +38,7 @@ done
 {% for bind in binds %}
   --bind {{ bind | quote }} \
 {% endfor %}
-  {{ image | quote }} \
+  "$image" \
   python3 {{ launcher | quote }} &
 
 # bash hands a signal to a trap only while it waits, so the container runs in the background.

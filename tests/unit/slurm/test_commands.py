@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 from click.testing import CliRunner
-from support.slurm_memory import ALICE, Cluster, Serving, config
 
 from carme.errors import ConfigError
 from carme.slurm import commands
 from carme.slurm.view_client import ViewClient
+from support.slurm_memory import ALICE, Cluster, Serving, config
 
 
 def test_commands_read_the_view(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from carme.slurm import parse
 from support.slurm_samples import (
     HEADER,
     NEW_JOB,
@@ -17,8 +19,6 @@ from support.slurm_samples import (
     SEPARATOR,
     printed,
 )
-
-from carme.slurm import parse
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -1,7 +1,6 @@
-from support.slurm_samples import HEADER, ROWS
-
 from carme.slurm.parse import parse_sacct, parse_slurmdb_jobs
 from carme.slurm.states import JobState
+from support.slurm_samples import HEADER, ROWS
 
 
 def test_sacct() -> None:

@@ -1,7 +1,5 @@
 """`scontrol --oneliner`, as Slurm 22.05 prints it."""
 
-from support.slurm_samples import NODES, PARTITIONS, RESERVATIONS
-
 from carme.slurm.parse import (
     parse_nodes,
     parse_partitions,
@@ -10,6 +8,7 @@ from carme.slurm.parse import (
     parse_version,
 )
 from carme.slurm.states import NodeState
+from support.slurm_samples import NODES, PARTITIONS, RESERVATIONS
 
 
 def test_nodes() -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from support.slurm_samples import NEW_JOB, OLD_JOB, wrapped
 
 from carme.slurm.parse import (
     answer_errors,
@@ -14,6 +13,7 @@ from carme.slurm.parse import (
     parse_json_reservations,
 )
 from carme.slurm.states import JobState, NodeState
+from support.slurm_samples import NEW_JOB, OLD_JOB, wrapped
 
 
 def test_a_job_is_the_same_in_old_and_new_json() -> None:

@@ -1,7 +1,6 @@
-from support.slurm_samples import PENDING, RUNNING, SEPARATOR, printed
-
 from carme.slurm.parse import parse_squeue
 from carme.slurm.states import JobState
+from support.slurm_samples import PENDING, RUNNING, SEPARATOR, printed
 
 
 def test_jobs() -> None:

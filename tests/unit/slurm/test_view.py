@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.slurm_memory import ALICE, NODE, Cluster, Serving, config
 
 from carme.errors import ConfigError, DeniedError, InputError, MissingError, UnavailableError
 from carme.slurm.models import Choice, Job, Node, Snapshot
@@ -18,6 +17,7 @@ from carme.slurm.poller import Poller
 from carme.slurm.view_client import AsyncViewClient, ViewClient
 from carme.slurm.view_server import Request
 from carme.slurm.waits import Waits
+from support.slurm_memory import ALICE, NODE, Cluster, Serving, config
 
 
 @pytest.fixture

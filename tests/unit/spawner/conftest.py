@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from carme.images import Built, Catalogue, Image, Index, Verified
+from carme.images import Application, Built, Catalogue, Image, Index, Verified
 from carme.slurm.models import Node, Partition, Snapshot
 from carme.slurm.states import NodeState
 
@@ -51,6 +51,7 @@ def catalogue(tmp_path):
         digest="sha256:" + "0" * 64,
         size_bytes=1,
         recipe_hash="x",
+        applications=(Application(name="lab", title="JupyterLab"),),
         built=Built(at=now, engine="apptainer"),
         verified=Verified(at=now, passed=True),
     )

@@ -19,10 +19,12 @@ for name in ${!SLURM_@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICE
   [ -n "${!name+set}" ] && export "APPTAINERENV_$name=${!name}"
 done
 
+image=/images/base.sif
+
 /usr/bin/apptainer --quiet exec --cleanenv --pwd "$HOME" \
   --nv \
   --bind /data:/data:ro \
-  /images/base.sif \
+  "$image" \
   python3 /home/ann/.carme/sessions/default/launcher.py &
 
 # bash hands a signal to a trap only while it waits, so the container runs in the background.

@@ -1,6 +1,7 @@
 import pytest
-from carme_spawner.handlers import parse_port
 from tornado.web import HTTPError
+
+from carme_spawner.handlers import parse_port
 
 
 def test_a_port_is_accepted():
@@ -34,7 +35,8 @@ def test_nothing_else_is(body):
 
 
 def test_batchspawners_endpoint_is_not_served():
-    import carme_spawner  # noqa: F401
     from jupyterhub.apihandlers import default_handlers
+
+    import carme_spawner  # noqa: F401
 
     assert not [entry for entry in default_handlers if "batchspawner" in entry[0]]

@@ -1,9 +1,9 @@
 import math
 
 import pytest
-from carme_spawner import form, options
 
 from carme.config import Session
+from carme_spawner import form, options
 
 GOOD = {
     "partition": "gpu",
@@ -13,6 +13,8 @@ GOOD = {
     "memory_gb": 4,
     "hours": 2,
     "image": "base",
+    "own_image": "",
+    "application": "",
 }
 
 
@@ -53,6 +55,8 @@ def test_the_defaults_are_a_good_choice(snapshot, catalogue):
         ({"cmd": ["id"]}, "", "unknown option 'cmd'"),
         ({"partition": ["gpu"]}, "partition", "string"),
         ({"image": None}, "image", "string"),
+        ({"application": "editor"}, "application", "base:1.0 offers lab"),
+        ({"own_image": "x.sif"}, "own_image", "not a name"),
     ],
 )
 def test_what_does_not_fit_is_said_at_its_field(raw, field, says, snapshot, catalogue):
@@ -77,15 +81,21 @@ def test_hostile_names_are_refused(field, text, snapshot, catalogue):
 
 
 def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue):
-    html = form.render(snapshot, catalogue, {**GOOD, "cpus": '"><script>'}, {"cpus": "<too many>"})
-    assert "<script>" not in html
+    html = form.render(
+        snapshot,
+        catalogue,
+        Session().presets,
+        {**GOOD, "cpus": '"><script>evil'},
+        {"cpus": "<too many>"},
+    )
+    assert "<script>evil" not in html
     assert 'id="cpus-problem">&lt;too many&gt;' in html
     assert "Base &lt;b&gt;" in html
-    assert "a100 1 of 4 free" in html
+    assert "&#34;whole_node&#34;: true" in html
 
 
 def test_the_form_says_when_slurm_is_away(catalogue):
-    html = form.render(None, catalogue, GOOD, {})
+    html = form.render(None, catalogue, (), GOOD, {})
     assert "Slurm cannot be reached" in html
 
 

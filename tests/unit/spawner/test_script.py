@@ -50,3 +50,31 @@ def test_without_gpus_none_are_asked_for():
 
 def test_any_type_of_gpu():
     assert "#SBATCH --gres=gpu:2\n" in job_script(**{**VALUES, "gpu_type": ""})
+
+
+def test_a_copy_on_the_node_counts_only_if_root_wrote_all_of_it(tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    copy = cache / "base.sif"
+    copy.write_bytes(b"12345")
+    copy.chmod(0o644)
+    echo = tmp_path / "echo"
+    echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    echo.chmod(0o755)
+
+    def used(size):
+        values = {**VALUES, "apptainer": echo, "node_cache": cache, "size_bytes": size}
+        done = subprocess.run(
+            ["bash"],
+            input=job_script(**values),
+            text=True,
+            capture_output=True,
+            env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        )
+        return next(line for line in done.stdout.splitlines() if line.endswith(".sif"))
+
+    mine = str(copy) if copy.stat().st_uid == 0 else "/images/base.sif"
+    assert used(5) == mine
+    assert used(6) == "/images/base.sif"
+    cache.chmod(0o777)
+    assert used(5) == "/images/base.sif"

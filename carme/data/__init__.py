@@ -1,0 +1,1 @@
+"""Hardware and workloads as TOML files; `carme.library` reads them."""

@@ -1,0 +1,1 @@
+"""The simulator's commands: simulate, pareto, timeline, reproduce, hardware, workloads, cluster."""

@@ -1,0 +1,49 @@
+"""Master and slaves with model averaging and a growing number of slaves (MERPSYS, Kaldi).
+
+With A packages and slaves growing from n0 to n1 there are ⌊2A/(n0+n1)⌋ iterations, and iteration
+i has ⌊1/2 + n0 + (n1−n0)·i/iterations⌋ slaves. Each iteration is a barrier: the master averages
+when all have returned, so the largest package of an iteration sets its length.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carme.simulator.account import model_bytes
+from carme.simulator.collectives import send_seconds
+from carme.simulator.hardware import Cluster
+from carme.simulator.plan import Averaging, require
+from carme.simulator.workload import Workload
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def schedule(packages: int, first: int, final: int) -> Ints:
+    """Slaves that take part in each iteration of an epoch."""
+    iterations = 2 * packages // (first + final)
+    require(
+        iterations > 0,
+        f"{packages} packages for {first} to {final} slaves",
+        f"give at least {-(-(first + final) // 2)} packages",
+    )
+    i = np.arange(iterations)
+    return np.floor(0.5 + first + (final - first) * i / iterations).astype(np.int64)
+
+
+def package_sizes(plan: Averaging, packages: int) -> Floats:
+    """Relative sizes with mean 1: the plan's own, or normal with its spread."""
+    if plan.package_bytes:
+        sizes = np.asarray(plan.package_bytes, dtype=float)
+    else:
+        rng = np.random.default_rng(plan.seed)
+        sizes = np.maximum(1 + plan.imbalance * rng.standard_normal(packages), 0.05)
+    return np.asarray(sizes / sizes.mean())
+
+
+def message_seconds(workload: Workload, cluster: Cluster, plan: Averaging) -> tuple[float, float]:
+    """Sending the model to a slave on the master's host, and to one on another."""
+    size = model_bytes(workload, plan)
+    node = cluster.node
+    return send_seconds(size, node, False), send_seconds(size, node, True)

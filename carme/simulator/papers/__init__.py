@@ -1,0 +1,30 @@
+"""Published figures, computed here: one module a paper, one row a figure, with its band."""
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """A published figure beside ours. A figure that no band was set for is shown, not judged."""
+
+    figure: str
+    published: str
+    here: float
+    unit: str
+    low: float = float("-inf")
+    high: float = float("inf")
+    note: str = ""
+
+    @property
+    def judged(self) -> bool:
+        return (self.low, self.high) != (float("-inf"), float("inf"))
+
+    @property
+    def inside(self) -> bool:
+        return bool(self.low <= self.here <= self.high)
+
+
+def around(
+    figure: str, published: float, here: float, unit: str, band: float, note: str = ""
+) -> Row:
+    """A row whose band is the published figure ± `band`."""
+    return Row(figure, f"{published:g}", here, unit, published - band, published + band, note)

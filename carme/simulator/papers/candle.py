@@ -1,0 +1,211 @@
+"""Wu et al. 2019: CANDLE benchmarks with Horovod on Summit, and what faster loading gains.
+
+Every GPU reads the whole set and runs over all of it; epochs are divided (strong scaling) or
+constant (weak scaling, 8 a GPU). Fitted, and said so in the rows: NT3's time per epoch on 1 and
+384 GPUs, the contention of the file system (153 s of loading on 384), and the fixed time of P1B1
+and P1B2. The rest follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+
+from carme.simulator.hardware import Cluster
+from carme.simulator.papers import Row, around
+from carme.simulator.plan import Synchronous
+from carme.simulator.result import Result
+from carme.simulator.step import plan_step
+from carme.simulator.synchronous import run
+from carme.simulator.workload import Workload
+
+STRONG = (1, 6, 12, 24, 48, 96, 192, 384)
+WEAK = (6, 12, 24, 48, 96, 192, 384, 768, 1536, 3072)
+STARTUP_SECONDS = 20.0
+"""Of 10 to 20 s: containers, imports, CUDA."""
+LOAD_SKEW = 0.43
+"""Fitted: the broadcast waits about 44 s on 384 GPUs for the last reader."""
+CONGESTION = 0.25
+"""Fitted: 22 s an epoch on 384 GPUs, and more than 3 times one GPU's on 3,072."""
+NETWORK_EFFICIENCY = 0.7
+"""Fitted with it: of both rails, between two nodes."""
+
+
+def as_seen(summit: Cluster) -> Cluster:
+    """Summit as the paper's runs saw it, with NCCL 2.3.7."""
+    network = summit.node.network.model_copy(update={"efficiency": NETWORK_EFFICIENCY})
+    node = summit.node.model_copy(update={"congestion": CONGESTION, "network": network})
+    return summit.model_copy(update={"node": node})
+
+
+def rows(workloads: Mapping[str, Workload], summit: Cluster) -> list[Row]:
+    """The anchors and gains of the paper's text."""
+    cluster = as_seen(summit)
+    nt3 = _with_epoch(workloads["nt3"], cluster, 1, 10.3)
+    return [
+        *_nt3(nt3, cluster),
+        *_fitted("P1B1", workloads["p1b1"], cluster, 96, 78.25, (75.24, 79.5), (69.7, 77.11)),
+        *_fitted("P1B2", workloads["p1b2"], cluster, 384, 55.45, (48.63, 56.62), (45.86, 53.91)),
+        _p1b3(workloads["p1b3"], cluster),
+    ]
+
+
+def _nt3(nt3: Workload, cluster: Cluster) -> list[Row]:
+    seconds = {n: _epoch_seconds(nt3, cluster, n) for n in (1, 384, 3072)}
+    strong = {n: _pair(nt3, cluster, n, "strong") for n in STRONG}
+    weak = [_pair(nt3, cluster, n, "weak") for n in WEAK]
+    last = strong[384]
+    takes_over = next(n for n in STRONG if _loading(strong[n][0]) > _training(strong[n][0]))
+    return [
+        around("NT3: epoch on 1 GPU", 10.3, seconds[1], "s", 0.2, "fitted"),
+        around("NT3: epoch on 384 GPUs", 22, seconds[384], "s", 2.0, "fitted"),
+        Row("NT3: epoch on 3,072 over 1", "above 3", seconds[3072] / seconds[1], "x", 3.0, 4.0),
+        around("NT3: loading on 384 GPUs", 153, last[0].phases["load"], "s", 3.0, "fitted"),
+        Row("NT3: loading takes over at", "24 to 48", takes_over, "GPUs", 24, 48),
+        around(
+            "NT3: broadcast on 384, original", 43.72, last[0].phases["broadcast"], "s", 6, "fitted"
+        ),
+        Row("NT3: broadcast on 384, chunked", "4.65", last[1].phases["broadcast"], "s"),
+        around(
+            "NT3: strong scaling, time saved up to",
+            67.68,
+            _best(strong.values(), "seconds"),
+            "%",
+            8,
+        ),
+        around(
+            "NT3: strong scaling, GPU energy up to",
+            55.93,
+            _best(strong.values(), "gpu_joules"),
+            "%",
+            9,
+        ),
+        *_range("NT3", weak, "seconds", (34.23, 52.44), 8),
+        *_range("NT3", weak, "gpu_joules", (22.31, 28.59), 9),
+    ]
+
+
+def _fitted(
+    name: str,
+    workload: Workload,
+    cluster: Cluster,
+    gpus: int,
+    gain: float,
+    weak_time: tuple[float, float],
+    weak_energy: tuple[float, float],
+) -> list[Row]:
+    """One constant, the fixed seconds of a run, fitted on the strong-scaling gain."""
+    original, chunked = _pair(workload, cluster, gpus, "strong", 0.0)
+    # gain = saved / (original + fixed), solved for fixed
+    fixed = max((original.seconds - chunked.seconds) / (gain / 100) - original.seconds, 0.0)
+    weak = [_pair(workload, cluster, n, "weak", fixed) for n in WEAK]
+    here = _saved(_pair(workload, cluster, gpus, "strong", fixed), "seconds")
+    energy = [
+        row._replace(low=float("-inf"), high=float("inf"))
+        for row in _range(name, weak, "gpu_joules", weak_energy, 0)
+    ]
+    return [
+        around(
+            f"{name}: strong scaling, time saved up to",
+            gain,
+            here,
+            "%",
+            0.5,
+            f"fitted: {fixed:.1f} s of fixed time",
+        ),
+        *_range(name, weak, "seconds", weak_time, 6),
+        *energy,
+    ]
+
+
+def _p1b3(workload: Workload, cluster: Cluster) -> Row:
+    def saved(gpus: int) -> float:
+        original, chunked = (
+            run(
+                workload,
+                cluster,
+                Synchronous(
+                    gpus=gpus,
+                    batch_rule="cube-root",
+                    loader=loader,
+                    startup_seconds=STARTUP_SECONDS,
+                ),
+            )
+            for loader in ("pandas", "chunked")
+        )
+        return 100 * (1 - chunked.seconds / original.seconds)
+
+    best = max(saved(n) for n in STRONG if n <= 96)
+    return Row("P1B3: time saved up to", "6.5", best, "%", 0, 10)
+
+
+def _plan(gpus: int, loader: str, scaling: str, fixed: float = STARTUP_SECONDS) -> Synchronous:
+    return Synchronous.model_validate(
+        {
+            "gpus": gpus,
+            "data": "whole",
+            "scaling": scaling,
+            "epochs": 8 if scaling == "weak" else None,
+            "loader": loader,
+            "load_skew": LOAD_SKEW,
+            "startup_seconds": fixed,
+            "all_reduce": "hierarchical",
+            "overlap": False,
+        }
+    )
+
+
+def _pair(
+    workload: Workload, cluster: Cluster, gpus: int, scaling: str, fixed: float = STARTUP_SECONDS
+) -> tuple[Result, Result]:
+    """The original loading and the chunked one."""
+    original, chunked = (
+        run(workload, cluster, _plan(gpus, loader, scaling, fixed))
+        for loader in ("pandas", "chunked")
+    )
+    return original, chunked
+
+
+def _epoch_seconds(workload: Workload, cluster: Cluster, gpus: int) -> float:
+    step = plan_step(workload, cluster, _plan(gpus, "pandas", "strong"))
+    return step.nominal * ceil(workload.dataset.samples / workload.batch)
+
+
+def _with_epoch(workload: Workload, cluster: Cluster, gpus: int, seconds: float) -> Workload:
+    """The workload with the host time a step that makes its epoch take `seconds`."""
+    bare = _epoch_seconds(workload, cluster, gpus)
+    steps = ceil(workload.dataset.samples / workload.batch)
+    return workload.model_copy(update={"step_overhead_seconds": max((seconds - bare) / steps, 0.0)})
+
+
+def _loading(result: Result) -> float:
+    """Loading, and the broadcast that waits for the last reader."""
+    return result.phases["load"] + result.phases["broadcast"]
+
+
+def _training(result: Result) -> float:
+    return result.seconds - _loading(result) - result.phases["startup"]
+
+
+def _saved(pair: tuple[Result, Result], quantity: str) -> float:
+    original, chunked = (float(getattr(result, quantity)) for result in pair)
+    return 100 * (1 - chunked / original)
+
+
+def _best(pairs: Iterable[tuple[Result, Result]], quantity: str) -> float:
+    return max(_saved(pair, quantity) for pair in pairs)
+
+
+def _range(
+    name: str,
+    pairs: Sequence[tuple[Result, Result]],
+    quantity: str,
+    published: tuple[float, float],
+    band: float,
+) -> list[Row]:
+    what = "time" if quantity == "seconds" else "GPU energy"
+    saved = [_saved(pair, quantity) for pair in pairs]
+    return [
+        around(f"{name}: weak scaling, {what} saved at least", published[0], min(saved), "%", band),
+        around(f"{name}: weak scaling, {what} saved at most", published[1], max(saved), "%", band),
+    ]

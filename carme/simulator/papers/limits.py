@@ -1,0 +1,61 @@
+"""Keuper and Pfreundt 2016; Pfreundt et al.: where strong scaling stalls, and why.
+
+The text gives no table of the counts: strong scaling ends after "a few dozen nodes", by
+communication, by skinny products when the share of the batch shrinks, or by input. One GPU a
+node, FDR InfiniBand, as in the paper's experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from carme.simulator.hardware import Cluster, NodeType
+from carme.simulator.limits import survey
+from carme.simulator.papers import Row, around
+from carme.simulator.plan import Synchronous
+from carme.simulator.workload import Workload
+
+BATCHES = {"alexnet": 256, "googlenet": 32}
+CAUSES = ("communication", "skinny products")
+
+
+def rows(workloads: Mapping[str, Workload], node: NodeType) -> list[Row]:
+    """Stall counts and the causes that the paper names."""
+    single = node.model_copy(update={"gpus": 1})
+    cluster = Cluster(name="k80-fdr", node=single, nodes=1)
+    found = [
+        around(
+            "VGG-19, million parameters", 144, workloads["vgg-19"].parameter_count / 1e6, "", 1.0
+        )
+    ]
+    for name, batch in BATCHES.items():
+        plan = Synchronous(gpus=1, batch=batch, overlap=False, loader="raw")
+        limits = survey(workloads[name], cluster, plan, most=256)
+        stall = limits.stalls_at or limits.readings[-1].gpus
+        cause = next(r.limit for r in limits.readings if r.gpus >= stall)
+        named = CAUSES.index(cause) + 1 if cause in CAUSES else 0
+        found.append(
+            Row(f"{name}, batch {batch}: stalls at", "a few dozen", stall, "nodes", 4, 48, cause)
+        )
+        found.append(
+            Row(
+                f"{name}, batch {batch}: cause is one that the paper names",
+                "yes",
+                named,
+                "",
+                1,
+                2,
+                cause,
+            )
+        )
+    larger = survey(
+        workloads["alexnet"], cluster, Synchronous(gpus=1, batch=1024, overlap=False, loader="raw")
+    )
+    usual = survey(
+        workloads["alexnet"], cluster, Synchronous(gpus=1, batch=256, overlap=False, loader="raw")
+    )
+    ratio = (larger.stalls_at or 4096) / (usual.stalls_at or 4096)
+    found.append(
+        Row("alexnet: a batch 4 times as large stalls later by", "later", ratio, "x", 1.0, 8)
+    )
+    return found

@@ -1,0 +1,69 @@
+"""Rościszewski 2017: power/time trade-off of Kaldi training with a growing number of slaves."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import numpy as np
+
+from carme.simulator.averaging import run
+from carme.simulator.averaging_plan import package_sizes
+from carme.simulator.hardware import Cluster
+from carme.simulator.papers import Row, around
+from carme.simulator.plan import Averaging
+from carme.simulator.workload import Workload
+
+IMBALANCE = 0.066
+"""Tuned: spread of the archives' sizes that gives a gain of 8.25 % at constant 8 slaves."""
+SEEDS = range(8)
+"""The real archives' sizes are not published; figures are means over drawn ones."""
+
+
+def plans(imbalance: float, seed: int = 0) -> list[Averaging]:
+    """One suite of the paper: 1 slave growing to 1..8."""
+    return [Averaging(gpus=n, imbalance=imbalance, seed=seed) for n in range(1, 9)]
+
+
+def rows(workload: Workload, cluster: Cluster) -> list[Row]:
+    """The figures of the paper's text."""
+
+    def hours(plan: Averaging) -> float:
+        return run(workload, cluster, plan).seconds / 3600
+
+    balanced = [hours(plan) for plan in plans(0)]
+    real = np.mean([[hours(p) for p in plans(IMBALANCE, seed)] for seed in SEEDS], axis=0)
+    gains = {n: _constant_gain(workload, cluster, n) for n in (2, 4, 8)}
+    return [
+        around("one GPU, an epoch", 45, balanced[0], "h", 0.45, "tuned"),
+        around("growth 1 → 8, balanced archives", 10.0, balanced[-1], "h", 0.25),
+        Row("growth 1 → 8, real archives", "10.4 to 11.0", real[-1], "h", 10.4, 11.0),
+        around("all 16 points", 335, sum(balanced) + sum(real), "h", 3.35),
+        around("the same without imbalance", 329, 2 * sum(balanced), "h", 3.3),
+        around("gain of balance, constant 8 slaves", 8.25, gains[8], "%", 0.6, "tuned"),
+        around("gain of balance, constant 4 slaves", 6.1, gains[4], "%", 0.6),
+        around("gain of balance, constant 2 slaves", 3.5, gains[2], "%", 0.6),
+        around("gain of balance, growth to 8", 6.0, 100 * (1 - balanced[-1] / real[-1]), "%", 1.0),
+        Row("gain of balance without the barrier", "none", _without_barrier(), "%", -1, 1),
+    ]
+
+
+def _constant_gain(workload: Workload, cluster: Cluster, slaves: int) -> float:
+    def hours(imbalance: float, seed: int) -> float:
+        plan = Averaging(gpus=slaves, first_slaves=slaves, imbalance=imbalance, seed=seed)
+        return run(workload, cluster, plan).seconds
+
+    even = hours(0, 0)
+    return float(np.mean([100 * (1 - even / hours(IMBALANCE, seed)) for seed in SEEDS]))
+
+
+def _without_barrier(slaves: int = 8, packages: int = 1061) -> float:
+    """What balance would gain if each slave took its next archive as soon as it is free."""
+
+    def makespan(imbalance: float) -> float:
+        plan = Averaging(gpus=slaves, imbalance=imbalance)
+        free = [0.0] * slaves
+        for size in package_sizes(plan, packages):
+            heappush(free, heappop(free) + size)
+        return max(free)
+
+    return 100 * (1 - makespan(0.0) / makespan(IMBALANCE))

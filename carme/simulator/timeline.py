@@ -1,0 +1,198 @@
+"""A window of a run, operation by operation: for tracing tools, power over time and bursts."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carme.simulator import models
+from carme.simulator.account import beginning, model_bytes
+from carme.simulator.averaging_plan import message_seconds, package_sizes, schedule
+from carme.simulator.bursts import RESOURCES, Bursts, bursts, sample
+from carme.simulator.collectives import Group, all_reduce_bytes, all_reduce_seconds, spread
+from carme.simulator.hardware import Cluster
+from carme.simulator.jitter import factors
+from carme.simulator.measured import measured_seconds
+from carme.simulator.plan import (
+    Asynchronous,
+    Averaging,
+    BasePlan,
+    ParameterServer,
+    Synchronous,
+    alone,
+    require,
+)
+from carme.simulator.step import Step, plan_step
+from carme.simulator.trace import Report
+from carme.simulator.workload import Workload
+
+Floats = NDArray[np.float64]
+MOST_WORKERS = 256
+SENDERS = frozenset({"all-reduce", "worker 0", "slave 0", "update"})
+"""Processes of the models that use the first GPU's link."""
+
+
+class Window(NamedTuple):
+    """Steps of a run as the engine recorded them."""
+
+    report: Report
+    before: float
+    """Seconds of the run before this window: start, loading, broadcast."""
+    step: Step
+    bytes_per_second: float
+    """Over a node's network while gradients are reduced, each way; inside a node nothing."""
+
+
+def window(workload: Workload, cluster: Cluster, plan: BasePlan, steps: int = 5) -> Window:
+    """The first `steps` steps of a plan, run in the general engine."""
+    require(
+        plan.gpus <= MOST_WORKERS,
+        f"a timeline of {plan.gpus} GPUs",
+        f"at most {MOST_WORKERS}: take a smaller count, their steps look alike",
+    )
+    before = sum(segment.seconds for segment in beginning(workload, cluster, plan))
+    rng = np.random.default_rng(plan.seed)
+    idle = cluster.node.gpu.power.idle_watts
+    if isinstance(plan, Synchronous):
+        step = plan_step(workload, cluster, plan)
+        report = models.synchronous(step, factors(plan, steps, plan.gpus, rng), idle_watts=idle)
+        group = spread(plan.copies, cluster.node, plan.tensor * plan.pipeline)
+        sent = all_reduce_bytes(step.gradient_bytes, Group(1, group.nodes))
+        busy = float(step.reduce.sum())
+        return Window(report, before, step, sent / busy if busy else 0.0)
+    step = plan_step(workload, cluster, alone(plan))
+    size = model_bytes(workload, plan)
+    if isinstance(plan, ParameterServer):
+        link = cluster.node.network
+        transfer = 2 * (link.latency_seconds + size / (plan.servers * link.rate))
+        compute = ((step.kernels + step.overhead) * factors(plan, steps, plan.gpus, rng)).T
+        report = models.shared_link(
+            compute.tolist(), transfer, idle_watts=idle, busy_watts=step.busy_watts
+        )
+        return Window(report, before, step, size / transfer)
+    if isinstance(plan, Asynchronous):
+        gradient = plan.gradient_seconds or step.kernels + step.overhead
+        group = spread(plan.gpus, cluster.node)
+        update = plan.update_seconds or all_reduce_seconds(size, group, cluster.node) + step.update
+        count = max(int(steps * gradient / update), 1)
+        stretch = factors(plan, steps, plan.gpus, rng).T
+        report, _ = models.asynchronous(
+            gradient * stretch,
+            np.full(count, update),
+            cluster.node.gpus,
+            idle_watts=idle,
+            busy_watts=step.busy_watts,
+        )
+        sent = all_reduce_bytes(size, Group(1, group.nodes))
+        return Window(report, before, step, sent / update)
+    assert isinstance(plan, Averaging)  # noqa: S101  # the four plans there are
+    packages = plan.packages if plan.packages > 1 else workload.dataset.samples
+    per_package = workload.dataset.samples / packages
+    seconds = (
+        measured_seconds(workload, cluster.node.gpu.name, per_package)
+        if workload.measured
+        else step.nominal * per_package / step.samples
+    )
+    near, far = message_seconds(workload, cluster, plan)
+    report = models.averaging(
+        schedule(packages, plan.first_slaves, plan.gpus)[-steps:].tolist(),
+        (seconds * package_sizes(plan, packages)).tolist(),
+        cluster.node.gpus,
+        near,
+        far,
+        idle_watts=idle,
+        busy_watts=step.busy_watts,
+    )
+    return Window(report, before, step, size / far)
+
+
+def chrome_trace(seen: Window) -> dict[str, Any]:
+    """The window in Chrome's trace event format, which Perfetto opens, too.
+
+    One process row for each resource (what it did), one for each of the model's processes that
+    only waited, and a counter with the power of each device.
+    """
+    events: list[dict[str, Any]] = []
+    rows: dict[str, int] = {}
+
+    def row(name: str) -> int:
+        if name not in rows:
+            rows[name] = len(rows) + 1
+            events.append(_meta("thread_name", rows[name], name))
+            events.append(_meta("thread_sort_index", rows[name], len(rows)))
+        return rows[name]
+
+    events.append(_meta("process_name", 0, "carme"))
+    for resource in seen.report.resources:
+        row(resource.name)
+    for record in seen.report.records():
+        if record.end <= record.start or record.process == "gradient":
+            continue
+        events.append(
+            {
+                "name": record.label,
+                "cat": "resource" if record.resource else "wait",
+                "ph": "X",
+                "ts": record.start * 1e6,
+                "dur": (record.end - record.start) * 1e6,
+                "pid": 1,
+                "tid": row(record.resource or record.process),
+                "args": {
+                    "process": record.process,
+                    "queued_seconds": record.start - record.asked,
+                    "bytes": record.size_bytes,
+                    "watts": record.watts,
+                },
+            }
+        )
+    for resource in seen.report.resources:
+        if resource.busy_watts:
+            times, watts = seen.report.power_curve(resource.name)
+            events += [
+                {"name": f"{resource.name} power", "ph": "C", "ts": t * 1e6, "pid": 1,
+                 "args": {"watts": round(float(w), 3)}}
+                for t, w in zip(times, watts, strict=False)
+            ]  # fmt: skip
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {"window begins after seconds": seen.before},
+    }
+
+
+def _meta(kind: str, tid: int, value: Any) -> dict[str, Any]:
+    key = "sort_index" if kind == "thread_sort_index" else "name"
+    return {"name": kind, "ph": "M", "pid": 1, "tid": tid, "args": {key: value}}
+
+
+def series(seen: Window, period_seconds: float) -> dict[str, Floats]:
+    """What an exporter on the first GPU's node would sample: shares (0..1) and bytes a second."""
+    report = seen.report
+    first = next(r.name for r in report.resources if r.busy_watts)
+    busy, links = [], []
+    for record in report.records():
+        if record.resource == first and record.end > record.start:
+            busy.append((record.start, record.end))
+        elif record.process in SENDERS and (record.size_bytes or record.label == "update"):
+            links.append((record.start, record.end))
+
+    def sampled(intervals: list[tuple[float, float]], level: float) -> Floats:
+        pairs = np.array(intervals, dtype=float).reshape(-1, 2)
+        levels = np.full(len(pairs), level)
+        return sample(pairs[:, 0], pairs[:, 1], levels, report.seconds, period_seconds)
+
+    network = sampled(links, seen.bytes_per_second)
+    return {
+        "gpu_utilization": sampled(busy, 1.0),
+        "gpu_memory_utilization": sampled(busy, seen.step.traffic),
+        "network_sent": network,
+        "network_received": network.copy(),
+    }
+
+
+def burst_figures(seen: Window, period_seconds: float = 0.05) -> dict[str, Bursts]:
+    """The twelve figures: burst and idle seconds and burst amount of four resources."""
+    sampled = series(seen, period_seconds)
+    return {name: bursts(sampled[name], period_seconds) for name in RESOURCES}

@@ -1,0 +1,166 @@
+// The live half of the form: what is free now, and when this choice would start.
+// Everything is written with textContent: names come from Slurm and are not HTML.
+(function () {
+  "use strict";
+  const api = window.jhdata.base_url + "api/carme/";
+  const form = document.getElementById("spawn_form");
+  const field = (name) => document.getElementById(name);
+  const asked = ["partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image"];
+  let figures = null;
+
+  function add(parent, tag, text, css) {
+    const node = document.createElement(tag);
+    if (text) node.textContent = text;
+    if (css) node.className = css;
+    parent.appendChild(node);
+    return node;
+  }
+
+  async function ask(path) {
+    const answer = await fetch(api + path, { headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token } });
+    const body = await answer.json();
+    if (!answer.ok) throw new Error(body.message || "HTTP " + answer.status);
+    return body;
+  }
+
+  function showCluster() {
+    const box = field("cluster");
+    box.replaceChildren();
+    const partition = figures.partitions.find((p) => p.name === field("partition").value);
+    if (!partition) return;
+    const age = Math.round(figures.age_seconds);
+    add(box, "h2", "Free in " + partition.name, "h6");
+    for (const gpu of partition.gpus) {
+      const row = add(box, "div", "", "mb-2");
+      const line = add(row, "div", "", "d-flex justify-content-between small");
+      add(line, "span", gpu.type || "GPUs");
+      add(line, "span", gpu.free + " of " + gpu.total + " free, " + gpu.block + " on one node");
+      const bar = add(row, "div", "", "progress");
+      bar.style.height = "6px";
+      bar.setAttribute("role", "img");
+      bar.setAttribute("aria-label", gpu.free + " of " + gpu.total + " free");
+      add(bar, "div", "", "progress-bar").style.width = (100 * gpu.free) / gpu.total + "%";
+    }
+    const list = add(box, "ul", "", "list-unstyled small mb-0");
+    add(list, "li", partition.cpus_free + " of " + partition.cpus_total + " cores, "
+      + partition.memory_free_gb + " of " + partition.memory_total_gb + " GiB of memory");
+    add(list, "li", partition.waiting === 1 ? "1 job waits" : partition.waiting + " jobs wait");
+    if (partition.nodes_down.length) add(list, "li", "Not available: " + partition.nodes_down.join(", "), "text-danger");
+    if (!partition.up) add(list, "li", "This partition takes no jobs now", "text-danger");
+    for (const plan of figures.maintenance) {
+      const when = new Date(1000 * plan.starts_at).toLocaleString();
+      add(list, "li", "Maintenance of " + plan.nodes + " nodes from " + when, "text-danger");
+    }
+    const stale = figures.controller === "away";
+    add(list, "li", (stale ? "Slurm does not answer; seen " : "Seen ") + age + " s ago", stale ? "text-danger" : "text-body-secondary");
+  }
+
+  function showOutlook(text, css, smaller) {
+    const box = field("outlook");
+    box.replaceChildren();
+    add(box, "span", text, css);
+    if (!smaller) return;
+    const words = smaller.gpus + " GPUs, " + smaller.cpus + " cores, " + smaller.memory_gb + " GiB would start now";
+    const button = add(box, "button", words, "btn btn-sm btn-outline-secondary d-block mt-2");
+    button.type = "button";
+    button.addEventListener("click", () => fill(smaller));
+  }
+
+  function when(seconds) {
+    const wait = seconds - Date.now() / 1000;
+    const moment = new Date(1000 * seconds);
+    const clock = wait < 20 * 3600 ? moment.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" }) : moment.toLocaleString();
+    return clock + (wait < 5400 ? " (in about " + Math.max(1, Math.round(wait / 60)) + " min)" : "");
+  }
+
+  async function refreshOutlook() {
+    const query = new URLSearchParams(asked.map((name) => [name, field(name).value]));
+    try {
+      const told = await ask("outlook?" + query);
+      if (told.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");
+      else if (told.refused) showOutlook("Slurm would refuse this: " + told.refused, "text-danger");
+      else if (told.expected_at) showOutlook("Not now. Slurm expects it to start " + when(told.expected_at) + "; it often errs.", "", told.smaller);
+      else showOutlook("This choice would wait.", "", told.smaller);
+    } catch (error) {
+      showOutlook(error.message, "text-body-secondary");
+    }
+  }
+
+  async function refreshCluster() {
+    try {
+      figures = await ask("cluster");
+      showCluster();
+    } catch (error) {
+      field("cluster").textContent = "What is free cannot be said now: " + error.message;
+    }
+  }
+
+  function fill(values) {
+    for (const [name, value] of Object.entries(values)) if (field(name)) field(name).value = value;
+    changed();
+  }
+
+  function preset(values) {
+    if (values.partition) field("partition").value = values.partition;
+    // A preset with GPUs makes no sense in a partition without: take the first that has some.
+    const here = figures?.partitions.find((p) => p.name === field("partition").value);
+    if (values.gpus && here && !here.gpus.length) {
+      const other = figures.partitions.find((p) => p.gpus.length);
+      if (other) field("partition").value = other.name;
+    }
+    const rest = Object.assign({}, values);
+    if (rest.whole_node && figures) {
+      const partition = figures.partitions.find((p) => p.name === field("partition").value);
+      Object.assign(rest, partition && partition.largest);
+      field("gpu_type").value = "";
+    }
+    delete rest.whole_node;
+    fill(rest);
+  }
+
+  function types() {
+    const wanted = (field("partition").selectedOptions[0]?.dataset.types || "").split(" ");
+    for (const option of field("gpu_type").options) option.hidden = Boolean(option.value) && !wanted.includes(option.value);
+    if (field("gpu_type").selectedOptions[0]?.hidden) field("gpu_type").value = "";
+    field("image-description").textContent = field("image").selectedOptions[0]?.dataset.description || "";
+    applications();
+  }
+
+  // The applications of the chosen image; one alone is no choice.
+  function applications() {
+    const image = field("image").selectedOptions[0];
+    const names = JSON.parse(image?.dataset.applications || "[]");
+    const titles = JSON.parse(image?.dataset.titles || "[]");
+    const select = field("application");
+    const chosen = select.value || select.dataset.value;
+    select.replaceChildren();
+    names.forEach((name, index) => {
+      const option = add(select, "option", titles[index]);
+      option.value = name;
+      option.selected = name === chosen;
+    });
+    field("application-row").hidden = names.length < 2;
+  }
+
+  let timer = null;
+  function changed() {
+    types();
+    if (figures) showCluster();
+    clearTimeout(timer);
+    timer = setTimeout(refreshOutlook, 300);
+  }
+
+  for (const button of document.querySelectorAll("[data-preset]")) {
+    button.addEventListener("click", () => preset(JSON.parse(button.dataset.preset)));
+  }
+  form.addEventListener("input", changed);
+  form.addEventListener("submit", () => {
+    const button = form.querySelector("button[type=submit]");
+    button.disabled = true;
+    button.textContent = "Starting…";
+  });
+  types();
+  refreshCluster().then(refreshOutlook);
+  setInterval(() => { if (!document.hidden) refreshCluster(); }, 5000);
+  setInterval(() => { if (!document.hidden) refreshOutlook(); }, 20000);
+})();

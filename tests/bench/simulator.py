@@ -1,0 +1,212 @@
+"""`./dev bench simulator [--json]`: the simulator's speed, one thread, against its targets."""
+
+import argparse
+import json
+import os
+import sys
+from time import perf_counter
+
+# Before NumPy starts its threads.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+# ruff: noqa: E402
+import numpy as np
+import simpy
+
+from carme import library
+from carme.simulate.suites import Suite, run_suite
+from carme.simulator import models, queues
+from carme.simulator.averaging import run as run_averaging
+from carme.simulator.averaging_plan import message_seconds, package_sizes, schedule
+from carme.simulator.engine import Simulation
+from carme.simulator.jitter import slowest
+from carme.simulator.operations import Compute, Transfer
+from carme.simulator.papers import merpsys
+from carme.simulator.plan import Synchronous
+from carme.simulator.run import simulate
+from carme.simulator.suite import Exhaustive
+
+WORKERS, ROUNDS, TRANSFER = 64, 500, 0.015
+TARGETS = {
+    "ratio": (100, "at least"),
+    "general_ratio": (3, "at least"),
+    "merpsys_16_points_seconds": (1, "under"),
+    "sync_worker_steps_per_second": (20e6, "at least"),
+    "sweep_1000_points_seconds": (2, "under"),
+    "gpt_3072_gpus_seconds": (1, "under"),
+}
+
+
+def timed(function, *arguments):
+    begin = perf_counter()
+    result = function(*arguments)
+    return perf_counter() - begin, result
+
+
+def in_simpy(compute, transfer):
+    """64 workers that compute, then use one first-come link, as SimPy's users write it."""
+    env = simpy.Environment()
+    link = simpy.Resource(env)
+    trace = []
+
+    def worker(index, seconds):
+        for each in seconds:
+            start = env.now
+            yield env.timeout(each)
+            trace.append((index, "compute", start, env.now))
+            with link.request() as request:
+                yield request
+                start = env.now
+                yield env.timeout(transfer)
+            trace.append((index, "transfer", start, env.now))
+
+    for index, seconds in enumerate(compute):
+        env.process(worker(index, seconds))
+    env.run()
+    return trace
+
+
+def in_engine(compute, transfer):
+    """The same as a user of the general engine writes it, energy and trace on."""
+    simulation = Simulation()
+    link = simulation.link("link", bandwidth=1.0, idle_watts=2.0, busy_watts=5.0)
+
+    def worker(gpu, seconds):
+        for each in seconds:
+            yield Compute(gpu, each)
+            yield Transfer(link, transfer)
+
+    for index, seconds in enumerate(compute):
+        gpu = simulation.device(f"gpu {index}", idle_watts=40.0, busy_watts=250.0)
+        simulation.process(worker(gpu, seconds), f"{index}")
+    return simulation.run()
+
+
+def same_trace(theirs, report, begin, end):
+    """SimPy's, the general engine's and the fast path's operations, worker by worker."""
+    ours = [(int(r.process), r.label, r.start, r.end) for r in report.records()]
+    theirs, ours = (sorted(trace, key=lambda r: (r[0], r[2])) for trace in (theirs, ours))
+    np.testing.assert_allclose([r[2:] for r in theirs], [r[2:] for r in ours], atol=1e-9)
+    moved = [r for r in theirs if r[1] == "transfer"]
+    fast = np.column_stack([begin.ravel(), end.ravel()])
+    np.testing.assert_allclose([r[2:] for r in moved], fast, atol=1e-9)
+    assert report.joules() > 0
+
+
+def shared_link():
+    """SimPy, general engine and fast path in turns, the best of each: other work on the machine
+    slows all alike, and the best are the least disturbed."""
+    compute = np.random.default_rng(7).lognormal(0, 0.1, (WORKERS, ROUNDS))
+    rows = compute.tolist()
+    queues.shared_link(compute, TRANSFER)  # compiled, or loaded from the cache
+    simpy_times, engine_times, fast_times = [], [], []
+    for _ in range(7):
+        seconds, theirs = timed(in_simpy, rows, TRANSFER)
+        simpy_times.append(seconds)
+        seconds, report = timed(in_engine, rows, TRANSFER)
+        engine_times.append(seconds)
+        fast_times += [timed(queues.shared_link, compute, TRANSFER)[0] for _ in range(20)]
+    same_trace(theirs, report, *queues.shared_link(compute, TRANSFER))
+    operations = 2 * WORKERS * ROUNDS
+    simpy_rate = operations / min(simpy_times)
+    return {
+        "events_per_second": operations / min(fast_times),
+        "simpy_events_per_second": simpy_rate,
+        "ratio": operations / min(fast_times) / simpy_rate,
+        "general_ratio": min(simpy_times) / min(engine_times),
+    }
+
+
+def merpsys_points():
+    """All operations of the 16 points in the general engine, and the fast path's answers."""
+    workload, cluster = library.workload("kaldi-lstm"), library.cluster("merpsys")
+    plans = [*merpsys.plans(0.0), *merpsys.plans(merpsys.IMBALANCE)]
+    packages = workload.dataset.samples
+    seconds = workload.measured[0].seconds
+
+    def general():
+        found = []
+        for plan in plans:
+            near, far = message_seconds(workload, cluster, plan)
+            report = models.averaging(
+                schedule(packages, plan.first_slaves, plan.gpus).tolist(),
+                (seconds * package_sizes(plan, packages)).tolist(),
+                cluster.node.gpus,
+                near,
+                far,
+                idle_watts=18.0,
+                busy_watts=225.0,
+            )
+            found.append(report.seconds)
+        return found
+
+    taken, found = min((timed(general) for _ in range(3)), key=lambda pair: pair[0])
+    fast = [run_averaging(workload, cluster, plan).seconds for plan in plans]
+    np.testing.assert_allclose(found, fast, rtol=1e-9)
+    return taken
+
+
+def sync_rate():
+    plan = Synchronous(gpus=1024, jitter=0.1)
+    steps = 5000
+    taken = min(
+        timed(slowest, plan, steps, plan.gpus, np.random.default_rng(0))[0] for _ in range(3)
+    )
+    return steps * plan.gpus / taken
+
+
+def sweep():
+    suite = Suite(
+        library.workload("resnet-50"),
+        library.cluster_of("64xV100"),
+        "synchronous",
+        {"gpus": 8, "epochs": 90},
+    )
+    ranges = {
+        "gpus": [8, 16, 32, 64],
+        "batch": [512 + 64 * i for i in range(25)],
+        "power_cap_watts": [165 + 15 * i for i in range(10)],
+    }
+    taken, outcomes = timed(run_suite, suite, Exhaustive(ranges))
+    assert len(outcomes) == 1000
+    assert sum(not o.error for o in outcomes) > 800
+    return taken
+
+
+def gpt():
+    cluster = library.cluster_of("3072xA100-80gb")
+    plan = Synchronous(
+        gpus=3072, tensor=8, pipeline=8, micro_batch=1, batch=1536, recompute="full",
+        jitter=0.05, sample_steps=1000,
+    )  # fmt: skip
+    workload = library.workload("gpt-175b")
+    return min(timed(simulate, workload, cluster, plan)[0] for _ in range(3))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    as_json = parser.parse_args().json
+    found = {
+        **shared_link(),
+        "merpsys_16_points_seconds": merpsys_points(),
+        "sync_worker_steps_per_second": sync_rate(),
+        "sweep_1000_points_seconds": sweep(),
+        "gpt_3072_gpus_seconds": gpt(),
+    }
+    if as_json:
+        print(json.dumps(found))
+        return
+    missed = False
+    for name, value in found.items():
+        target, how = TARGETS.get(name, (None, ""))
+        reached = target is None or (value < target if how == "under" else value >= target)
+        missed |= not reached
+        wanted = f"{how} {target:g}{'' if reached else '  MISSED'}" if target else ""
+        print(f"{name:32} {value:14.4g}  {wanted}")
+    sys.exit(missed)
+
+
+if __name__ == "__main__":
+    main()

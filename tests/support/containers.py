@@ -1,0 +1,81 @@
+"""Real Apptainer and Docker for tests, or a reason why they cannot run here."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from carme.errors import CarmeError
+from carme.local import packages
+from carme.local.apptainer import APT_PACKAGES, find_or_install
+from carme.local.layout import cache_dir
+from carme_containers.builduser import BuildUser
+from carme_containers.inside import Inside
+
+
+def real_apptainer() -> Path:
+    """An Apptainer that works here; on Debian as root, made to."""
+    debian = os.geteuid() == 0 and Path("/etc/debian_version").exists()
+    try:
+        if debian:
+            packages.install(dict(APT_PACKAGES), print, Path("/dev/null"))
+        return find_or_install(cache_dir(), print)
+    except CarmeError as error:
+        if debian:
+            raise
+        pytest.skip(f"no Apptainer here: {error}")
+
+
+@contextmanager
+def docker_engine(folder: Path) -> Iterator[str]:
+    """The address of an engine with data, sockets and log in `folder` only."""
+    if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
+        pytest.skip("a private Docker engine needs root on Debian")
+    packages.install({"docker.io": "the Docker engine of the tests"}, print, Path("/dev/null"))
+    dockerd = shutil.which("dockerd")
+    assert dockerd
+    socket = folder / "docker.sock"
+    # No bridge and no firewall rules: the machine's network stays as it is.
+    command = [dockerd, "--iptables=false", "--bridge=none", "--storage-driver=vfs"]
+    command += ["--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
+    command += ["--pidfile", str(folder / "pid"), "-H", f"unix://{socket}"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + 60
+        while not (socket.exists() and "API listen" in (folder / "log").read_text()):
+            if process.poll() is not None or time.monotonic() > end:
+                last = (folder / "log").read_text().strip().splitlines()[-1:]
+                pytest.skip(f"no Docker engine can run here: {last}")
+            time.sleep(0.2)
+        yield f"unix://{socket}"
+    finally:
+        process.terminate()
+        process.wait(60)
+        # It leaves a network namespace mounted.
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted((m for m in mounts if m.startswith(f"{folder}/")), reverse=True):
+            subprocess.run(["umount", mount], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def inside_as_nobody(apptainer: Path, image: Path) -> Inside:
+    """The image, entered by somebody who neither built nor owns it."""
+    nobody = pwd.getpwnam("nobody")
+    user = BuildUser("nobody", nobody.pw_uid, nobody.pw_gid, switch=os.geteuid() == 0)
+    scratch = cache_dir() / "build"
+    scratch.mkdir(parents=True, exist_ok=True)
+    return Inside(apptainer, image, user, scratch)
+
+
+def verify_as_nobody(apptainer: Path, image: Path) -> str:
+    """What the image's own `verify` says to such a user."""
+    verified = inside_as_nobody(apptainer, image).verify()
+    assert verified.passed, verified.output
+    return verified.output

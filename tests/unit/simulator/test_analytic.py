@@ -1,0 +1,141 @@
+"""Cases with a known answer."""
+
+import numpy as np
+import pytest
+
+from carme import library
+from carme.simulator import queues
+from carme.simulator.averaging_plan import schedule
+from carme.simulator.collectives import Group, all_reduce_seconds, broadcast_seconds, spread
+from carme.simulator.engine import Simulation
+from carme.simulator.hardware import Cluster
+from carme.simulator.kernels import layer_times
+from carme.simulator.operations import Transfer, Wait
+from carme.simulator.pipeline import makespan, order
+from carme.simulator.plan import Synchronous
+from carme.simulator.run import simulate
+from carme.simulator.staleness import closed_form, simulated
+from carme.simulator.step import plan_step
+
+V100 = library.node("dgx-1-v100")
+
+
+def test_one_gpu_takes_its_kernels_update_and_nothing_else():
+    workload = library.workload("resnet-50")
+    result = simulate(workload, library.cluster_of("1xV100"), Synchronous(batch=32, epochs=1))
+    times = layer_times(workload.arrays, 32, V100.gpu, "fp32", V100.launch_seconds)
+    expected = float((times.forward + times.backward).sum())
+    assert result.phases["compute"] / result.steps == pytest.approx(expected)
+    assert result.phases["communication"] == 0
+    assert result.steps == np.ceil(1281167 / 32)
+
+
+def test_an_ideal_network_scales_perfectly_in_weak_scaling():
+    link = V100.gpu_link.model_copy(
+        update={"latency_seconds": 0.0, "bandwidth": 1e30, "efficiency": 1.0}
+    )
+    ideal = V100.model_copy(update={"gpu_link": link, "network": link, "collective_seconds": 0.0})
+    cluster = Cluster(name="ideal", node=ideal, nodes=64)
+    workload = library.workload("resnet-50")
+    one = plan_step(workload, cluster, Synchronous(batch=32, loader="raw"))
+    many = plan_step(
+        workload, cluster, Synchronous(gpus=512, batch=32, batch_rule="linear", loader="raw")
+    )
+    assert many.nominal == pytest.approx(one.nominal, rel=1e-9)
+
+
+def test_a_queue_with_random_arrivals_is_m_d_1():
+    """Mean wait ρ/(2(1−ρ)) service times; many random senders, one first-come link."""
+    rng = np.random.default_rng(11)
+    arrivals = np.cumsum(rng.exponential(1 / 0.7, 60_000))
+    simulation = Simulation()
+    link = simulation.link("link", bandwidth=1.0)
+    waits = []
+
+    def message(at):
+        yield Wait(at)
+        asked = simulation.now
+        yield Transfer(link, 1.0)
+        waits.append(simulation.now - asked - 1.0)
+
+    for at in arrivals:
+        simulation.process(message(float(at)))
+    simulation.run()
+    assert np.mean(waits) == pytest.approx(0.7 / (2 * 0.3), rel=0.06)
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_the_ring_formula_in_a_node(gpus):
+    link = V100.gpu_link
+    seconds = all_reduce_seconds(1e9, spread(gpus, V100), V100, "ring")
+    expected = (
+        V100.collective_seconds
+        + 2 * (gpus - 1) * link.latency_seconds
+        + 2 * (gpus - 1) / gpus * 1e9 / link.rate
+    )
+    assert seconds == pytest.approx(expected)
+
+
+def test_trees_have_less_latency_and_hierarchies_fewer_steps():
+    group = Group(8, 64)
+    small = {w: all_reduce_seconds(1e3, group, V100, w) for w in ("ring", "tree", "hierarchical")}
+    assert small["tree"] < small["hierarchical"] < small["ring"]
+    assert all_reduce_seconds(1e3, group, V100) == small["tree"]
+    assert all_reduce_seconds(0, group, V100) == 0
+    assert all_reduce_seconds(1e9, Group(1, 1), V100) == 0
+    assert broadcast_seconds(1e9, Group(1, 1), V100) == 0
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 16), (8, 8)])
+def test_the_pipeline_bubble(stages, micro_batches):
+    total, _ = makespan([1.0] * stages, [2.0] * stages, [0.0] * (stages - 1), micro_batches)
+    bubble = 1 - 3.0 * micro_batches / total
+    assert bubble == pytest.approx((stages - 1) / (micro_batches + stages - 1))
+
+
+def test_every_stage_does_every_micro_batch_once_each_way():
+    for stage in range(4):
+        slots = list(order(stage, 4, 7))
+        assert sorted(slots) == sorted({*slots})
+        assert len(slots) == 14
+        # 1F1B: never more than the stages left in flight.
+        in_flight = np.cumsum([-1 if slot.backward else 1 for slot in slots])
+        assert in_flight.max() == 4 - stage
+
+
+def test_the_number_of_slaves_grows_as_kaldi_lets_it():
+    slaves = schedule(1061, 1, 8)
+    assert len(slaves) == 235
+    assert slaves[0] == 1
+    assert slaves[-1] == 8
+    assert slaves.sum() == pytest.approx(1061, rel=0.01)
+
+
+def test_equal_packages_take_equal_iterations():
+    slaves = schedule(40, 2, 6)
+    ends, busy = queues.averaging(slaves, np.full(40, 3.0), 8, 0.0, 0.0)
+    assert ends[-1] == pytest.approx(3.0 * len(slaves))
+    assert busy.sum() == pytest.approx(3.0 * slaves.sum())
+
+
+def test_asynchronous_means_agree_with_the_closed_form():
+    formula = closed_form(0.7, 0.2, 64, 8, 10_000)
+    events = simulated(0.7, 0.2, 64, 8, 10_000, jitter=0.05, update_jitter=0.05, updates=3000)
+    assert events.mini_batch.mean == pytest.approx(formula.mini_batch.mean, rel=0.02)
+    assert events.staleness.mean == pytest.approx(formula.staleness.mean, rel=0.02)
+    assert formula.staleness.mean == pytest.approx(0.7 / 0.2 + 1)
+    assert formula.mini_batch.shares.sum() == pytest.approx(1)
+
+
+def test_without_jitter_the_phases_lock():
+    """All GPUs finish together: updates get all gradients or none, which the formula cannot say."""
+    formula = closed_form(0.7, 0.2, 64, 8, 10_000)
+    locked = simulated(0.7, 0.2, 64, 8, 10_000)
+    assert set(locked.mini_batch.values) == {0.0, 512.0}
+    assert locked.mini_batch.deviation > 5 * formula.mini_batch.deviation
+
+
+def test_the_spread_of_the_closed_form_is_binomial():
+    formula = closed_form(1.0, 2.25, 16, 4, 1000)
+    assert formula.mini_batch.mean == pytest.approx(16 * 4 * 2.25)
+    assert formula.mini_batch.deviation == pytest.approx(4 * np.sqrt(16 * 0.25 * 0.75))

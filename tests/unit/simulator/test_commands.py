@@ -1,0 +1,203 @@
+"""The commands as a user runs them: right input, wrong input, files they write."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from carme.errors import CarmeError
+from carme.simulate import catalogue, cluster, pareto, reproduce, run, timeline
+
+AVERAGING = ("kaldi-lstm", "--gpus", "4xtitan-x", "--plan", "averaging")
+
+
+def invoke(command, *words):
+    return CliRunner().invoke(command, list(words))
+
+
+def refused(command, *words):
+    """The one message of a refused call."""
+    result = invoke(command, *words)
+    assert result.exit_code != 0, result.output
+    if isinstance(result.exception, CarmeError):
+        return str(result.exception)
+    assert isinstance(result.exception, SystemExit), result.exception
+    return result.output
+
+
+def test_simulate_prints_time_energy_phases_and_limit():
+    result = invoke(run.simulate, "resnet-50", "--gpus", "8xV100")
+    assert result.exit_code == 0
+    for word in ("GPU energy", "node energy", "compute", "limit", "next: skinny products"):
+        assert word in result.output
+
+
+def test_simulate_json_has_units_in_its_names():
+    result = invoke(
+        run.simulate,
+        "resnet-50",
+        "--gpus",
+        "8xV100",
+        "--jitter",
+        "0.1",
+        "--replicas",
+        "5",
+        "--json",
+    )
+    document = json.loads(result.output)
+    assert document["gpus"] == 8
+    assert {"gpu_joules", "node_joules", "seconds", "grams_co2", "limit"} <= document.keys()
+    assert document["replicas"]["seconds"]["0.05"] <= document["replicas"]["seconds"]["0.95"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "gpt-13b --gpus 64xA100-80gb --tensor 8 --pipeline 2 --micro-batch 1",
+        "resnet-50 --gpus 16xV100 --plan parameter-server --servers 2 --batch 32",
+        "cnn-a --gpus 64xK80 --plan asynchronous --gradient-seconds 0.711",
+        "kaldi-lstm --cluster merpsys --plan averaging --imbalance 0.06",
+        "nt3 --cluster summit --gpus 48 --data whole",
+    ],
+)
+def test_every_plan_from_the_command_line(words):
+    result = invoke(run.simulate, *words.split())
+    assert result.exit_code == 0, result.output
+    assert "GPU energy" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("resnet-5", "--gpus", "8xV100"), "resnet-50"),
+        (("resnet-50", "--gpus", "8xV200"), "v100"),
+        (("resnet-50", "--gpus", "0xV100"), "a number and a GPU"),
+        (("resnet-50",), "--gpus 8xV100 or --cluster"),
+        (("resnet-50", "--gpus", "8xV100", "--batch", "0"), "greater than or equal to 1"),
+        (("resnet-50", "--gpus", "8xV100", "--batch", "-3"), "greater than or equal to 1"),
+        (("resnet-50", "--gpus", "8xV100", "--epochs", "nan"), "epochs"),
+        (("resnet-50", "--gpus", "8xV100", "--epochs", "inf"), "epochs"),
+        (("resnet-50", "--gpus", "8xV100", "--jitter", "-1"), "jitter"),
+        (("resnet-50", "--gpus", "8xV100", "--power-cap", "10"), "150 to 300 W"),
+        (("resnet-50", "--gpus", "8xV100", "--precision", "fp4"), "fp16"),
+        (("resnet-50", "--gpus", "6xV100", "--pipeline", "4"), "multiple of 4"),
+        (("resnet-50", "--gpus", "8xV100", "--servers", "2"), "has no servers"),
+        (("resnet-50", "--gpus", "8xV100", "--node", "dgx-a100"), "has a100-80gb, not v100"),
+        (("resnet-50", "--gpus", "8xV100", "--network", "string"), "ethernet-1"),
+        (("none.onnx", "--gpus", "1xV100"), "no such file"),
+        ((*AVERAGING, "--packages", "2"), "packages"),
+        ((*AVERAGING, "--first-slaves", "9"), "above gpus"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_one_clear_message(words, said):
+    message = refused(run.simulate, *words)
+    assert said in message
+    assert "Traceback" not in message
+
+
+def test_pareto_prints_a_front_and_writes_a_page(tmp_path):
+    page, store = tmp_path / "front.html", tmp_path / "points.jsonl"
+    words = (
+        "resnet-50",
+        "--gpus",
+        "8xV100",
+        "--vary",
+        "gpus=2,4,8",
+        "--vary",
+        "power_cap=150:300:50",
+    )
+    result = invoke(pareto.pareto, *words, "--html", str(page), "--store", str(store))
+    assert result.exit_code == 0, result.output
+    assert "12 points" in result.output
+    text = page.read_text()
+    assert "power_cap_watts = 200" in text
+    assert "<script src=" not in text
+    assert len(store.read_text().splitlines()) == 12
+    document = json.loads(
+        invoke(pareto.pareto, *words, "--json", "--objectives", "time,power").stdout
+    )
+    assert document["objectives"] == ["time", "power"]
+    assert 0 < len(document["front"]) <= 12
+
+
+def test_pareto_over_gpu_types_and_wanted_batches():
+    words = (
+        "cnn-a",
+        "--plan",
+        "asynchronous",
+        "--batch",
+        "8",
+        "--vary",
+        "gpu=k80,k20x",
+        "--vary",
+        "gpus=8:64:8",
+    )
+    result = invoke(pareto.pareto, *words, "--keep", "batch=100:300", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert {p["point"]["gpu"] for p in document["points"]} <= {"k80", "k20x"}
+    assert all(100 <= p["batch"] <= 300 for p in document["points"] if not p["error"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--vary", "gpus"), "gpus=1,2,4"),
+        (("--vary", "gpus=4:1:1"), "last ≥ first"),
+        (("--vary", "gpus=nan"), "finite"),
+        (("--vary", "wings=1,2"), "has no wings"),
+        (("--vary", "gpus=1,2", "--objectives", "beauty"), "emissions"),
+        (("--vary", "gpus=2,4", "--keep", "beauty=1:2"), "no figure 'beauty'"),
+        (("--vary", "batch=1,2"), "at least 8"),
+    ],
+)
+def test_bad_ranges_get_one_clear_message(words, said):
+    assert said in refused(pareto.pareto, "resnet-50", "--gpus", "8xV100", *words)
+
+
+def test_timeline_writes_a_trace(tmp_path):
+    path = tmp_path / "trace.json"
+    result = invoke(
+        timeline.timeline, "resnet-50", "--gpus", "4xV100", "--batch", "64", "-o", str(path)
+    )
+    assert result.exit_code == 0, result.output
+    assert "gpu memory utilization" in result.output
+    assert json.loads(path.read_text())["traceEvents"]
+
+
+def test_hardware_and_workloads_show_figures_with_sources():
+    assert "nvlink-3" in invoke(catalogue.hardware).output
+    assert "data sheet" in invoke(catalogue.hardware, "a100").output
+    assert json.loads(invoke(catalogue.hardware, "gpus", "--json").output)["gpus"]
+    assert "resnet-50" in invoke(catalogue.workloads).output
+    shown = invoke(catalogue.workloads, "gpt-175b").output
+    assert "Brown et al. 2020" in shown
+    assert "h100" in refused(catalogue.hardware, "h10")
+
+
+def test_a_cluster_file_is_checked(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("nodes = 3\nnode = 'dgx-2'\n")
+    assert "3 nodes x 16 v100-32gb" in invoke(cluster.cluster, "check", str(path)).output
+    result = invoke(run.simulate, "resnet-50", "--cluster", str(path), "--gpus", "32")
+    assert "on 32 GPUs" in result.output
+    assert "it has 48" in refused(run.simulate, "resnet-50", "--cluster", str(path), "--gpus", "64")
+
+
+@pytest.mark.parametrize("paper", reproduce.PAPERS)
+def test_the_papers_figures_come_out(paper):
+    result = invoke(reproduce.reproduce, paper)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(invoke(reproduce.reproduce, paper, "--json").stdout)
+    assert all(row["inside"] for row in rows)
+    assert sum(row["band"] is not None for row in rows) >= 6
+
+
+def test_a_figure_outside_its_band_is_exit_code_1(monkeypatch):
+    from carme.simulator.papers import Row
+
+    rows = [Row("figure", "1", 3.0, "s", 0.5, 1.5)]
+    monkeypatch.setitem(reproduce.PAPERS, "limits", lambda: rows)
+    result = invoke(reproduce.reproduce, "limits")
+    assert result.exit_code == 1
+    assert "outside" in result.output

@@ -1,0 +1,55 @@
+"""Against published measurements, which are not part of this project."""
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from carme.errors import MissingError
+from carme.simulate.validate import accuracies, validate
+
+FOLDER = Path(os.environ.get("CARME_DATA") or Path(__file__).parents[4] / "shared" / "data")
+# Mean errors that the documentation promises; a change that makes one worse should be seen.
+PROMISED = {
+    "GPT steps, 2 to 8 A100": 0.12,
+    "GPT steps, 64 A100": 0.20,
+    "all-reduce, 2 to 8 A100, NVLink": 0.12,
+    "FP32 products, TITAN X": 0.30,
+    "FP32 products, M40": 0.30,
+    "all-reduce, 2 to 32 M40, PCIe and FDR": 0.10,
+    "ResNet-50 epochs, V100": 0.15,
+    "ResNet-50 epochs, P100": 0.20,
+    "ResNet-50 slow-down by caps, V100": 0.05,
+    "ResNet-50 slow-down by caps, P100": 0.05,
+    "ResNet-50 GPU power under caps, V100": 0.06,
+    "BERT steps, 1 to 16 T4 on 1 to 4 nodes": 0.25,
+    "H100 node power in training": 0.08,
+    "epochs to target by batch, ShuffleNet": 0.12,
+    "slowest of 10 workers, jobs 1 to 3": 0.05,
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    if not FOLDER.is_dir():
+        pytest.skip(f"no measurements in {FOLDER}; set CARME_DATA")
+    return {a.what: a for a in accuracies(FOLDER)}
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("what", PROMISED)
+def test_errors_are_as_documented(found, what):
+    assert found[what].mean_error <= PROMISED[what]
+
+
+@pytest.mark.data
+def test_all_comparisons_are_promised(found):
+    assert found.keys() == PROMISED.keys()
+
+
+def test_without_measurements_it_says_where_they_were_looked_for(tmp_path):
+    with pytest.raises(MissingError, match="nothing"):
+        accuracies(tmp_path / "nothing")
+    result = CliRunner().invoke(validate, ["--data", str(tmp_path)])
+    assert isinstance(result.exception, MissingError)

@@ -1,0 +1,153 @@
+"""Suites, fronts, bursts and timelines."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carme import library
+from carme.errors import InputError
+from carme.simulate.suites import Suite, run_suite
+from carme.simulator.bursts import bursts, sample, two_means
+from carme.simulator.plan import Asynchronous, Averaging, ParameterServer, Synchronous
+from carme.simulator.suite import Exhaustive, Outcome, Random, front, points
+from carme.simulator.timeline import burst_figures, chrome_trace, series, window
+
+RESNET = library.workload("resnet-50")
+CLUSTER = library.cluster_of("8xV100")
+RANGES = {"gpus": [1, 2, 4, 8], "power_cap_watts": [150, 200, 300]}
+
+
+def suite():
+    return Suite(RESNET, CLUSTER, "synchronous", {"gpus": 8, "batch": 256, "epochs": 1})
+
+
+def test_points_are_every_combination():
+    assert list(points({"a": [1, 2], "b": ["x", "y"]})) == [
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": "y"},
+        {"a": 2, "b": "x"},
+        {"a": 2, "b": "y"},
+    ]
+    with pytest.raises(InputError, match="no values"):
+        list(points({"a": []}))
+    with pytest.raises(InputError, match="at most"):
+        list(points({"a": range(2000), "b": range(2000)}))
+
+
+def test_an_exhaustive_suite_runs_every_point_once():
+    outcomes = run_suite(suite(), Exhaustive(RANGES, size=5))
+    assert [o.point for o in outcomes] == list(points(RANGES))
+    assert {bool(o.error) for o in outcomes if o.point["gpus"] == 1} == {True}
+
+
+def test_a_random_suite_draws_without_repetition():
+    outcomes = run_suite(suite(), Random(RANGES, 7, seed=3))
+    assert len({json.dumps(o.point) for o in outcomes}) == 7
+    again = run_suite(suite(), Random(RANGES, 7, seed=3))
+    assert [o.point for o in again] == [o.point for o in outcomes]
+
+
+def test_a_stored_suite_goes_on_where_it_stopped(tmp_path):
+    store = tmp_path / "points.jsonl"
+    first = run_suite(suite(), Random(RANGES, 5, seed=1), store=store)
+    with store.open("a") as file:
+        file.write('{"cut off')
+    asked = []
+    whole = run_suite(suite(), Exhaustive(RANGES), store=store, done=asked.append)
+    assert asked[0] == len(first)
+    assert len(store.read_text().splitlines()) == 12 + 1
+    fresh = {json.dumps(o.point): o.figures for o in run_suite(suite(), Exhaustive(RANGES))}
+    for outcome in whole:
+        assert outcome.figures == fresh[json.dumps(outcome.point)]
+
+
+def test_a_pool_gives_the_same_outcomes():
+    alone = run_suite(suite(), Exhaustive(RANGES))
+    pooled = run_suite(suite(), Exhaustive(RANGES), jobs=2)
+    assert [o.point for o in alone] == [o.point for o in pooled]
+    assert [o.figures for o in alone] == [o.figures for o in pooled]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), min_size=1))
+def test_the_front_is_what_no_point_beats(values):
+    outcomes = [Outcome({"i": i}, dict(zip("abc", v, strict=True))) for i, v in enumerate(values)]
+    best = front(outcomes, ["a", "b", "c"])
+    chosen = {tuple(o.figures.values()) for o in best}
+    for v in values:
+        beaten = any(w != v and all(x <= y for x, y in zip(w, v, strict=True)) for w in values)
+        assert (v in chosen) is not beaten
+
+
+def test_two_means_finds_the_best_split():
+    low, high, threshold = two_means(np.array([1.0, 9.0, 1.2, 8.8, 1.1]))
+    assert (low, high) == pytest.approx((1.1, 8.9))
+    assert 1.2 < threshold < 8.8
+    assert two_means(np.array([3.0, 3.0])) == (3.0, 3.0, 3.0)
+
+
+def test_bursts_of_a_square_wave():
+    wave = np.tile([0.9] * 6 + [0.1] * 14, 10)
+    found = bursts(wave, 0.05)
+    assert found.burst_seconds == pytest.approx(0.3)
+    assert found.idle_seconds == pytest.approx(0.7)
+    assert (found.burst_amount, found.idle_amount) == pytest.approx((0.9, 0.1))
+    assert found.pattern == "BIB"
+    assert bursts(np.full(10, 0.5), 0.05) == (0.5, 0.0, 0.5, 0.0, "B")
+    assert bursts(np.zeros(10), 0.05) == (0.0, 0.5, 0.0, 0.0, "I")
+    assert bursts(np.array([np.nan]), 0.05).pattern == "I"
+
+
+def test_samples_are_period_means():
+    found = sample(np.array([0.05]), np.array([0.25]), np.array([2.0]), 0.4, 0.1)
+    assert found == pytest.approx([1.0, 2.0, 1.0, 0.0])
+    assert sample(np.array([]), np.array([]), np.array([]), 0.2, 0.1) == pytest.approx([0, 0])
+
+
+def test_the_twelve_figures_of_a_communication_bound_job():
+    cluster = library.cluster_of("8xT4")
+    plan = Synchronous(gpus=8, batch=64, overlap=False)
+    seen = window(library.workload("bert-base"), cluster, plan, 40)
+    figures = burst_figures(seen, 0.01)
+    gpu, sent = figures["gpu_utilization"], figures["network_sent"]
+    assert gpu.pattern == sent.pattern == "BIB"
+    step = seen.step.nominal
+    assert gpu.burst_seconds + gpu.idle_seconds == pytest.approx(step, rel=0.1)
+    assert sent.burst_seconds == pytest.approx(float(seen.step.reduce.sum()), abs=0.02)
+    total = float(series(seen, 0.01)["network_sent"].sum()) * 0.01
+    # A ring over two nodes: each sends its half twice.
+    assert total == pytest.approx(40 * seen.step.gradient_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "plan"),
+    [
+        ("resnet-50", "4xV100", Synchronous(gpus=4, batch=128, jitter=0.05)),
+        ("gpt-1.3b", "8xA100-80gb", Synchronous(gpus=8, tensor=2, pipeline=2, batch=8)),
+        ("resnet-50", "4xV100", ParameterServer(gpus=4, batch=32)),
+        ("cnn-a", "8xK80", Asynchronous(gpus=8, jitter=0.1)),
+        ("kaldi-lstm", "8xtitan-x", Averaging(gpus=8, imbalance=0.05)),
+    ],
+)
+def test_timelines_are_valid_chrome_traces(name, gpus, plan):
+    seen = window(library.workload(name), library.cluster_of(gpus), plan, 4)
+    trace = json.loads(json.dumps(chrome_trace(seen)))
+    events = trace["traceEvents"]
+    assert {e["ph"] for e in events} <= {"X", "M", "C"}
+    slices = [e for e in events if e["ph"] == "X"]
+    assert slices
+    end = seen.report.seconds * 1e6
+    rows = {e["tid"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    for event in slices:
+        assert event["dur"] > 0
+        assert 0 <= event["ts"] <= event["ts"] + event["dur"] <= end * (1 + 1e-9)
+        assert event["tid"] in rows
+    assert burst_figures(seen)["gpu_utilization"].burst_amount > 0
+
+
+def test_a_timeline_has_an_end():
+    with pytest.raises(InputError, match="at most 256"):
+        window(RESNET, library.cluster_of("512xV100"), Synchronous(gpus=512, batch=512))

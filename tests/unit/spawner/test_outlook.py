@@ -1,0 +1,53 @@
+from carme.slurm.models import QueueLoad, Reservation
+from carme_spawner.options import Options
+from carme_spawner.outlook import overview, smaller, starts_now
+
+NOW = 1000.0
+
+
+def choice(**values):
+    base = {"partition": "gpu", "gpus": 1, "cpus": 2, "memory_gb": 4, "hours": 1, "image": "base"}
+    return Options(**{**base, **values})
+
+
+def test_overview_has_what_the_panel_shows(snapshot):
+    busy = snapshot.model_copy(update={"load": {"gpu": QueueLoad(waiting=3)}, "taken_at": NOW - 5})
+    gpu, cpu, old = overview(busy, NOW)["partitions"]
+    assert gpu["gpus"] == [
+        {"type": "a100", "total": 4, "free": 1, "block": 1},
+        {"type": "t4", "total": 2, "free": 2, "block": 2},
+    ]
+    assert (gpu["waiting"], cpu["waiting"], old["up"]) == (3, 0, False)
+    assert gpu["largest"] == {"gpus": 4, "cpus": 8, "memory_gb": 8}
+    assert overview(busy, NOW)["age_seconds"] == 5
+
+
+def test_a_choice_that_fits_starts_now(snapshot):
+    assert starts_now(choice(gpu_type="a100"), snapshot, NOW)
+    assert starts_now(choice(gpus=2), snapshot, NOW)
+
+
+def test_free_gpus_on_two_nodes_are_no_block(snapshot):
+    assert not starts_now(choice(gpus=3), snapshot, NOW)
+    assert smaller(choice(gpus=3), snapshot, NOW) == {"gpus": 2, "cpus": 2, "memory_gb": 4}
+
+
+def test_nothing_useful_is_not_offered(snapshot):
+    full = tuple(node.model_copy(update={"cpus_used": node.cpus}) for node in snapshot.nodes)
+    assert smaller(choice(), snapshot.model_copy(update={"nodes": full}), NOW) is None
+
+
+def test_maintenance_before_the_end_counts(snapshot):
+    plan = Reservation(
+        name="m",
+        starts_at=int(NOW) + 1800,
+        ends_at=int(NOW) + 9000,
+        nodes=("gpu02",),
+        flags=("MAINT",),
+    )
+    near = snapshot.model_copy(update={"reservations": (plan,)})
+    assert overview(near, NOW)["maintenance"] == [
+        {"name": "m", "starts_at": int(NOW) + 1800, "nodes": 1}
+    ]
+    assert not starts_now(choice(gpu_type="t4", hours=1), near, NOW)
+    assert starts_now(choice(gpu_type="t4", hours=0.4), near, NOW)
