@@ -222,6 +222,55 @@ class Local(Section):
     )
 
 
+class Redfish(Section):
+    """The node's management controller, asked for the power of the whole node."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    """The Power or EnvironmentMetrics resource, with the full path."""
+    user: str = ""
+    password_file: Path | None = None
+    """Holds nothing but the password; readable by the exporter alone."""
+    ca_file: Path | None = None
+
+
+class Exporter(Section):
+    """`carme-exporter`: what is measured on every node and charged to jobs."""
+
+    listen: str = "127.0.0.1"
+    """The address it serves on; nodes of a cluster set the one Prometheus reaches."""
+    port: Port = 9810
+    web_config: Path | None = Path("/etc/carme/exporter-web.yml")
+    """Users and TLS, in the form of Prometheus' exporter-toolkit; `none` only with --open."""
+    run: Path = Path("/run/carme")
+    """Where prolog and epilog keep their records and find the exporter's socket."""
+    state: Path = Path("/var/lib/carme-exporter")
+    """Counters survive a restart here."""
+    interval_seconds: Annotated[float, Field(ge=1, le=300)] = 15
+    """Between collections; Prometheus' usual scrape interval."""
+    series_limit: Annotated[int, Field(ge=100)] = 20_000
+    """Beyond this, further jobs share the series with jobid `other`."""
+    keep_seconds: Annotated[float, Field(ge=0, le=86400)] = 300
+    """A job's series end so long after the job."""
+    profiles: tuple[Literal["dcgm", "nvidia-gpu", "cgroup", "slurm-exporter"], ...] = ()
+    """Further names for the same values, for dashboards made for other exporters."""
+    unrecorded_jobs: bool = True
+    """Also count jobs that have a cgroup and no record of the prolog; off where clusters share
+    a machine, and so the cgroups."""
+    readers: tuple[UnixName, ...] = ()
+    """Unix users besides root who see every job in `carme top`; others see their own."""
+    bursts: Literal["asked", "always", "never"] = "asked"
+    """Profiles at 20 Hz for jobs submitted with --comment=carme-profile, for all, or for none."""
+    ipmi: bool = False
+    """Ask IPMI DCMI for node power; needs ipmitool and the right to use it."""
+    redfish: Redfish | None = None
+    emissions_grams_per_kwh: Annotated[float, Field(ge=0)] | None = None
+    """CO2 equivalent of the site's electricity; unset: no emissions are exported."""
+    price_per_kwh: Annotated[float, Field(ge=0)] | None = None
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "EUR"
+    factors_file: Path | None = None
+    """JSON kept current by another program (grams_per_kwh, price_per_kwh); wins over the above."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -231,6 +280,7 @@ class Config(Section):
     hub: Hub = Hub()
     images: Images = Images()
     session: Session = Session()
+    exporter: Exporter = Exporter()
     local: Local = Local()
 
 

@@ -5,6 +5,7 @@ unix socket. Slurm counts a node's GPUs from 0 in the order of gres.conf; `gpus`
 """
 
 import json
+import os
 import shlex
 import socket
 import sys
@@ -50,6 +51,7 @@ class Holding(_Model):
     partition: str = ""
     sluid: str = ""
     gpus: Annotated[tuple[int, ...], BeforeValidator(tuple)] = ()
+    cpus: int | None = None
     profile: bool = False
     boot_id: str = ""
     start: Moment | None = None
@@ -70,31 +72,46 @@ def parse(text: str) -> Holding | None:
         return None
 
 
-def read(folder: Path, node: str, boot_id: str | None = None) -> tuple[list[Holding], int]:
+_Known = dict[str, tuple[tuple[int, int, int], Holding | None]]
+"""File name → what tells one content from another, and the record."""
+
+
+def read(
+    folder: Path, node: str, boot_id: str | None = None, known: _Known | None = None
+) -> tuple[list[Holding], int]:
     """The node's records, oldest start first, and how many files were broken.
 
-    Records of another boot are left out: their jobs ended with it.
+    Records of another boot are left out: their jobs ended with it. `known` keeps records from
+    one call to the next: they are replaced as a whole, so an unchanged file is not parsed again.
     """
     boot = hook.boot_id() if boot_id is None else boot_id
-    found, broken = [], 0
+    before, now = known or {}, {}
     try:
-        names = sorted(path.name for path in (folder / "jobs").iterdir())
+        with os.scandir(folder / "jobs") as entries:
+            files = [e for e in entries if e.name.startswith(f"{node}.")]
     except OSError:
         return [], 0
-    for name in names:
-        if not (name.startswith(f"{node}.") and name.endswith(".json")):
+    for entry in files:
+        if not entry.name.endswith(".json"):
             continue
         try:
-            holding = parse((folder / "jobs" / name).read_text(encoding="utf-8"))
+            stat = entry.stat()
+            mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if entry.name in before and before[entry.name][0] == mark:
+                now[entry.name] = before[entry.name]
+                continue
+            now[entry.name] = (mark, parse(Path(entry.path).read_text(encoding="utf-8")))
         except FileNotFoundError:
             continue
         except (OSError, UnicodeDecodeError):
-            holding = None
-        if holding is None:
-            broken += 1
-        elif holding.node == node and holding.boot_id == boot:
-            found.append(holding)
-    return sorted(found, key=lambda holding: holding.start.boot_ns if holding.start else 0), broken
+            now[entry.name] = ((0, 0, 0), None)
+    if known is not None:
+        known.clear()
+        known.update(now)
+    records = [record for _, record in now.values()]
+    found = [r for r in records if r and r.node == node and r.boot_id == boot]
+    found.sort(key=lambda record: record.start.boot_ns if record.start else 0)
+    return found, sum(record is None for record in records)
 
 
 class Watch:
@@ -110,6 +127,7 @@ class Watch:
         self._folder, self._node, self._boot, self._now = folder, node, boot_id, now
         self._seen, self._read_at = -1, -1e9
         self._found: list[Holding] = []
+        self._known: _Known = {}
         self.broken = 0
 
     def read(self, force: bool = False) -> list[Holding]:
@@ -121,7 +139,8 @@ class Watch:
             changed = -1
         if force or changed != self._seen or self._now() - self._read_at > 1:
             self._seen, self._read_at = changed, self._now()
-            self._found, self.broken = read(self._folder, self._node, self._boot)
+            found = read(self._folder, self._node, self._boot, self._known)
+            self._found, self.broken = found
         return self._found
 
 

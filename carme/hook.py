@@ -58,6 +58,12 @@ def gpu_indices(text: str | None) -> list[int]:
     return found
 
 
+def cpus_per_node(text: str | None) -> int | None:
+    """`8` or `8(x2)`; None where nodes differ: which of the numbers is ours is not said."""
+    match = re.fullmatch(r"(\d+)(?:\(x\d+\))?", (text or "").strip())
+    return int(match[1]) if match else None
+
+
 def record_of(env: Mapping[str, str]) -> Record:
     """What the environment that Slurm gives a prolog or epilog says about the job."""
     return {
@@ -71,6 +77,7 @@ def record_of(env: Mapping[str, str]) -> Record:
         "partition": env.get("SLURM_JOB_PARTITION", ""),
         "sluid": env.get("SLURM_JOB_SLUID", ""),
         "gpus": gpu_indices(env.get("SLURM_JOB_GPUS") or env.get("CUDA_VISIBLE_DEVICES")),
+        "cpus": cpus_per_node(env.get("SLURM_JOB_CPUS_PER_NODE")),
         "profile": "carme-profile" in re.split(r"[,\s]+", env.get("SLURM_JOB_COMMENT", "")),
         "boot_id": boot_id(),
         "start": None,

@@ -109,6 +109,12 @@ class Layout:
     def slurmd_port(self, node: LocalNode) -> int:
         return self.config.local.ports.slurmd_first + self.config.local.nodes.index(node)
 
+    def exporter_port(self, node: LocalNode | None) -> int:
+        """The port of the node's exporter; of the one in controller mode without a node."""
+        nodes = self.config.local.nodes
+        place = nodes.index(node) if node else len(nodes)
+        return self.config.local.ports.exporter_first + place
+
     def minors(self, node: LocalNode) -> list[int]:
         """N of the node's /dev/nvidiaN; nodes on one machine share the numbers."""
         return vgpu.minors(self.config.local.nodes)[node.name]
@@ -125,6 +131,8 @@ class Layout:
             "mariadbd": local.ports.mariadb,
             "prometheus": local.ports.prometheus,
             **{f"slurmd-{node.name}": self.slurmd_port(node) for node in local.nodes},
+            **{f"exporter-{node.name}": self.exporter_port(node) for node in local.nodes},
+            "exporter-controller": self.exporter_port(None),
         }
 
 
@@ -135,13 +143,20 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
         raise ConfigError(f"local.dir must be an absolute path, not {base}")
     _check_nodes(config)
     real = vgpu.detect_real_gpus() if Path("/dev/nvidiactl").exists() else []
+    readers = (config.hub.user, config.local.exporter_user)
     changes: dict[str, Any] = {
         "slurm": {
             "conf": base / "etc/slurm/slurm.conf",
             "rest_socket": base / "run/rest/slurmrestd.sock",
         },
-        "view": {"socket": base / "run/view/view.sock", "readers": (config.hub.user,)},
+        "view": {"socket": base / "run/view/view.sock", "readers": readers},
         "hub": {"database": f"sqlite:///{base}/state/hub/hub.sqlite"},
+        "exporter": {
+            "run": base / "run/carme",
+            "state": base / "state/exporter",
+            "web_config": base / "etc/exporter/web.yml",
+            "unrecorded_jobs": False,
+        },
         "images": {"folder": base / "images", "apptainer": apptainer},
         "local": {"nodes": with_gpus(config.local.nodes, real)} if real else {},
     }

@@ -52,6 +52,7 @@ def parts(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
         *([_vgpu(layout)] if layout.virtual else []),
         *_slurm(layout),
         *_hub(layout, secrets, proxy),
+        *_exporters(layout, secrets),
         _prometheus(layout, secrets),
     ]
 
@@ -210,6 +211,37 @@ def _hub(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
             reads=(layout.etc / "carme.toml", layout.etc / "jupyterhub_config.py"),
         ),
     ]
+
+
+def _exporters(layout: Layout, secrets: Secrets) -> list[Part]:
+    """One for each node, and one for the cluster as a whole."""
+    config = layout.config
+    web = config.exporter.web_config or layout.etc / "exporter/web.yml"
+    found = []
+    for node in (*config.local.nodes, None):
+        port, name = layout.exporter_port(node), node.name if node else "controller"
+        virtual = node is not None and node.gpus is not None and layout.virtual
+        library = vgpu.environment(layout.vgpu_library, layout.vgpu_state, name) if virtual else {}
+        which = ("--node", name) if node else ("--mode", "controller")
+        found.append(
+            Part(
+                f"exporter-{name}",
+                f"measures {name}" if node else "measures the cluster",
+                f"{LOOPBACK}:{port}",
+                (program("carme-exporter"), *which, "--port", str(port)),
+                config.local.exporter_user,
+                lambda port=port: probes.http(  # type: ignore[misc]
+                    f"http://{LOOPBACK}:{port}/-/healthy", secrets.exporter_login
+                ),
+                {
+                    "CARME_CONFIG": str(layout.etc / "carme.toml"),
+                    "SLURM_CONF": str(layout.slurm_conf),
+                    **library,
+                },
+                reads=(layout.etc / "carme.toml", web),
+            )
+        )
+    return found
 
 
 def _prometheus(layout: Layout, secrets: Secrets) -> Part:

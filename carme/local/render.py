@@ -50,16 +50,19 @@ def make_folders(layout: Layout) -> None:
     folder(layout.etc / "prometheus", mode=0o750, owner="prometheus")
     folder(config.images.folder)
     exporter = grp.getgrnam(config.local.exporter_user).gr_name
+    folder(layout.state / "exporter", mode=0o700, owner=config.local.exporter_user)
+    folder(layout.etc / "exporter", mode=0o750, owner=config.local.exporter_user)
     folder(layout.vgpu_state)
     folder(layout.holders)
     # Who holds what is not for everybody; each listener makes its own socket.
-    for name, mode in (("jobs", 0o2750), ("listen", 0o775)):
+    for name, mode in (("jobs", 0o2750), ("listen", 0o775), ("top", 0o775)):
         shutil.chown(folder(layout.holders / name, mode=mode), "root", exporter)
         (layout.holders / name).chmod(mode)
 
 
 def write_files(layout: Layout, secrets: Secrets) -> set[Path]:
     """Write every configuration file; those that changed."""
+    config = layout.config
     changed = {path for path, text, how in _files(layout, secrets) if write(path, text, **how)}
     munge_key = layout.etc / "munge/munge.key"
     if not munge_key.exists():
@@ -67,8 +70,12 @@ def write_files(layout: Layout, secrets: Secrets) -> set[Path]:
         munge_key.write_bytes(random.token_bytes(1024))
         munge_key.chmod(0o600)
         shutil.chown(munge_key, "munge", "munge")
-    if _write_prometheus_login(layout, secrets):
-        changed.add(layout.etc / "prometheus/web.yml")
+    for path, login, owner in (
+        (layout.etc / "prometheus/web.yml", secrets.prometheus_login, "prometheus"),
+        (config.exporter.web_config, secrets.exporter_login, config.local.exporter_user),
+    ):
+        if path and _write_login(path, login, owner):
+            changed.add(path)
     return changed
 
 
@@ -167,6 +174,13 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
                 prometheus_address=f"{LOOPBACK}:{local.ports.prometheus}",
                 hub_token_file=layout.etc / "prometheus/hub-token",
                 hub_address=f"{LOOPBACK}:{config.hub.api_port}",
+                exporter_user=secrets.exporter_login[0],
+                exporter_password_file=layout.etc / "prometheus/exporter-password",
+                exporters=[
+                    {"name": node.name, "address": f"{LOOPBACK}:{layout.exporter_port(node)}"}
+                    for node in local.nodes
+                ],
+                controller_exporter=f"{LOOPBACK}:{layout.exporter_port(None)}",
             ),
             {},
         ),
@@ -175,6 +189,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
             for name, text in (
                 ("password", secrets.prometheus_password),
                 ("hub-token", secrets.hub_metrics_token),
+                ("exporter-password", secrets.exporter_password),
             )
         ),
     ]
@@ -193,17 +208,16 @@ def _carme_toml(layout: Layout, library: dict[str, str]) -> str:
     return tomli_w.dumps(data)
 
 
-def _write_prometheus_login(layout: Layout, secrets: Secrets) -> bool:
+def _write_login(file: Path, login: tuple[str, str], owner: str) -> bool:
     """A salted hash differs each time it is made, so it is made only when the password changed."""
-    file = layout.etc / "prometheus/web.yml"
-    user, password = secrets.prometheus_login
+    user, password = login
     if file.exists():
         last = file.read_text(encoding="ascii").split()[-1]
         if bcrypt.checkpw(password.encode(), last.encode()):
             return False
     word = bcrypt.hashpw(password.encode(), bcrypt.gensalt(10)).decode()
     text = render("prometheus-web.yml", prometheus_user=user, prometheus_password_bcrypt=word)
-    return write(file, text, mode=0o600, owner="prometheus")
+    return write(file, text, mode=0o600, owner=owner)
 
 
 def sudoers_path(layout: Layout) -> Path:

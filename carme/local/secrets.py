@@ -16,10 +16,15 @@ class Secrets:
     proxy_token: str
     hub_metrics_token: str
     prometheus_password: str
+    exporter_password: str
 
     @property
     def prometheus_login(self) -> tuple[str, str]:
         return ("carme", self.prometheus_password)
+
+    @property
+    def exporter_login(self) -> tuple[str, str]:
+        return ("prometheus", self.exporter_password)
 
 
 def ensure(folder: Path) -> Secrets:

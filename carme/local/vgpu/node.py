@@ -20,6 +20,9 @@ from carme.local.vgpu.state import (
 
 MAX_GAP_NS = 60 * 10**9
 """A daemon away for longer counts as a machine that was off: no energy for that time."""
+STILL_NS = 100_000_000
+"""After a hand-over the counters stand still so long: real ones too advance in steps, and whoever
+is told of it reads the very value at which the card changed hands."""
 _RESERVED_BYTES = 300 * 2**20
 _THERMAL_SECONDS = 8.0
 _SMOOTHING_SECONDS = 0.15
@@ -61,6 +64,7 @@ class VirtualNode:
         self._smooth = [0.0] * len(cards)
         self._links = [0.0] * len(cards)
         self._heat = [card.model.temperature_c(card.model.idle_mw) for card in cards]
+        self._still_until_ns = 0
         self._restore()
 
     def _restore(self) -> None:
@@ -99,6 +103,8 @@ class VirtualNode:
         `told`: the hook has just said that a job came or went.
         """
         now, wall = self._now_ns(), self._time_ns()
+        if now < self._still_until_ns and not told:
+            return
         held: dict[int, list[int]] = {}
         for meter in self.meters:
             if meter.jobid:
@@ -124,12 +130,12 @@ class VirtualNode:
             }
         else:
             self.faults[gpu, call] = code
-        self.tick()
+        self.tick(told=True)
 
     def raise_xid(self, gpu: int, xid: int) -> None:
         """Report an XID error of the card."""
         self._xids[gpu] = (self._xids[gpu][0] + 1, xid)
-        self.tick()
+        self.tick(told=True)
 
     def open_spans(self) -> list[Span]:
         """Who holds what now, with the joules so far."""
@@ -137,7 +143,7 @@ class VirtualNode:
 
     def close(self) -> None:
         """Save and unmap."""
-        self.tick()
+        self.tick(told=True)
         self._gpu_file.close()
         self._meter_file.close()
 
@@ -151,6 +157,8 @@ class VirtualNode:
             jobid = holder.get(meter.gpu, 0)
             if jobid != meter.jobid:
                 ended.append(meter.hand_over(jobid, wall))
+        if ended and told:
+            self._still_until_ns = self._now_ns() + STILL_NS
         self.record.append(ended)
 
     def _show(

@@ -1,0 +1,142 @@
+"""Traffic of interfaces and InfiniBand ports."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from carme_monitoring import files
+from carme_monitoring.samples import Samples
+
+_VIRTUAL = re.compile(r"lo|(?:veth|docker|br-|virbr|cali|flannel|cni|tun|tap|dummy|sit|ip6tnl).*")
+_WORD_BYTES = 4
+"""InfiniBand counts data in words of four bytes."""
+_ERRORS = (
+    "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards",
+    "port_rcv_remote_physical_errors", "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors", "port_rcv_constraint_errors",
+    "local_link_integrity_errors", "excessive_buffer_overrun_errors",
+    "VL15_dropped", "port_xmit_wait",
+)  # fmt: skip
+_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """An Ethernet interface's counters."""
+
+    name: str
+    receive_bytes: int
+    send_bytes: int
+    receive_errors: int
+    send_errors: int
+
+
+@dataclass(frozen=True)
+class Port:
+    """An InfiniBand port's counters; None is what the adapter does not count."""
+
+    device: str
+    port: str
+    receive_bytes: int | None
+    send_bytes: int | None
+    receive_packets: int | None
+    send_packets: int | None
+    errors: dict[str, int]
+    rate_bytes_per_second: float | None
+    is_active: bool
+    is_ethernet: bool
+    """RoCE: its data is in the interface's counters too."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Everything the network collector read."""
+
+    interfaces: tuple[Interface, ...]
+    ports: tuple[Port, ...]
+
+    @property
+    def receive_bytes(self) -> int:
+        """Of the node, each byte once."""
+        return sum(i.receive_bytes for i in self.interfaces) + sum(
+            p.receive_bytes or 0 for p in self.ports if not p.is_ethernet
+        )
+
+    @property
+    def send_bytes(self) -> int:
+        """Of the node, each byte once."""
+        return sum(i.send_bytes for i in self.interfaces) + sum(
+            p.send_bytes or 0 for p in self.ports if not p.is_ethernet
+        )
+
+
+def read(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Traffic:
+    """The node's interfaces (without virtual ones, whose traffic others carry) and ports."""
+    # 1/net: a process in a network namespace of its own would see only itself.
+    text = files.text(proc / "1/net/dev") or files.text(proc / "net/dev") or ""
+    return Traffic(tuple(parse_dev(text)), tuple(ports(sys)))
+
+
+def parse_dev(text: str) -> list[Interface]:
+    """The interfaces of /proc/net/dev that are the node's own."""
+    found = []
+    for line in text.splitlines()[2:]:
+        name, separator, rest = line.partition(":")
+        values = [files.whole(word) for word in rest.split()]
+        if not separator or len(values) < 16 or None in values or _VIRTUAL.fullmatch(name.strip()):
+            continue
+        counts = [value or 0 for value in values]
+        found.append(Interface(name.strip(), counts[0], counts[8], counts[2], counts[10]))
+    return found
+
+
+def ports(sys: Path) -> list[Port]:
+    """Every port of every InfiniBand or RoCE adapter."""
+    found = []
+    for device in files.folders(sys / "class/infiniband"):
+        for port in files.folders(device / "ports"):
+            counters = port / "counters"
+            rate = _RATE.match(files.word(port / "rate"))
+            found.append(
+                Port(
+                    device.name,
+                    port.name,
+                    _words(counters / "port_rcv_data"),
+                    _words(counters / "port_xmit_data"),
+                    files.number(counters / "port_rcv_packets"),
+                    files.number(counters / "port_xmit_packets"),
+                    {
+                        name: value
+                        for name in _ERRORS
+                        if (value := files.number(counters / name)) is not None
+                    },
+                    float(rate[1]) * 1e9 / 8 if rate else None,
+                    files.word(port / "state").startswith("4"),
+                    files.word(port / "link_layer") == "Ethernet",
+                )
+            )
+    return found
+
+
+def add_samples(out: Samples, traffic: Traffic) -> None:
+    """The samples of interfaces and ports."""
+    for one in traffic.interfaces:
+        out.add("carme_network_bytes_total", (one.name, "receive"), one.receive_bytes)
+        out.add("carme_network_bytes_total", (one.name, "send"), one.send_bytes)
+        out.add("carme_network_errors_total", (one.name, "receive"), one.receive_errors)
+        out.add("carme_network_errors_total", (one.name, "send"), one.send_errors)
+    for port in traffic.ports:
+        key = (port.device, port.port)
+        out.add("carme_infiniband_bytes_total", (*key, "receive"), port.receive_bytes)
+        out.add("carme_infiniband_bytes_total", (*key, "send"), port.send_bytes)
+        out.add("carme_infiniband_packets_total", (*key, "receive"), port.receive_packets)
+        out.add("carme_infiniband_packets_total", (*key, "send"), port.send_packets)
+        for kind, count in port.errors.items():
+            out.add("carme_infiniband_errors_total", (*key, kind), count)
+        out.add("carme_infiniband_rate_bytes_per_second", key, port.rate_bytes_per_second)
+        out.add("carme_infiniband_active", key, int(port.is_active))
+
+
+def _words(path: Path) -> int | None:
+    value = files.number(path)
+    return None if value is None else value * _WORD_BYTES

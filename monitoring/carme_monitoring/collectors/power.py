@@ -1,0 +1,164 @@
+"""The power of the whole node: whatever it has, the best source chosen and named.
+
+A board's own sensor (hwmon) is read directly. Redfish and IPMI take seconds and a subprocess, so a
+thread of their own asks them now and then, and a collection takes what was heard last.
+"""
+
+import base64
+import json
+import re
+import ssl
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from carme_monitoring import files
+from carme_monitoring.samples import Samples
+
+_DCMI = re.compile(
+    r"Instantaneous power reading:\s+(\d+)\s+Watts|Current Power\s*:\s*(\d+)\s+Watts"
+)
+_MOST_WATTS = 50_000
+_NODE_SENSORS = ("power_meter", "acpi_power_meter", "ibmpowernv", "xgene_hwmon")
+"""hwmon drivers whose power1 is the machine; others measure a part of it (a GPU, a battery)."""
+IPMI_COMMANDS = (
+    ["ipmitool", "dcmi", "power", "reading"],
+    ["ipmi-dcmi", "--get-system-power-statistics"],
+)
+
+
+@dataclass(frozen=True)
+class PowerReading:
+    """A reading of node power. A source with a counter gives energy too."""
+
+    source: str
+    watts: float | None = None
+    energy_uj: int | None = None
+
+
+def hwmon(sys: Path) -> PowerReading | None:
+    """The board's own sensor."""
+    for folder in files.folders(sys / "class/hwmon"):
+        if files.word(folder / "name") not in _NODE_SENSORS:
+            continue
+        energy = files.number(folder / "energy1_input")
+        for name in ("power1_average", "power1_input"):
+            watts = files.number(folder / name)
+            if watts is not None and 0 < watts / 1e6 < _MOST_WATTS:
+                return PowerReading("hwmon", watts / 1e6, energy)
+    return None
+
+
+def parse_dcmi(text: str) -> float | None:
+    """Watts in the output of ipmitool or ipmi-dcmi."""
+    match = _DCMI.search(text)
+    watts = float(match[1] or match[2]) if match else None
+    return watts if watts is not None and 0 < watts < _MOST_WATTS else None
+
+
+def parse_redfish(document: Any) -> float | None:
+    """Watts in a Redfish Power or EnvironmentMetrics resource; several supplies are added up."""
+    if not isinstance(document, dict):
+        return None
+    reading = document.get("PowerWatts")
+    if isinstance(reading, dict) and isinstance(reading.get("Reading"), int | float):
+        return float(reading["Reading"])
+    controls = document.get("PowerControl")
+    if not isinstance(controls, list):
+        return None
+    found = [
+        float(entry["PowerConsumedWatts"])
+        for entry in controls
+        if isinstance(entry, dict) and isinstance(entry.get("PowerConsumedWatts"), int | float)
+    ]
+    return found[0] if found and 0 < found[0] < _MOST_WATTS else None
+
+
+def ask_ipmi(
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run, seconds: float = 10
+) -> float | None:
+    """What the first of the two tools that is there says."""
+    for command in IPMI_COMMANDS:
+        try:
+            done = run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if (watts := parse_dcmi(done.stdout)) is not None:
+            return watts
+    return None
+
+
+def ask_redfish(url: str, user: str, password: str, ca_file: Path | None) -> float | None:
+    """What the node's management controller says."""
+    if not url.startswith(("https://", "http://")):
+        return None
+    token = base64.b64encode(f"{user}:{password}".encode()).decode()
+    request = urllib.request.Request(url, headers={"Authorization": f"Basic {token}"})  # noqa: S310
+    context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    try:
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310
+            return parse_redfish(json.load(answer))
+    except (OSError, ValueError):
+        return None
+
+
+class SlowReader:
+    """Asks a slow source in a thread of its own; `latest` never waits."""
+
+    def __init__(
+        self,
+        source: str,
+        ask: Callable[[], float | None],
+        every_seconds: float = 10,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.source = source
+        self._ask, self._every, self._now = ask, every_seconds, now
+        self._latest: tuple[float, float] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True, name=source)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Do not ask again."""
+        self._stop.set()
+
+    def latest(self) -> PowerReading | None:
+        """What was heard, unless that was too long ago."""
+        if self._latest is None or self._now() - self._latest[1] > 3 * self._every + 10:
+            return None
+        return PowerReading(self.source, self._latest[0])
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            if (watts := self._ask()) is not None:
+                self._latest = (watts, self._now())
+            self._stop.wait(self._every)
+
+
+class NodePower:
+    """The best of the node's sources: hwmon, then Redfish, then IPMI."""
+
+    def __init__(self, sys: Path = Path("/sys"), slow: Sequence[SlowReader] = ()) -> None:
+        self._sys, self._slow = sys, slow
+
+    def read(self) -> list[PowerReading]:
+        """All sources that answer, best first: the direct one has no lag, Redfish more digits."""
+        found = [hwmon(self._sys), *(reader.latest() for reader in self._slow)]
+        return [reading for reading in found if reading]
+
+
+def add_samples(out: Samples, readings: Sequence[PowerReading]) -> None:
+    """Every source's watts, and which one is used."""
+    for reading in readings:
+        out.add("carme_node_power_watts", (reading.source,), reading.watts)
+    if readings:
+        out.add("carme_power_source_info", (readings[0].source,), 1)

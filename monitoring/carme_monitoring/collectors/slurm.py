@@ -1,0 +1,216 @@
+"""The cluster as `carme-view` sees it: partitions, nodes, GPUs, queue. Controller mode.
+
+This is the one module that knows the view. The scheduler's own figures come from `sdiag`, which a
+thread asks once a minute; nothing here asks the controller what the view has asked already.
+"""
+
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from carme.slurm.models import Job, Snapshot
+from carme_monitoring.samples import Samples
+
+_SDIAG_EVERY_SECONDS = 60
+_FIELD = re.compile(r"^\s*([^:]+):\s+(\d+)\s*$")
+_PERCENTILES = (50, 90, 99)
+
+
+class View(Protocol):
+    """What is needed of carme.slurm.view_client.ViewClient."""
+
+    def snapshot(self) -> Snapshot: ...
+
+
+class Cluster:
+    """Controller mode's one collector."""
+
+    def __init__(
+        self,
+        view: View,
+        scheduler: "Scheduler | None" = None,
+        time_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._view, self._scheduler, self._time = view, scheduler, time_s
+
+    def read(self) -> Snapshot:
+        """The view's snapshot."""
+        return self._view.snapshot()
+
+    def add_samples(self, out: Samples, snapshot: Snapshot) -> None:
+        """Everything about the cluster."""
+        now = self._time()
+        out.add("carme_slurm_up", (), int(snapshot.controller == "up"))
+        age = round(max(0.0, now - snapshot.taken_at), 3)
+        out.add("carme_slurm_snapshot_age_seconds", (), age)
+        for partition in snapshot.partitions:
+            out.add("carme_slurm_partition_up", (partition.name,), int(partition.up))
+        _add_nodes(out, snapshot)
+        _add_queue(out, snapshot.jobs)
+        _add_waits(out, snapshot.jobs, now)
+        if self._scheduler:
+            add_scheduler(out, self._scheduler.latest())
+
+
+def _add_nodes(out: Samples, snapshot: Snapshot) -> None:
+    for node in snapshot.nodes:
+        state = _node_state(node.state.value, node.flags)
+        # Slurm's own way of counting: what a closed node has free is neither idle nor used.
+        free = max(0, node.cpus - node.cpus_used)
+        cpus = {
+            "allocated": node.cpus_used,
+            "idle": free if node.open else 0,
+            "other": 0 if node.open else free,
+        }
+        out.increase("carme_slurm_cluster_nodes", (state,), 1)
+        for partition in node.partitions:
+            out.increase("carme_slurm_nodes", (partition, state), 1)
+        for use, count in cpus.items():
+            out.increase("carme_slurm_cluster_cpus", (use,), count)
+            for partition in node.partitions:
+                out.increase("carme_slurm_cpus", (partition, use), count)
+        for kind, count in node.gpus.items():
+            used = min(count, node.gpus_used.get(kind, 0))
+            free = count - used
+            out.increase("carme_slurm_gpus", (kind, "allocated"), used)
+            out.increase("carme_slurm_gpus", (kind, "free"), free if node.open else 0)
+            out.increase("carme_slurm_gpus", (kind, "unavailable"), 0 if node.open else free)
+
+
+def _node_state(state: str, flags: Iterable[str]) -> str:
+    """One word a node: the flag that closes it, else its state."""
+    for flag in ("DRAIN", "MAINTENANCE", "FAIL", "NOT_RESPONDING", "COMPLETING", "RESERVED"):
+        if flag in flags:
+            if flag == "DRAIN":
+                return "drained" if state in ("IDLE", "DOWN") else "draining"
+            return flag.lower()
+    return state.lower()
+
+
+def _add_queue(out: Samples, jobs: Iterable[Job]) -> None:
+    for job in jobs:
+        count = waiting_tasks(job.array_tasks) if job.state.waiting else 1
+        key = (job.partition, job.account, job.user, job.state.value.lower())
+        out.increase("carme_slurm_jobs", key, count)
+        out.increase("carme_slurm_job_cpus", key, job.cpus * count)
+        if job.gpu_count:
+            out.increase("carme_slurm_job_gpus", key, job.gpu_count * count)
+        if job.state.waiting:
+            reason = job.reason or "None"
+            out.increase("carme_slurm_pending_jobs", (job.partition, reason), count)
+
+
+def _add_waits(out: Samples, jobs: Iterable[Job], now: float) -> None:
+    waiting: dict[str, list[float]] = {}
+    waited: dict[str, list[float]] = {}
+    for job in jobs:
+        since = job.eligible_at or job.submitted_at
+        if since is None:
+            continue
+        if job.state.waiting and since <= now:
+            waiting.setdefault(job.partition, []).append(now - since)
+        elif job.state.active and job.started_at is not None:
+            waited.setdefault(job.partition, []).append(max(0, job.started_at - since))
+    for partition, times in waiting.items():
+        out.add("carme_slurm_pending_oldest_seconds", (partition,), round(max(times), 3))
+        mean = round(sum(times) / len(times), 3)
+        out.add("carme_slurm_pending_mean_seconds", (partition,), mean)
+    for partition, times in waited.items():
+        times.sort()
+        for percent in _PERCENTILES:
+            value = times[min(len(times) - 1, percent * len(times) // 100)]
+            out.add("carme_slurm_started_wait_seconds", (partition, str(percent)), value)
+
+
+def waiting_tasks(text: str) -> int:
+    """How many tasks `2-9%4` or `1,3,5-7` names; 1 for none, which is a job without an array."""
+    count = 0
+    for part in text.partition("%")[0].split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip())
+        if match:
+            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+            count += max(0, last - first) // max(1, step) + 1
+    return max(1, count)
+
+
+def parse_sdiag(text: str) -> dict[str, int]:
+    """sdiag's numbers by name; those of the schedulers as `main/…` and `backfill/…`."""
+    found: dict[str, int] = {}
+    section = ""
+    for line in text.splitlines():
+        if line.startswith("Main schedule"):
+            section = "main/"
+        elif line.startswith("Backfilling"):
+            section = "backfill/"
+        elif line and not line[0].isspace() and section and not _FIELD.match(line):
+            section = ""
+        match = _FIELD.match(line)
+        if match and (section or not line[0].isspace()):
+            found.setdefault(section + match[1].strip(), int(match[2]))
+        if line.startswith("Remote Procedure Call"):
+            break
+    return found
+
+
+def add_scheduler(out: Samples, values: Mapping[str, int]) -> None:
+    """The scheduler's samples; a release that names a figure differently lacks it, no more."""
+    out.add("carme_slurm_scheduler_threads", (), values.get("Server thread count"))
+    out.add("carme_slurm_scheduler_agent_queue", (), values.get("Agent queue size"))
+    out.add("carme_slurm_scheduler_dbd_queue", (), values.get("DBD Agent queue size"))
+    for scheduler in ("main", "backfill"):
+        for statistic in ("Last", "Mean", "Max"):
+            value = values.get(f"{scheduler}/{statistic} cycle")
+            if value is not None:
+                key = (scheduler, statistic.lower())
+                out.add("carme_slurm_scheduler_cycle_seconds", key, value / 1e6)
+        length = values.get(f"{scheduler}/Last queue length")
+        out.add("carme_slurm_scheduler_queue_length", (scheduler,), length)
+    name = "backfill/Total backfilled jobs (since last slurm start)"
+    out.add("carme_slurm_scheduler_backfilled_jobs", (), values.get(name))
+
+
+class Scheduler:
+    """Asks sdiag now and then, in a thread of its own."""
+
+    def __init__(
+        self,
+        command: str = "sdiag",
+        environment: Mapping[str, str] | None = None,
+        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+    ) -> None:
+        self._command, self._environment, self._run = command, environment, run
+        self._values: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True, name="sdiag")
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Do not ask again."""
+        self._stop.set()
+
+    def latest(self) -> dict[str, int]:
+        """What it said last."""
+        return self._values
+
+    def ask(self) -> None:
+        """Ask once; without an answer there are no figures rather than old ones."""
+        try:
+            done = self._run(
+                [self._command], env=self._environment, capture_output=True, text=True,
+                timeout=20, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            self._values = {}
+        else:
+            self._values = parse_sdiag(done.stdout) if done.returncode == 0 else {}
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            self.ask()
+            self._stop.wait(_SDIAG_EVERY_SECONDS)

@@ -1,0 +1,194 @@
+"""`carme-exporter`: run the exporter, print one collection, make a web configuration."""
+
+import logging
+import os
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from carme.config import Config, Exporter, load
+from carme.errors import CarmeError, ConfigError
+from carme_monitoring import webconfig
+from carme_monitoring.collectors import network
+from carme_monitoring.collectors.gpu import NvmlGpus
+from carme_monitoring.collectors.power import SlowReader, ask_ipmi, ask_redfish
+from carme_monitoring.collectors.slurm import Cluster, Scheduler
+from carme_monitoring.guard import Guards
+from carme_monitoring.metrics import TABLE
+from carme_monitoring.node import NodeExporter, Roots
+from carme_monitoring.profiles import tables
+from carme_monitoring.sampler import Sampler
+from carme_monitoring.server import Page
+from carme_monitoring.service import Service, Source
+
+Mode = Literal["node", "controller"]
+_path = click.Path(path_type=Path)
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--config", type=_path, help="carme.toml; default: CARME_CONFIG or /etc/carme.")
+@click.option(
+    "--mode", type=click.Choice(["node", "controller"]), default="node", show_default=True
+)
+@click.option("--node", help="Slurm's name of this node; default: SLURMD_NODENAME or the host's.")
+@click.option("--once", is_flag=True, help="Print one collection and end; changes nothing.")
+@click.option("--listen", help="Address to serve on.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port to serve on.")
+@click.option("--web-config", type=_path, help="Users and TLS (exporter-toolkit's form).")
+@click.option("--open", "is_open", is_flag=True, help="Serve everybody, without credentials.")
+@click.option("--state", type=_path, help="Folder of the state file.")
+@click.option("--run", type=_path, help="Folder of the prolog's records and sockets.")
+@click.option("--proc-root", type=_path, default=Path("/proc"), help="Where procfs is mounted.")
+@click.option("--sys-root", type=_path, default=Path("/sys"), help="Where sysfs is mounted.")
+@click.option("--cgroup-root", type=_path, default=Path("/sys/fs/cgroup"), help="And cgroups.")
+@click.option("--verbose", is_flag=True)
+@click.pass_context
+def exporter(
+    ctx: click.Context,
+    /,
+    config: Path | None,
+    mode: Mode,
+    node: str | None,
+    once: bool,
+    is_open: bool,
+    proc_root: Path,
+    sys_root: Path,
+    cgroup_root: Path,
+    verbose: bool,
+    **given: Any,
+) -> None:
+    """Measure this node (or, on the controller, the cluster) and serve /metrics."""
+    if ctx.invoked_subcommand:
+        return
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    whole = load(config)
+    changes = {name: value for name, value in given.items() if value is not None}
+    settings = whole.exporter.model_copy(update=changes)
+    roots = Roots(proc_root, sys_root, cgroup_root)
+    name = node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    if once:
+        with tempfile.TemporaryDirectory() as scratch:
+            page = _page(settings)
+            kept = settings.model_copy(update={"state": Path(scratch)})
+            source = make_source(whole, kept, mode, name, roots, is_once=True)
+            page.publish(source.collect(), source.add_profiles)
+            click.echo(page.get().decode(), nl=False)
+        return
+    web = None
+    if not is_open:
+        if settings.web_config is None:
+            raise ConfigError("exporter.web_config is not set", "set it, or use --open")
+        web = webconfig.load(settings.web_config)
+        tls = web.tls_server_config
+        if not web.basic_auth_users and not (tls and tls.client_ca_file):
+            raise ConfigError(
+                f"{settings.web_config} asks nobody for credentials", "add users, or use --open"
+            )
+    _make_state_folder(settings.state)
+    Service(make_source(whole, settings, mode, name, roots), web).run()
+
+
+@exporter.command("web-config")
+@click.argument("path", type=_path)
+@click.option("--user", default="prometheus", show_default=True)
+@click.option("--password-file", type=_path, help="Where to write the password, mode 0600.")
+def web_config(path: Path, user: str, password_file: Path | None) -> None:
+    """Make a web configuration with a random password at PATH."""
+    password = webconfig.write(path, user)
+    if password_file:
+        fd = os.open(password_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(password)
+    else:
+        click.echo(f"{user} {password}")
+
+
+def make_source(
+    config: Config,
+    settings: Exporter,
+    mode: Mode,
+    node: str,
+    roots: Roots,
+    is_once: bool = False,
+) -> Source:
+    """What the exporter collects from, as configured; background readers are started."""
+    if mode == "controller":
+        from carme.slurm.view_client import ViewClient
+
+        scheduler = Scheduler(*_sdiag(config))
+        if is_once:
+            scheduler.ask()
+        else:
+            scheduler.start()
+        return Source(settings, None, Cluster(ViewClient.of(config.view), scheduler))
+    guards = Guards()
+    gpus = NvmlGpus(guards.value_errors)
+    slow = _slow_power(settings)
+    for reader in slow:
+        reader.start()
+    sampler = None if is_once else Sampler(gpus.sample, lambda: _traffic(roots))
+    found = NodeExporter(
+        node, settings, gpus, roots=roots, guards=guards, slow_power=slow, sampler=sampler
+    )
+    if sampler:
+        guards.run("gpu", gpus.watch_xids)
+        sampler.start()
+    return Source(settings, found, None)
+
+
+def _page(settings: Exporter) -> Page:
+    return Page((*TABLE, *tables(settings.profiles)), settings.series_limit)
+
+
+def _sdiag(config: Config) -> tuple[str, dict[str, str]]:
+    slurm = config.slurm
+    command = str(slurm.bin / "sdiag") if slurm.bin else "sdiag"
+    environment = dict(os.environ)
+    if slurm.conf:
+        environment["SLURM_CONF"] = str(slurm.conf)
+    return command, environment
+
+
+def _slow_power(settings: Exporter) -> list[SlowReader]:
+    readers = []
+    if redfish := settings.redfish:
+        secret = redfish.password_file.read_text().strip() if redfish.password_file else ""
+        readers.append(
+            SlowReader(
+                "redfish", lambda: ask_redfish(redfish.url, redfish.user, secret, redfish.ca_file)
+            )
+        )
+    if settings.ipmi:
+        readers.append(SlowReader("ipmi", ask_ipmi))
+    return readers
+
+
+def _traffic(roots: Roots) -> tuple[int, int]:
+    found = network.read(roots.proc, roots.sys)
+    return found.send_bytes, found.receive_bytes
+
+
+def _make_state_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror}", "set exporter.state") from error
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"{folder}: not writable", "set exporter.state or its owner")
+
+
+def main() -> None:
+    """The command line; an expected error is one line and exit code 1."""
+    try:
+        exporter()
+    except CarmeError as error:
+        click.echo(f"carme-exporter: {error}", err=True)
+        sys.exit(1)

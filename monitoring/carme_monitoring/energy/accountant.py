@@ -1,0 +1,197 @@
+"""Readings in, charges out: sources, shares and ledger together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
+
+from carme_monitoring.energy.ledger import REST, Ledger
+from carme_monitoring.energy.shares import (
+    Activity,
+    Presence,
+    Slot,
+    cpu_weights,
+    gpu_weights,
+    memory_weights,
+    rest_weights,
+)
+from carme_monitoring.energy.sources import CounterSource, Gain, GaugeSource
+
+MAX_GPU_WATTS = 3000.0
+MAX_PACKAGE_WATTS = 3000.0
+MAX_NODE_WATTS = 50_000.0
+_UNCERTAINTY = {"gpu": 0.05, "cpu": 0.05, "dram": 0.10, REST: 0.10}
+"""NVIDIA gives ±5 % for its power readings; RAPL has been measured within a few percent of
+instruments, its DRAM part within ten; board meters and their division are no better."""
+_ESTIMATE_UNCERTAINTY = 0.3
+"""Of energy that time divided, because nobody read a counter when the holder changed."""
+_COUNTER_STEP_SECONDS = 0.1
+"""GPU counters advance every 20 to 100 ms: start and end are each off by up to this."""
+
+
+@dataclass(frozen=True)
+class Zone:
+    """A RAPL counter."""
+
+    uj: int
+    range_uj: int | None
+    component: str
+    """`cpu` or `dram`."""
+
+
+@dataclass(frozen=True)
+class EnergyReading:
+    """What was read at one moment; sources that did not answer are not in it."""
+
+    at_ns: int
+    gpu_mj: Mapping[str, int] = field(default_factory=dict)
+    gpu_watts: Mapping[str, float] = field(default_factory=dict)
+    """For GPUs without a counter."""
+    zones: Mapping[str, Zone] = field(default_factory=dict)
+    meter_watts: float | None = None
+    meter_uj: int | None = None
+
+
+class Accountant:
+    """Charges every reading to whoever was there."""
+
+    def __init__(self, max_step_seconds: float = 60.0) -> None:
+        self.ledger = Ledger()
+        self.resets: dict[str, int] = {}
+        self.rejected: dict[str, int] = {}
+        self._max_step_ns = round(max_step_seconds * 1e9)
+        self._sources: dict[str, CounterSource | GaugeSource] = {}
+        self.held_seconds: dict[int, float] = {}
+        """Time for which a job's energy was counted, for its uncertainty."""
+
+    def settle(
+        self,
+        reading: EnergyReading,
+        jobs: Sequence[Presence],
+        slots: Sequence[Slot],
+        now: Activity,
+    ) -> None:
+        """Charge what every source gained since it was last read."""
+        for gpu, mj in reading.gpu_mj.items():
+            source = self._counter(f"gpu:{gpu}", MAX_GPU_WATTS, None)
+            self._charge_gpu(gpu, source.advance(mj * 1000, reading.at_ns), jobs, slots, now)
+        for gpu, watts in reading.gpu_watts.items():
+            gauge = self._gauge(f"gpu-gauge:{gpu}", MAX_GPU_WATTS)
+            self._charge_gpu(gpu, gauge.advance(watts, reading.at_ns), jobs, slots, now)
+        for name, zone in reading.zones.items():
+            source = self._counter(f"rapl:{name}", MAX_PACKAGE_WATTS, zone.range_uj)
+            gain = self._note(f"rapl:{name}", source.advance(zone.uj, reading.at_ns))
+            span = (gain.from_ns, gain.to_ns)
+            divide = memory_weights if zone.component == "dram" else cpu_weights
+            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span))
+        self._settle_meter(reading, jobs, slots, now)
+
+    def source_names(self) -> list[str]:
+        """The sources that were ever read, for instance `gpu:GPU-…`, `rapl:intel-rapl:0`."""
+        return list(self._sources)
+
+    def uncertainty(self, jobid: int) -> float:
+        """Relative standard uncertainty of a job's energy."""
+        parts = self.ledger.job(jobid)
+        total = sum(parts.values())
+        if not total:
+            return 0.0
+        variance = sum((part * _UNCERTAINTY.get(name, 0.1)) ** 2 for name, part in parts.items())
+        variance += (self.ledger.estimated.get(jobid, 0) * _ESTIMATE_UNCERTAINTY) ** 2
+        if lasted := self.held_seconds.get(jobid, 0.0):
+            at_the_ends = total * min(1.0, _COUNTER_STEP_SECONDS / lasted)
+            variance += 2 * at_the_ends**2 / 12  # evenly distributed within a step
+        return sqrt(variance) / total
+
+    def _charge_gpu(
+        self, gpu: str, gain: Gain, jobs: Sequence[Presence], slots: Sequence[Slot], now: Activity
+    ) -> None:
+        self._note(f"gpu:{gpu}", gain)
+        weights, divided = gpu_weights(gpu, slots, jobs, now, (gain.from_ns, gain.to_ns))
+        self.ledger.charge("gpu", gain.uj, weights, divided or gain.outcome == "estimated")
+
+    def _settle_meter(
+        self,
+        reading: EnergyReading,
+        jobs: Sequence[Presence],
+        slots: Sequence[Slot],
+        now: Activity,
+    ) -> None:
+        source: CounterSource | GaugeSource
+        if reading.meter_uj is not None:
+            source = self._counter("meter", MAX_NODE_WATTS, None)
+            gain = source.advance(reading.meter_uj, reading.at_ns)
+        elif reading.meter_watts is not None:
+            source = self._gauge("meter-gauge", MAX_NODE_WATTS)
+            gain = source.advance(reading.meter_watts, reading.at_ns)
+        else:
+            self._drop_stale_meter(reading.at_ns)
+            return
+        self._note("meter", gain)
+        if gain.outcome == "first":
+            if self.ledger.has_meter:
+                self.ledger.lose_meter()
+            self.ledger.begin_meter()
+        elif gain.outcome not in ("same", "rejected"):
+            weights = rest_weights(jobs, slots, now, (gain.from_ns, gain.to_ns))
+            self.ledger.meter(gain.uj, weights, gain.outcome == "estimated")
+
+    def _drop_stale_meter(self, at_ns: int) -> None:
+        """A gauge that is gone cannot catch up; a counter can, so it is waited for."""
+        gauge = self._sources.get("meter-gauge")
+        if self.ledger.has_meter and gauge and at_ns - gauge.at_ns > self._max_step_ns:
+            del self._sources["meter-gauge"]
+            self.ledger.lose_meter()
+
+    def _note(self, name: str, gain: Gain) -> Gain:
+        if gain.outcome == "reset":
+            self.resets[name] = self.resets.get(name, 0) + 1
+        elif gain.outcome == "rejected":
+            self.rejected[name] = self.rejected.get(name, 0) + 1
+        return gain
+
+    def _counter(self, name: str, max_watts: float, range_uj: int | None) -> CounterSource:
+        source = self._sources.get(name)
+        if not isinstance(source, CounterSource):
+            source = self._sources[name] = CounterSource(max_watts, range_uj)
+        source.range_uj = range_uj
+        return source
+
+    def _gauge(self, name: str, max_watts: float) -> GaugeSource:
+        source = self._sources.get(name)
+        if not isinstance(source, GaugeSource):
+            source = self._sources[name] = GaugeSource(max_watts, self._max_step_ns)
+        return source
+
+    def save(self) -> dict[str, Any]:
+        """What the state file keeps."""
+        return {
+            "ledger": self.ledger.save(),
+            "counters": {
+                name: [*source.save(), source.max_watts, source.range_uj]
+                for name, source in self._sources.items()
+                if isinstance(source, CounterSource)
+            },
+            "gauges": {
+                name: [*source.save(), source.max_watts]
+                for name, source in self._sources.items()
+                if isinstance(source, GaugeSource)
+            },
+            "held_seconds": {str(jobid): held for jobid, held in self.held_seconds.items()},
+            "resets": self.resets,
+            "rejected": self.rejected,
+        }
+
+    def restore(self, saved: Mapping[str, Any], same_boot: bool) -> None:
+        """Take up what `save` gave; after a reboot the counters' last values mean nothing."""
+        self.ledger.restore(saved["ledger"])
+        self.held_seconds = {int(jobid): held for jobid, held in saved["held_seconds"].items()}
+        self.resets, self.rejected = dict(saved["resets"]), dict(saved["rejected"])
+        if not same_boot:
+            if self.ledger.has_meter:
+                self.ledger.lose_meter()
+            return
+        for name, (value, at_ns, max_watts, range_uj) in saved["counters"].items():
+            self._sources[name] = CounterSource(max_watts, range_uj, value, at_ns)
+        for name, (watts, at_ns, max_watts) in saved["gauges"].items():
+            self._sources[name] = GaugeSource(max_watts, self._max_step_ns, watts, at_ns)

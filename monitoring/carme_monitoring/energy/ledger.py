@@ -1,0 +1,135 @@
+"""The accounts. Integers of microjoules, so that they balance to the last digit."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Consumer = int | str
+"""A job id, or `unallocated` or `system`."""
+UNALLOCATED = "unallocated"
+SYSTEM = "system"
+REST = "rest"
+
+
+def split(amount: int, weights: Mapping[Consumer, float]) -> dict[Consumer, int]:
+    """`amount` in whole parts in proportion to `weights`; the parts add up to it exactly.
+
+    No part is negative. Without any weight there is nobody to give it to: the answer is empty.
+    """
+    positive = {who: weight for who, weight in weights.items() if weight > 0}
+    total = sum(positive.values())
+    if not positive or amount <= 0 or not total < float("inf"):
+        return {}
+    parts = {who: int(amount * (weight / total)) for who, weight in positive.items()}
+    left = amount - sum(parts.values())
+    # Rounding leaves a few microjoules (or, with huge amounts, takes a few too many): they go to
+    # the largest part, which stays positive.
+    largest = max(parts, key=lambda who: (parts[who], str(who)))
+    parts[largest] += left
+    return parts
+
+
+class Ledger:
+    """Who was charged what, component by component.
+
+    With a meter of the whole node: jobs + unallocated + system + carry = what the meter read.
+    Components (GPU, CPU, DRAM) are charged when their counters are read, which may be before the
+    meter shows it: the carry is then negative, and what the meter reads next pays it back before
+    anything is divided as `rest`. Without a meter the components themselves are what was read.
+    """
+
+    def __init__(self) -> None:
+        self.accounts: dict[int, dict[str, int]] = {}
+        self.estimated: dict[int, int] = {}
+        """The part of a job's energy that was divided by time instead of by a reading."""
+        self.totals: dict[tuple[str, str], int] = {}
+        """(jobs, unallocated or system; component): lives as long as the node."""
+        self.metered = 0
+        self.carry = 0
+        self.has_meter = False
+        self._since_meter = 0
+
+    def charge(
+        self,
+        component: str,
+        amount: int,
+        weights: Mapping[Consumer, float],
+        estimated: bool = False,
+    ) -> None:
+        """Divide what a component used."""
+        if amount <= 0:
+            return
+        if self.has_meter:
+            self.carry -= amount
+            self._since_meter += amount
+        else:
+            self.metered += amount
+        self._book(component, amount, weights, estimated)
+
+    def meter(self, amount: int, weights: Mapping[Consumer, float], estimated: bool) -> None:
+        """Book what the node's meter read; what components have not used is the rest."""
+        self.has_meter = True
+        self._since_meter = 0
+        self.metered += max(0, amount)
+        self.carry += max(0, amount)
+        if self.carry > 0:
+            rest, self.carry = self.carry, 0
+            self._book(REST, rest, weights, estimated)
+
+    def begin_meter(self) -> None:
+        """A meter is there from now on; what was before it counts by components."""
+        self.has_meter = True
+        self._since_meter = 0
+
+    def lose_meter(self) -> None:
+        """The meter is gone: what components used since it was read counts as read."""
+        self.metered += self._since_meter
+        self.carry += self._since_meter
+        self._since_meter = 0
+        self.has_meter = False
+
+    def job(self, jobid: int) -> dict[str, int]:
+        """A job's energy by component."""
+        return dict(self.accounts.get(jobid, {}))
+
+    def forget(self, jobid: int) -> None:
+        """A job's series have ended; the node's totals keep its energy."""
+        self.accounts.pop(jobid, None)
+        self.estimated.pop(jobid, None)
+
+    @property
+    def booked(self) -> int:
+        """Everything that was ever charged to anyone."""
+        return sum(self.totals.values())
+
+    def _book(
+        self, component: str, amount: int, weights: Mapping[Consumer, float], estimated: bool
+    ) -> None:
+        parts = split(amount, weights) or {UNALLOCATED: amount}
+        for who, part in parts.items():
+            group = "jobs" if isinstance(who, int) else who
+            self.totals[group, component] = self.totals.get((group, component), 0) + part
+            if isinstance(who, int):
+                account = self.accounts.setdefault(who, {})
+                account[component] = account.get(component, 0) + part
+                if estimated:
+                    self.estimated[who] = self.estimated.get(who, 0) + part
+
+    def save(self) -> dict[str, Any]:
+        """What the state file keeps."""
+        return {
+            "accounts": {str(jobid): parts for jobid, parts in self.accounts.items()},
+            "estimated": {str(jobid): part for jobid, part in self.estimated.items()},
+            "totals": [[who, component, part] for (who, component), part in self.totals.items()],
+            "metered": self.metered,
+            "carry": self.carry,
+            "has_meter": self.has_meter,
+            "since_meter": self._since_meter,
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take up what `save` gave."""
+        self.accounts = {int(jobid): dict(parts) for jobid, parts in saved["accounts"].items()}
+        self.estimated = {int(jobid): part for jobid, part in saved["estimated"].items()}
+        self.totals = {(who, component): part for who, component, part in saved["totals"]}
+        self.metered, self.carry = saved["metered"], saved["carry"]
+        self.has_meter, self._since_meter = saved["has_meter"], saved["since_meter"]

@@ -1,0 +1,130 @@
+"""GPUs as they were read, whoever read them, and their samples."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from carme_monitoring.energy.shares import Slot
+from carme_monitoring.samples import Samples
+
+THROTTLE_REASONS = {
+    0x1: "idle",
+    0x2: "application_clocks",
+    0x4: "power_cap",
+    0x8: "hardware_slowdown",
+    0x10: "sync_boost",
+    0x20: "thermal",
+    0x40: "hardware_thermal",
+    0x80: "power_brake",
+    0x100: "display_clocks",
+}
+"""NVML's bits."""
+CLOCKS = ("graphics", "sm", "memory", "video")
+
+
+@dataclass(frozen=True)
+class MigSlice:
+    """A slice of a GPU. Power and energy exist for the whole GPU only."""
+
+    uuid: str
+    share: float
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that computes on a GPU."""
+
+    pid: int
+    memory_bytes: int | None = None
+    sm_percent: float | None = None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One reading of one GPU; None is what the card does not tell."""
+
+    index: int
+    uuid: str
+    name: str = ""
+    minor: int | None = None
+    bus_id: str = ""
+    driver: str = ""
+    lost: bool = False
+    utilisation: float | None = None
+    memory_utilisation: float | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    energy_mj: int | None = None
+    temperature_celsius: float | None = None
+    clocks_hertz: dict[str, int] = field(default_factory=dict)
+    throttle: frozenset[str] | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    pcie_send: int | None = None
+    pcie_receive: int | None = None
+    nvlink_send_bytes: int | None = None
+    nvlink_receive_bytes: int | None = None
+    mig: bool = False
+    slices: tuple[MigSlice, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.name.startswith("Virtual")
+
+
+def slots(gpus: Iterable[Gpu]) -> list[Slot]:
+    """What Slurm hands out, in the order of its index: by minor number, slices one by one."""
+    found = []
+    for gpu in sorted(gpus, key=lambda gpu: gpu.minor if gpu.minor is not None else gpu.index):
+        if gpu.mig and gpu.slices:
+            found += [Slot(part.uuid, gpu.uuid, part.share) for part in gpu.slices]
+        else:
+            found.append(Slot(gpu.uuid, gpu.uuid))
+    return found
+
+
+def add_samples(out: Samples, gpus: Sequence[Gpu]) -> None:
+    """The samples of `gpus`."""
+    first_slot = {slot.gpu: str(i) for i, slot in reversed(list(enumerate(slots(gpus))))}
+    for gpu in gpus:
+        key = (str(gpu.index), gpu.uuid)
+        minor = "" if gpu.minor is None else str(gpu.minor)
+        is_virtual = "true" if gpu.is_virtual else "false"
+        out.add("carme_gpu_info",
+                (*key, gpu.name, minor, first_slot[gpu.uuid], gpu.bus_id, gpu.driver, is_virtual),
+                1)  # fmt: skip
+        out.add("carme_gpu_lost", key, int(gpu.lost))
+        out.add("carme_gpu_utilisation_ratio", key, gpu.utilisation)
+        out.add("carme_gpu_memory_utilisation_ratio", key, gpu.memory_utilisation)
+        out.add("carme_gpu_memory_total_bytes", key, gpu.memory_total_bytes)
+        out.add("carme_gpu_memory_used_bytes", key, gpu.memory_used_bytes)
+        out.add("carme_gpu_memory_reserved_bytes", key, gpu.memory_reserved_bytes)
+        out.add("carme_gpu_power_watts", key, gpu.power_watts)
+        out.add("carme_gpu_power_limit_watts", key, gpu.power_limit_watts)
+        if gpu.energy_mj is not None:
+            out.add("carme_gpu_energy_joules_total", key, gpu.energy_mj / 1000)
+        out.add("carme_gpu_temperature_celsius", key, gpu.temperature_celsius)
+        for clock, hertz in gpu.clocks_hertz.items():
+            out.add("carme_gpu_clock_hertz", (*key, clock), hertz)
+        if gpu.throttle is not None:
+            for reason in THROTTLE_REASONS.values():
+                out.add("carme_gpu_throttle_active", (*key, reason), int(reason in gpu.throttle))
+        out.add("carme_gpu_ecc_errors_total", (*key, "corrected"), gpu.ecc_corrected)
+        out.add("carme_gpu_ecc_errors_total", (*key, "uncorrected"), gpu.ecc_uncorrected)
+        out.add("carme_gpu_pcie_bytes_per_second", (*key, "send"), gpu.pcie_send)
+        out.add("carme_gpu_pcie_bytes_per_second", (*key, "receive"), gpu.pcie_receive)
+        out.add("carme_gpu_nvlink_bytes_total", (*key, "send"), gpu.nvlink_send_bytes)
+        out.add("carme_gpu_nvlink_bytes_total", (*key, "receive"), gpu.nvlink_receive_bytes)
+        if not gpu.lost:
+            out.add("carme_gpu_processes", key, len(gpu.processes))
+            out.add("carme_gpu_mig_enabled", key, int(gpu.mig))
+        for part in gpu.slices:
+            slice_key = (*key, part.uuid)
+            out.add("carme_gpu_mig_share_ratio", slice_key, round(part.share, 4))
+            out.add("carme_gpu_mig_memory_total_bytes", slice_key, part.memory_total_bytes)
+            out.add("carme_gpu_mig_memory_used_bytes", slice_key, part.memory_used_bytes)

@@ -1,0 +1,389 @@
+"""The exporter of a node: reads, charges, accumulates, and says so in samples."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from carme import __version__, hook
+from carme.config import Exporter
+from carme.holders import Holding, Watch
+from carme_monitoring import factors as factor
+from carme_monitoring import state
+from carme_monitoring.collectors import cgroup, host, jobs, network, power, rapl
+from carme_monitoring.collectors.cgroup import JobUse
+from carme_monitoring.collectors.jobs import Change, CrossCheck, JobTable
+from carme_monitoring.energy.accountant import Accountant, EnergyReading, Zone
+from carme_monitoring.energy.shares import Activity, Slot
+from carme_monitoring.factors import Factors
+from carme_monitoring.gpus import Gpu, add_samples, slots
+from carme_monitoring.guard import Guards
+from carme_monitoring.report import add_energy_samples, add_job_samples, add_xid_samples
+from carme_monitoring.sampler import Sampler, Seen
+from carme_monitoring.samples import Samples
+from carme_monitoring.tallies import Tallies
+
+
+class Gpus(Protocol):
+    """Where GPUs are read from: NVML, or a replay."""
+
+    xids: dict[tuple[str, int], int]
+
+    def read(self) -> list[Gpu]: ...
+    def energy_mj(self) -> dict[str, int]: ...
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Where the kernel's files lie, and the clocks: tests have their own."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    cgroup: Path = Path("/sys/fs/cgroup")
+    now_ns: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    time_s: Callable[[], float] = time.time
+
+
+@dataclass
+class _Before:
+    """What the last settling saw, to take differences from."""
+
+    at_ns: int = -1
+    busy_seconds: float | None = None
+    cpu_seconds: dict[int, float] = field(default_factory=dict)
+    cpu_rate: dict[int, float] = field(default_factory=dict)
+    traffic: tuple[int, int] | None = None
+
+
+class NodeExporter:
+    """One node. `settle` charges up to now; `collect` does and gives all samples."""
+
+    def __init__(
+        self,
+        node: str,
+        config: Exporter,
+        gpus: Gpus | None,
+        *,
+        roots: Roots = Roots(),  # noqa: B008  frozen
+        guards: Guards | None = None,
+        slow_power: Sequence[power.SlowReader] = (),
+        sampler: Sampler | None = None,
+    ) -> None:
+        self.node, self.config, self.gpus, self._roots = node, config, gpus, roots
+        self.guards = guards or Guards()
+        self.sampler = sampler
+        self.table = JobTable(config.keep_seconds)
+        self.accountant = Accountant(max_step_seconds=4 * config.interval_seconds)
+        self.tallies = Tallies()
+        self._boot = hook.boot_id(str(roots.proc))
+        self._watch = Watch(config.run, node, self._boot)
+        self._rapl = rapl.Rapl(self.guards.value_errors, roots.sys)
+        self._rapl_totals = rapl.RaplTotals()
+        self._power = power.NodePower(roots.sys, slow_power)
+        self._cgroups = cgroup.JobCgroups(node, roots.cgroup, roots.proc, os.sysconf("SC_CLK_TCK"))
+        self._check = CrossCheck(roots.proc)
+        self._slots: list[Slot] = []
+        self._gpus_now: list[Gpu] = []
+        self._sm: dict[tuple[str, int], float] = {}
+        self._seen: dict[str, Seen] = {}
+        self._uses: dict[int, JobUse] = {}
+        self._before = _Before()
+        self._state_failures = 0
+        self._lock = threading.RLock()
+        self.state_path = config.state / f"{node}.json"
+        self._restore()
+
+    # -- charging ---------------------------------------------------------------------------
+
+    def settle(self, jobid: int | None = None) -> bool:
+        """Charge everything up to this moment. `jobid`: its prolog or epilog runs right now.
+
+        True when energy counters were read, so that the hook need not read them itself.
+        """
+        with self._lock:
+            if self.gpus and not self._slots:
+                self._read_gpus()
+            energy = self.guards.run("gpu", self.gpus.energy_mj) if self.gpus else {}
+            zones = self.guards.run("rapl", self._rapl.read) or {}
+            at_ns = self._roots.now_ns()
+            # Reading the rest takes longer, so it comes after the moment that counts.
+            meters = self.guards.run("power", self._power.read) or []
+            holdings = self._watch.read(force=jobid is not None)
+            uses = self.guards.run("cgroup", self._cgroups.read)
+            self._uses = self._ours(uses or {}, holdings)
+            machine = self.guards.run("host", lambda: host.read(self._roots.proc))
+            traffic = self.guards.run(
+                "network", lambda: network.read(self._roots.proc, self._roots.sys)
+            )
+            self._rapl_totals.update(zones)
+            now_changes = self._catch_up(holdings, jobid, at_ns)
+            cpu_seconds = self._cpu_seconds(at_ns)
+            activity = self._activity(machine, cpu_seconds)
+            reading = EnergyReading(
+                at_ns,
+                gpu_mj=energy or {},
+                gpu_watts=self._gauge_watts(energy),
+                zones=zones,
+                meter_watts=meters[0].watts if meters else None,
+                meter_uj=meters[0].energy_uj if meters else None,
+            )
+            self._charge(reading, activity)
+            self._accumulate(at_ns, cpu_seconds, traffic)
+            for change in now_changes:
+                self.table.apply(change, at_ns)
+            self.table.see_uses(self._uses, at_ns, self._roots.time_s())
+            self._remember(at_ns, machine, traffic)
+            self._forget_old(at_ns)
+            self._save()
+            return energy is not None
+
+    def _ours(self, uses: dict[int, JobUse], holdings: Sequence[Holding]) -> dict[int, JobUse]:
+        """Without those of another cluster on this machine, where that has been said."""
+        if self.config.unrecorded_jobs:
+            return uses
+        known = {holding.jobid for holding in holdings} | self.table.entries.keys()
+        return {jobid: use for jobid, use in uses.items() if jobid in known}
+
+    def _catch_up(self, holdings: Sequence[Holding], jobid: int | None, at_ns: int) -> list[Change]:
+        """Let jobs come and go that did so since the last look; those of right now are returned.
+
+        Where the hook read the counters because no exporter answered, its readings are charged
+        first, in their order: the change of hands is then exact, however long ago it was.
+        """
+        right_now = []
+        for change in self.table.changes(holdings, at_ns):
+            if jobid is not None and change.holding.jobid == jobid:
+                right_now.append(change)
+                continue
+            moment = min(change.at_ns, at_ns)
+            if change.reading and change.reading.boot_ns <= at_ns:
+                moment = change.reading.boot_ns
+                ranges = self._rapl.read()
+                zones = {
+                    name: Zone(uj, ranges[name].range_uj, ranges[name].component)
+                    for name, uj in change.reading.rapl_uj.items()
+                    if name in ranges
+                }
+                taken = EnergyReading(moment, gpu_mj=change.reading.nvml_mj, zones=zones)
+                self._charge(taken, Activity())
+            self.table.apply(change, moment)
+        return right_now
+
+    def _charge(self, reading: EnergyReading, activity: Activity) -> None:
+        present = [entry.presence(self._slots) for entry in self.table.entries.values()]
+        self.accountant.settle(reading, present, self._slots, activity)
+
+    def _activity(self, machine: host.Host | None, cpu_seconds: Mapping[int, float]) -> Activity:
+        if machine is None:
+            return Activity(job_cpu_seconds=cpu_seconds, sm_share=self._sm)
+        before = self._before.busy_seconds
+        jobs_memory = sum(use.memory_bytes or 0 for use in self._uses.values())
+        used = machine.memory_total_bytes - machine.memory_available_bytes
+        return Activity(
+            cpus=machine.cpus,
+            memory_bytes=machine.memory_total_bytes,
+            job_cpu_seconds=cpu_seconds,
+            busy_seconds=None if before is None else max(0.0, machine.busy_seconds - before),
+            system_memory_bytes=max(0, used - jobs_memory),
+            sm_share=self._sm,
+        )
+
+    def _cpu_seconds(self, at_ns: int) -> dict[int, float]:
+        """Processor time by job since the last settling.
+
+        A job's cgroup is gone before its epilog runs; its last stretch goes on at the rate it
+        had, because otherwise it would be charged to the system.
+        """
+        seconds = max(0.0, (at_ns - self._before.at_ns) / 1e9) if self._before.at_ns >= 0 else 0.0
+        found: dict[int, float] = {}
+        for jobid, use in self._uses.items():
+            if use.cpu_seconds is not None:
+                last = self._before.cpu_seconds.get(jobid, 0.0)
+                found[jobid] = max(0.0, use.cpu_seconds - last)
+        for entry in self.table.live():
+            if entry.jobid not in found and entry.jobid in self._before.cpu_rate:
+                found[entry.jobid] = self._before.cpu_rate[entry.jobid] * seconds
+        return found
+
+    def _accumulate(
+        self, at_ns: int, cpu_seconds: Mapping[int, float], traffic: network.Traffic | None
+    ) -> None:
+        seen = self._drain()
+        for gpu, look in seen.items():
+            mine = self._seen.setdefault(gpu, Seen())
+            mine.seconds += look.seconds
+            mine.utilised_seconds += look.utilised_seconds
+        if 0 <= self._before.at_ns < at_ns:
+            span = (self._before.at_ns, at_ns)
+            present = [entry.presence(self._slots) for entry in self.table.entries.values()]
+            self.tallies.waste(present, self._slots, seen, cpu_seconds, span)
+            for job in present:
+                held = self.accountant.held_seconds
+                lasted = job.overlap(*span) * (at_ns - self._before.at_ns) / 1e9
+                if lasted > 0:
+                    held[job.jobid] = held.get(job.jobid, 0.0) + lasted
+            if traffic and self._before.traffic:
+                received = max(0, traffic.receive_bytes - self._before.traffic[0])
+                sent = max(0, traffic.send_bytes - self._before.traffic[1])
+                self.tallies.traffic(present, cpu_seconds, received, sent, span)
+        ledger = self.accountant.ledger
+        energy = {jobid: sum(parts.values()) for jobid, parts in ledger.accounts.items()}
+        self.tallies.costs(energy, self.factors())
+
+    def meter_source(self) -> str:
+        """What the node's power is read from."""
+        found = self._power.read()
+        return found[0].source if found else "none"
+
+    def _drain(self) -> dict[str, Seen]:
+        if self.sampler is None:
+            return {}
+        return self.guards.run("gpu", self.sampler.drain) or {}
+
+    def _gauge_watts(self, energy: Mapping[str, int] | None) -> dict[str, float]:
+        """GPUs without an energy counter: their power is integrated instead."""
+        return {
+            gpu.uuid: gpu.power_watts
+            for gpu in self._gpus_now
+            if gpu.power_watts is not None
+            and gpu.energy_mj is None
+            and gpu.uuid not in (energy or {})
+        }
+
+    def _remember(
+        self, at_ns: int, machine: host.Host | None, traffic: network.Traffic | None
+    ) -> None:
+        before, seconds = self._before, (at_ns - self._before.at_ns) / 1e9
+        for jobid, use in self._uses.items():
+            if use.cpu_seconds is None:
+                continue
+            if jobid in before.cpu_seconds and before.at_ns >= 0 and seconds > 0:
+                gained = max(0.0, use.cpu_seconds - before.cpu_seconds[jobid])
+                before.cpu_rate[jobid] = gained / seconds
+            before.cpu_seconds[jobid] = use.cpu_seconds
+        before.at_ns = at_ns
+        if machine:
+            before.busy_seconds = machine.busy_seconds
+        if traffic:
+            before.traffic = (traffic.receive_bytes, traffic.send_bytes)
+
+    def _forget_old(self, at_ns: int) -> None:
+        for jobid in self.table.expired(at_ns):
+            del self.table.entries[jobid]
+            self.accountant.ledger.forget(jobid)
+            self.accountant.held_seconds.pop(jobid, None)
+            self.tallies.forget(jobid)
+            self._before.cpu_seconds.pop(jobid, None)
+            self._before.cpu_rate.pop(jobid, None)
+
+    def factors(self) -> Factors:
+        """Grams and price per kWh now."""
+        static = Factors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
+        return factor.current(static, self.config.factors_file)
+
+    # -- telling ----------------------------------------------------------------------------
+
+    def collect(self) -> Samples:
+        """Charge up to now and say everything."""
+        began = time.monotonic()
+        out = Samples()
+        with self._lock:
+            self._read_gpus()
+            self.settle()
+            if self.sampler:
+                self._choose_profiles()
+            self._sm = self.guards.run("jobs", self._cross_check) or {}
+            out.add("carme_exporter_info", (__version__, "node", self.node), 1)
+            add_samples(out, self._gpus_now)
+            add_xid_samples(out, self._gpus_now, self.gpus)
+            self._rapl_totals.add_samples(out, self._rapl.names())
+            power.add_samples(out, self._power.read())
+            if machine := self.guards.run("host", lambda: host.read(self._roots.proc)):
+                host.add_samples(out, machine)
+            if traffic := self.guards.run(
+                "network", lambda: network.read(self._roots.proc, self._roots.sys)
+            ):
+                network.add_samples(out, traffic)
+            cgroup.add_samples(out, self.node, self._uses)
+            jobs.add_samples(out, self.node, self.table, self._slots, self._gpus_now)
+            seen, self._seen = self._seen, {}
+            add_job_samples(out, self, self._gpus_now, self._slots, self._uses, seen)
+            add_energy_samples(out, self)
+            for labels, count in self._check.conflicts.values.items():
+                out.add("carme_gpu_holder_conflicts_total", labels, count)
+            out.add("carme_jobs_broken_records", (), self._watch.broken)
+            out.add("carme_exporter_state_failures_total", (), self._state_failures)
+        self.guards.add_samples(out)
+        out.add("carme_exporter_collection_seconds", (), round(time.monotonic() - began, 6))
+        out.add("carme_exporter_collected_timestamp_seconds", (), round(self._roots.time_s(), 3))
+        return out
+
+    def _read_gpus(self) -> None:
+        if self.gpus is None:
+            return
+        found = self.guards.run("gpu", self.gpus.read)
+        if found is not None:
+            self._gpus_now = found
+            if len(slots(found)) >= len(self._slots):  # a GPU that is away keeps its place
+                self._slots = slots(found)
+
+    def _cross_check(self) -> dict[tuple[str, int], float]:
+        return self._check.check(self.table, self._gpus_now, self._slots, self._uses)
+
+    def _choose_profiles(self) -> None:
+        wanted = {
+            entry.jobid: [self._slots[i].gpu for i in entry.gpus if i < len(self._slots)]
+            for entry in self.table.live()
+            if self.config.bursts == "always" or (entry.profile and self.config.bursts == "asked")
+        }
+        if self.sampler:
+            self.sampler.follow(wanted)
+
+    # -- remembering ------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        content: dict[str, Any] = {
+            "node": self.node,
+            "boot_id": self._boot,
+            "accountant": self.accountant.save(),
+            "jobs": self.table.save(),
+            "tallies": self.tallies.save(),
+            "rapl": self._rapl_totals.values,
+            "before": vars(self._before),
+        }
+        try:
+            state.write(self.state_path, content)
+        except OSError:
+            self._state_failures += 1
+
+    def _restore(self) -> None:
+        saved = state.read(self.state_path)
+        if saved is None:
+            return
+        same_boot = saved.get("boot_id") == self._boot
+        try:
+            accountant = Accountant(max_step_seconds=4 * self.config.interval_seconds)
+            accountant.restore(saved["accountant"], same_boot)
+            tallies, table = Tallies(), JobTable(self.config.keep_seconds)
+            tallies.restore(saved["tallies"])
+            if same_boot:
+                table.restore(saved["jobs"])
+                before = saved["before"]
+                self._before = _Before(
+                    before["at_ns"],
+                    before["busy_seconds"],
+                    {int(k): v for k, v in before["cpu_seconds"].items()},
+                    {int(k): v for k, v in before["cpu_rate"].items()},
+                    tuple(before["traffic"]) if before["traffic"] else None,
+                )
+                self._rapl_totals.values = {k: (a, b) for k, (a, b) in saved["rapl"].items()}
+            else:
+                for jobid in list(accountant.ledger.accounts):
+                    accountant.ledger.forget(jobid)
+                tallies.jobs = {}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return  # of another version, or damaged: begin anew rather than not at all
+        self.accountant, self.tallies, self.table = accountant, tallies, table

@@ -1,0 +1,57 @@
+"""Makes docs/reference/metrics.md from the table: `python -m carme_monitoring.reference`."""
+
+from collections.abc import Iterable
+
+from carme_monitoring.metrics import TABLE, Metric
+from carme_monitoring.profiles import PROFILES
+
+_INTRODUCTION = """\
+# Metrics
+
+<!-- Made from the table in carme_monitoring/metrics.py; do not edit:
+     ./dev run python -m carme_monitoring.reference > docs/reference/metrics.md -->
+
+Everything that `carme-exporter` says. Names are in base units; a job is the label `jobid`, because
+`job` is Prometheus' own. User and account stand only in `carme_job_info`: join it on
+`(jobid, node)`, for instance
+
+```
+sum by (user) (
+  carme_job_energy_joules_total * on (jobid, node) group_left (user) carme_job_info
+)
+```
+
+A job's totals are the last values of its counters: `increase()` does not see a counter's first
+value, and a job of two seconds has only one. Rates come from the counters of the node, which live
+as long as it does. A job's series end five minutes after the job. Beyond `exporter.series_limit`
+series, further jobs share the series with jobid `other`.
+
+The exporter's own process shows as `process_cpu_seconds_total`, `process_resident_memory_bytes`
+and the like, its answers as `carme_exporter_scrapes_total`.
+"""
+
+
+def markdown() -> str:
+    """The page."""
+    parts = [_INTRODUCTION]
+    for title in dict.fromkeys(metric.group for metric in TABLE):
+        parts.append(f"\n## {title}\n\n{_rows(m for m in TABLE if m.group == title)}")
+    parts.append(
+        "\n## Profiles\n\nFurther names for the same values, switched on by `exporter.profiles`, "
+        "for dashboards made for other\nexporters. Names, labels and units are theirs.\n"
+    )
+    for name, profile in PROFILES.items():
+        parts.append(f"\n### {name}\n\n{_rows(profile.table)}")
+    return "".join(parts)
+
+
+def _rows(metrics: Iterable[Metric]) -> str:
+    lines = ["| name | type | labels | meaning |", "|---|---|---|---|"]
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

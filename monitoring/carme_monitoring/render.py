@@ -1,0 +1,111 @@
+"""Samples to text, fast: everything but the values is kept from one answer to the next.
+
+For every family one format (of bytes, which is faster than of text) holds all its lines with `%r`
+or `%.3f` in place of the values, so an answer with the same series as the last costs one C-level
+formatting call per family. A family whose series changed is put together again from its lines,
+which are kept too.
+"""
+
+from collections.abc import Iterable
+from math import inf, isfinite, isnan
+
+from carme_monitoring.metrics import Metric
+from carme_monitoring.samples import Family, LabelValues, Samples
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+class _Cached:
+    __slots__ = ("keys", "lines", "template")
+
+    def __init__(self) -> None:
+        self.keys: tuple[LabelValues, ...] = ()
+        self.lines: dict[LabelValues, bytes] = {}
+        self.template = b""
+
+
+class Renderer:
+    """Renders answer after answer; not for use by several threads at once."""
+
+    def __init__(self, table: Iterable[Metric]) -> None:
+        self._table = {metric.name: metric for metric in table}
+        self._cache: dict[str, _Cached] = {}
+        self._text_heads = {name: head(metric).encode() for name, metric in self._table.items()}
+        self._open_heads = {
+            name: open_head(metric).encode() for name, metric in self._table.items()
+        }
+
+    def render(self, samples: Samples, openmetrics: bool = False) -> bytes:
+        """The whole answer, families in the table's order."""
+        heads = self._open_heads if openmetrics else self._text_heads
+        parts: list[bytes] = []
+        for name in self._table:
+            if family := samples.families.get(name):
+                parts.append(heads[name])
+                parts.append(self._lines(name, family))
+        if openmetrics:
+            parts.append(b"# EOF\n")
+        return b"".join(parts)
+
+    def _lines(self, name: str, family: Family) -> bytes:
+        cached = self._cache.get(name)
+        if cached is None:
+            cached = self._cache[name] = _Cached()
+        keys = tuple(family)
+        if keys != cached.keys:
+            self._rebuild(name, cached, keys)
+        values = tuple(family.values())
+        if not isfinite(sum(values)):  # repr would write inf and nan as neither format allows
+            plain = cached.template.replace(self._table[name].form.encode(), b"%b")
+            return plain % tuple(map(_special, values))
+        return cached.template % values
+
+    def _rebuild(self, name: str, cached: _Cached, keys: tuple[LabelValues, ...]) -> None:
+        metric, known = self._table[name], cached.lines
+        lines = {key: known.get(key) or _line(metric, key) for key in keys}
+        cached.keys, cached.lines, cached.template = keys, lines, b"".join(lines.values())
+
+
+def escape(text: str) -> str:
+    """A label value: backslash, quote and newline are the three that end it early."""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def escape_help(text: str) -> str:
+    """The text of HELP, which has no quotes around it."""
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def head(metric: Metric) -> str:
+    """HELP and TYPE of the text format, which knows no info type."""
+    kind = "gauge" if metric.kind == "info" else metric.kind
+    return f"# HELP {metric.name} {escape_help(metric.help)}\n# TYPE {metric.name} {kind}\n"
+
+
+def open_head(metric: Metric) -> str:
+    """HELP, TYPE and UNIT of OpenMetrics, where a family's name has no `_total` or `_info`."""
+    name = metric.name
+    if metric.kind == "counter":
+        name = name.removesuffix("_total")
+    elif metric.kind == "info":
+        name = name.removesuffix("_info")
+    unit = f"# UNIT {name} {metric.unit}\n" if metric.unit else ""
+    text = escape_help(metric.help).replace('"', r"\"")
+    return f"# HELP {name} {text}\n# TYPE {name} {metric.kind}\n{unit}"
+
+
+def _line(metric: Metric, values: LabelValues) -> bytes:
+    pairs = ",".join(
+        f'{label}="{escape(value)}"' for label, value in zip(metric.labels, values, strict=True)
+    )
+    start = f"{metric.name}{{{pairs}}}" if pairs else metric.name
+    return f"{start.replace('%', '%%')} {metric.form}\n".encode()
+
+
+def _special(value: float) -> bytes:
+    if isnan(value):
+        return b"NaN"
+    if value == inf:
+        return b"+Inf"
+    return b"-Inf" if value == -inf else repr(value).encode()

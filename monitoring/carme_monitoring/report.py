@@ -1,0 +1,119 @@
+"""Samples of what the exporter has worked out: energy, waste, traffic, bursts per job."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from carme_monitoring.collectors.cgroup import JobUse
+from carme_monitoring.energy.shares import Slot
+from carme_monitoring.gpus import Gpu
+from carme_monitoring.sampler import Seen
+from carme_monitoring.samples import Samples
+
+if TYPE_CHECKING:
+    from carme_monitoring.node import Gpus, NodeExporter
+
+
+def joules(uj: int) -> float:
+    """Joules to the millijoule: what a GPU's counter resolves."""
+    return uj // 1000 / 1000
+
+
+def add_energy_samples(out: Samples, exporter: "NodeExporter") -> None:
+    """The ledger, per job and for the node."""
+    ledger, node = exporter.accountant.ledger, exporter.node
+    for jobid, parts in ledger.accounts.items():
+        key = (str(jobid), node)
+        for component, uj in parts.items():
+            out.add("carme_job_energy_joules_total", (*key, component), joules(uj))
+        estimated = joules(ledger.estimated.get(jobid, 0))
+        out.add("carme_job_energy_estimated_joules_total", key, estimated)
+        uncertainty = round(exporter.accountant.uncertainty(jobid), 4)
+        out.add("carme_job_energy_uncertainty_ratio", key, uncertainty)
+    for (who, component), uj in ledger.totals.items():
+        out.add("carme_node_energy_joules_total", (who, component), joules(uj))
+    out.add("carme_node_metered_joules_total", (), joules(ledger.metered))
+    out.add("carme_node_energy_carry_joules", (), round(ledger.carry / 1e6, 3))
+    for source, count in exporter.accountant.rejected.items():
+        out.add("carme_energy_rejected_total", (source,), count)
+    for source, count in exporter.accountant.resets.items():
+        out.add("carme_energy_resets_total", (source,), count)
+    for component, source in _sources(exporter).items():
+        scope = "gpu" if component == "gpu" else "node"
+        out.add("carme_energy_source_info", (component, source, scope), 1)
+
+
+def add_job_samples(
+    out: Samples,
+    exporter: "NodeExporter",
+    gpus: Sequence[Gpu],
+    slots: Sequence[Slot],
+    uses: Mapping[int, JobUse],
+    seen: Mapping[str, Seen],
+) -> None:
+    """Waste, traffic, GPU use and bursts of every job."""
+    node, factors = exporter.node, exporter.factors()
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    for jobid, entry in exporter.table.entries.items():
+        key, tally = (str(jobid), node), exporter.tallies.of(jobid)
+        out.add("carme_job_gpu_held_seconds_total", key, round(tally.gpu_held_seconds, 3))
+        out.add("carme_job_gpu_idle_seconds_total", key, round(tally.gpu_idle_seconds, 3))
+        out.add("carme_job_gpu_idle_joules_total", key, round(tally.gpu_idle_joules, 3))
+        out.add("carme_job_cpu_idle_seconds_total", key, round(tally.cpu_idle_seconds, 3))
+        for name, amount in tally.network.items():
+            method, _, direction = name.partition("/")
+            out.add("carme_job_network_bytes_total", (*key, direction, method), amount)
+        if factors.grams_per_kwh is not None:
+            out.add("carme_job_emissions_grams_total", key, round(tally.emissions_grams, 6))
+        if factors.price_per_kwh is not None:
+            currency = exporter.config.currency
+            out.add("carme_job_cost_total", (*key, currency), round(tally.cost, 9))
+        use = uses.get(jobid)
+        if use and use.memory_limit_bytes and use.memory_peak_bytes is not None:
+            untouched = max(0, use.memory_limit_bytes - use.memory_peak_bytes)
+            out.add("carme_job_memory_untouched_bytes", key, untouched)
+        if entry.end_ns is not None:
+            continue
+        for slot in (slots[index] for index in entry.gpus if index < len(slots)):
+            gpu = by_uuid.get(slot.gpu)
+            if gpu and slot.share == 1:
+                _add_held_gpu(out, (*key, str(gpu.index), gpu.uuid), gpu, seen.get(gpu.uuid))
+    out.add("carme_node_gpu_held_seconds_total", (),
+            round(exporter.tallies.node_gpu_held_seconds, 3))  # fmt: skip
+    out.add("carme_node_gpu_idle_seconds_total", (),
+            round(exporter.tallies.node_gpu_idle_seconds, 3))  # fmt: skip
+    if exporter.sampler:
+        for jobid, figures in exporter.sampler.figures().items():
+            for signal, bursts in figures.items():
+                burst_key = (str(jobid), node, signal)
+                out.add("carme_job_burst_duration_seconds", burst_key, bursts.burst_seconds)
+                out.add("carme_job_burst_pause_seconds", burst_key, bursts.pause_seconds)
+                out.add("carme_job_burst_amount", burst_key, bursts.amount)
+
+
+def add_xid_samples(out: Samples, gpus: Sequence[Gpu], source: "Gpus | None") -> None:
+    """Driver errors by GPU and number."""
+    index_of = {gpu.uuid: str(gpu.index) for gpu in gpus}
+    for (uuid, xid), count in (source.xids if source else {}).items():
+        out.add("carme_gpu_xid_errors_total", (index_of.get(uuid, ""), uuid, str(xid)), count)
+
+
+def _add_held_gpu(out: Samples, key: tuple[str, ...], gpu: Gpu, seen: Seen | None) -> None:
+    mean = seen.utilisation if seen else None
+    value = gpu.utilisation if mean is None else round(mean, 4)
+    out.add("carme_job_gpu_utilisation_ratio", key, value)
+    out.add("carme_job_gpu_memory_used_bytes", key, gpu.memory_used_bytes)
+
+
+def _sources(exporter: "NodeExporter") -> dict[str, str]:
+    found = {}
+    for name in exporter.accountant.source_names():
+        kind = name.partition(":")[0]
+        if kind == "gpu":
+            found["gpu"] = "nvml_counter"
+        elif kind == "gpu-gauge":
+            found.setdefault("gpu", "nvml_power")
+        elif kind == "rapl":
+            found["cpu"] = "rapl"
+        elif kind.startswith("meter"):
+            found["rest"] = exporter.meter_source()
+    return found

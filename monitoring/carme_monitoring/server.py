@@ -1,0 +1,182 @@
+"""Serves the last collection. A scrape waits for nothing but its own bytes."""
+
+import base64
+import binascii
+import gzip
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from carme_monitoring.cap import Cap
+from carme_monitoring.itself import Itself
+from carme_monitoring.metrics import Metric
+from carme_monitoring.render import OPENMETRICS, TEXT, Renderer
+from carme_monitoring.samples import Samples
+from carme_monitoring.webconfig import Users, WebConfig, tls_context
+
+log = logging.getLogger(__name__)
+_MAX_CONNECTIONS = 32
+_IDLE_SECONDS = 75
+_HOME = b"""<!doctype html><meta charset="utf-8"><title>Carme exporter</title>
+<h1>Carme exporter</h1><p><a href="/metrics">/metrics</a></p>\n"""
+
+
+class Page:
+    """The last answer, in the four forms it may be asked for; each is made once."""
+
+    def __init__(self, table: tuple[Metric, ...], limit: int) -> None:
+        self._cap, self._renderer = Cap(limit), Renderer(table)
+        self.itself = Itself()
+        self._lock = threading.Lock()
+        self.samples = Samples()
+        self._made: dict[tuple[bool, bool], bytes] = {}
+
+    def publish(self, samples: Samples, add: Callable[[Samples], None] | None = None) -> None:
+        """Replace the answer; the plain form is made right away, in the caller's time.
+
+        `add` puts in further names for what is left after the limit was applied.
+        """
+        capped = self._cap.apply(samples)
+        if add:
+            add(capped)
+        capped.add("carme_exporter_series_limit", (), self._cap.limit)
+        capped.add("carme_exporter_rolled_up_jobs", (), self._cap.rolled_jobs)
+        capped.add("carme_exporter_rolled_up_total", (), self._cap.rolled_total)
+        capped.add("carme_exporter_series", (), len(capped) + 1)
+        with self._lock:
+            self.samples = capped
+            self._made = {(False, False): self._render(openmetrics=False)}
+
+    def get(self, openmetrics: bool = False, compressed: bool = False) -> bytes:
+        """The answer; gzip at level 1, because the exporter must not cost what it measures."""
+        with self._lock:
+            wanted = (openmetrics, compressed)
+            if wanted not in self._made:
+                plain = self._made.get((openmetrics, False))
+                if plain is None:
+                    plain = self._render(openmetrics)
+                    self._made[openmetrics, False] = plain
+                if compressed:
+                    self._made[wanted] = gzip.compress(plain, 1, mtime=0)
+            return self._made[wanted]
+
+    def _render(self, openmetrics: bool) -> bytes:
+        body = self._renderer.render(self.samples, openmetrics)
+        return self.itself.append_to(body, openmetrics)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET and HEAD of `/metrics`, `/` and `/-/healthy`."""
+
+    server: "Server"
+    protocol_version = "HTTP/1.1"
+    server_version = "carme-exporter"
+    sys_version = ""
+    timeout = _IDLE_SECONDS
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        if not self._is_allowed():
+            self._send(401, b"Unauthorized\n", "text/plain; charset=utf-8",
+                       {"WWW-Authenticate": 'Basic realm="carme"'})  # fmt: skip
+            return
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._send_metrics()
+        elif path == "/-/healthy":
+            self._send(200, b"ok\n", "text/plain; charset=utf-8")
+        elif path == "/":
+            self._send(200, _HOME, "text/html; charset=utf-8")
+        else:
+            self._send(404, b"Not Found\n", "text/plain; charset=utf-8")
+
+    do_HEAD = do_GET
+
+    def _send_metrics(self) -> None:
+        is_open = "application/openmetrics-text" in self.headers.get("Accept", "")
+        is_packed = "gzip" in self.headers.get("Accept-Encoding", "")
+        headers = {"Vary": "Accept, Accept-Encoding"}
+        if is_packed:
+            headers["Content-Encoding"] = "gzip"
+        body = self.server.page.get(is_open, is_packed)
+        self._send(200, body, OPENMETRICS if is_open else TEXT, headers)
+
+    def _is_allowed(self) -> bool:
+        if self.server.users is None:
+            return True
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "basic":
+            return False
+        try:
+            text = base64.b64decode(token.strip(), validate=True).decode("utf-8")
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+        user, separator, password = text.partition(":")
+        return bool(separator) and self.server.users.is_right(user, password)
+
+    def _send(
+        self, code: int, body: bytes, kind: str, headers: dict[str, str] | None = None
+    ) -> None:
+        self.server.page.itself.count(code)
+        self.send_response(code)
+        for name, value in {**self.server.headers, **(headers or {})}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)
+
+
+class Server(ThreadingHTTPServer):
+    """The HTTP server; credentials and TLS by `web`, none without it."""
+
+    daemon_threads = True
+    request_queue_size = 64
+    allow_reuse_address = True
+
+    def __init__(self, address: str, port: int, page: Page, web: WebConfig | None) -> None:
+        if ":" in address:
+            self.address_family = socket.AF_INET6
+        self.page = page
+        self.users = Users(web.basic_auth_users) if web and web.basic_auth_users else None
+        self.headers = dict(web.http_server_config.headers) if web else {}
+        self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        super().__init__((address, port), Handler)
+        if web and web.tls_server_config:
+            # The handshake happens in the connection's thread: a silent client holds up nobody.
+            self.socket = tls_context(web.tls_server_config).wrap_socket(
+                self.socket, server_side=True, do_handshake_on_connect=False
+            )
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for the connection, or drop it when there are too many."""
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one connection to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """A client that goes away or speaks no TLS is no event."""
+        log.debug("connection from %s", client_address, exc_info=True)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Handle the requests of one connection, each with a time limit."""
+        request.settimeout(_IDLE_SECONDS)
+        if isinstance(request, ssl.SSLSocket):
+            request.do_handshake()
+        super().finish_request(request, client_address)

@@ -1,0 +1,149 @@
+"""The web configuration file: TLS and users, in the form of Prometheus' exporter-toolkit."""
+
+import hashlib
+import hmac
+import os
+import secrets
+import ssl
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import bcrypt
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from carme.errors import ConfigError
+
+_REMEMBERED = 64
+_NOBODY = bcrypt.hashpw(b"nobody", bcrypt.gensalt(rounds=4))
+_VERSIONS = {
+    "TLS10": ssl.TLSVersion.TLSv1_2,  # what Python's ssl still offers is the least that is meant
+    "TLS11": ssl.TLSVersion.TLSv1_2,
+    "TLS12": ssl.TLSVersion.TLSv1_2,
+    "TLS13": ssl.TLSVersion.TLSv1_3,
+}
+Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Tls(_Section):
+    """`tls_server_config`."""
+
+    cert_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+    client_auth_type: Literal[
+        "NoClientCert",
+        "RequestClientCert",
+        "RequireAnyClientCert",
+        "VerifyClientCertIfGiven",
+        "RequireAndVerifyClientCert",
+    ] = "NoClientCert"
+    min_version: Version = "TLS12"
+    max_version: Version = "TLS13"
+
+
+class Http(_Section):
+    """`http_server_config`: headers that every answer gets."""
+
+    headers: dict[str, str] = Field(default_factory=dict)
+
+
+class WebConfig(_Section):
+    """The whole file."""
+
+    tls_server_config: Tls | None = None
+    http_server_config: Http = Http()
+    basic_auth_users: dict[
+        Annotated[str, Field(min_length=1)],
+        Annotated[str, Field(pattern=r"^\$2[aby]\$\d\d\$.{53}$")],
+    ] = Field(default_factory=dict)
+    """User → bcrypt hash of the password."""
+
+
+def load(path: Path) -> WebConfig:
+    """The configuration in `path`; relative file names are relative to it, as in the toolkit."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        config = WebConfig.model_validate(content)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: no such file; the exporter asks for credentials by default",
+            f"carme-exporter web-config {path} makes one; --open serves everybody",
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from None
+    tls = config.tls_server_config
+    if tls:
+        changed = {
+            name: path.parent / value
+            for name in ("cert_file", "key_file", "client_ca_file")
+            if (value := getattr(tls, name)) is not None
+        }
+        config = config.model_copy(update={"tls_server_config": tls.model_copy(update=changed)})
+    return config
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """What the server needs to speak TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = max(_VERSIONS[tls.min_version], ssl.TLSVersion.TLSv1_2)
+    context.maximum_version = _VERSIONS[tls.max_version]
+    try:
+        context.load_cert_chain(tls.cert_file, tls.key_file)
+        if tls.client_ca_file:
+            context.load_verify_locations(tls.client_ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"TLS: {tls.cert_file}, {tls.key_file}: {error}") from error
+    if tls.client_auth_type in ("RequireAndVerifyClientCert", "RequireAnyClientCert"):
+        context.verify_mode = ssl.CERT_REQUIRED
+    elif tls.client_auth_type == "VerifyClientCertIfGiven":
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+class Users:
+    """Checks passwords. bcrypt is slow on purpose, so what was right is remembered as a hash."""
+
+    def __init__(self, users: dict[str, str]) -> None:
+        self._users = {name: hashed.encode() for name, hashed in users.items()}
+        self._key = secrets.token_bytes(32)
+        self._known: OrderedDict[bytes, bool] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def is_right(self, user: str, password: str) -> bool:
+        """Whether the user has this password; an unknown user takes as long as a known one."""
+        text = f"{len(user)}:{user}:{password}".encode()
+        mark = hmac.new(self._key, text, hashlib.sha256).digest()
+        with self._lock:
+            if mark in self._known:
+                self._known.move_to_end(mark)
+                return self._known[mark]
+        hashed = self._users.get(user)
+        # bcrypt takes at most 72 bytes; longer ones are refused by newer releases.
+        right = bcrypt.checkpw(password.encode()[:72], hashed or _NOBODY) and hashed is not None
+        with self._lock:
+            self._known[mark] = right
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return right
+
+
+def write(path: Path, user: str = "prometheus", password: str | None = None) -> str:
+    """Make a file that asks `user` for a password, and return the password."""
+    chosen = password or secrets.token_urlsafe(24)
+    hashed = bcrypt.hashpw(chosen.encode(), bcrypt.gensalt(rounds=10)).decode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump({"basic_auth_users": {user: hashed}})
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w") as file:
+        file.write(f"# Who may read /metrics; the hash is bcrypt.\n{text}")
+    return chosen

@@ -1,0 +1,115 @@
+"""A node on a checked-in tree, whose clock and counters the test moves."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carme.config import Exporter
+from carme_monitoring.gpus import Gpu, GpuProcess, MigSlice
+from carme_monitoring.guard import Guards
+from carme_monitoring.node import NodeExporter, Roots
+
+TREE = Path(__file__).with_name("tree")
+SECOND = 10**9
+
+
+class TreeGpus:
+    """GPUs from a file of the tree."""
+
+    def __init__(self, path: Path) -> None:
+        self.xids: dict[tuple[str, int], int] = {}
+        self.gpus = [
+            Gpu(
+                **{
+                    **row,
+                    "throttle": frozenset(row["throttle"]) if "throttle" in row else None,
+                    "slices": tuple(MigSlice(*part) for part in row.get("slices", ())),
+                    "processes": tuple(GpuProcess(*part) for part in row.get("processes", ())),
+                }
+            )
+            for row in json.loads(path.read_text())
+        ]
+
+    def read(self) -> list[Gpu]:
+        return self.gpus
+
+    def energy_mj(self) -> dict[str, int]:
+        return {gpu.uuid: gpu.energy_mj for gpu in self.gpus if gpu.energy_mj is not None}
+
+    def burn(self, uuid: str, joules: float) -> None:
+        self.gpus = [
+            replace(gpu, energy_mj=(gpu.energy_mj or 0) + round(joules * 1000))
+            if gpu.uuid == uuid
+            else gpu
+            for gpu in self.gpus
+        ]
+
+
+class World:
+    """The tree in a folder of its own, and exporters on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "tree"
+        shutil.copytree(TREE, self.root)
+        (self.root / "state").mkdir()
+        self.now_ns = 200 * SECOND
+        self.gpus = TreeGpus(self.root / "gpus.json")
+        self.guards = Guards()  # one for all exporters: each has threads
+        self.roots = Roots(
+            self.root / "proc",
+            self.root / "sys",
+            self.root / "cgroup",
+            lambda: self.now_ns,
+            lambda: 1_700_000_000 + self.now_ns / 1e9,
+        )
+
+    def exporter(self, **changes: Any) -> NodeExporter:
+        config = Exporter(run=self.root / "run", state=self.root / "state", **changes)
+        return NodeExporter("n1", config, self.gpus, roots=self.roots, guards=self.guards)
+
+    def write(self, path: str, text: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def record(self, jobid: int, **fields: Any) -> None:
+        path = self.root / f"run/jobs/n1.{jobid}.0.json"
+        moment = {"time_ns": 1_700_000_000 * SECOND + self.now_ns, "boot_ns": self.now_ns}
+        new = {
+            "node": "n1",
+            "jobid": jobid,
+            "boot_id": "11111111-2222-3333-4444-555555555555",
+            "start": moment,
+        }
+        known = json.loads(path.read_text()) if path.exists() else new
+        path.write_text(json.dumps({**known, **fields}))
+
+    def end(self, jobid: int, **fields: Any) -> None:
+        moment = {"time_ns": 1_700_000_000 * SECOND + self.now_ns, "boot_ns": self.now_ns}
+        self.record(jobid, end=moment, **fields)
+
+    def wait(self, seconds: float) -> None:
+        self.now_ns += round(seconds * SECOND)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares text with a checked-in file; CARME_GOLDEN=write renews the file."""
+    import os
+
+    def check(name: str, text: str) -> None:
+        path = Path(__file__).with_name(name)
+        if os.environ.get("CARME_GOLDEN") == "write":
+            path.write_text(text)
+        assert text == path.read_text()
+
+    return check

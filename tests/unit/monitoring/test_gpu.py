@@ -1,0 +1,135 @@
+"""The NVML collector on the real nvidia-ml-py: values, and an error in every single call."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carme.local import vgpu
+
+PRELUDE = """
+import json, sys
+from pathlib import Path
+from carme.config import GpuModel, LocalNode
+from carme.local import vgpu
+from carme.local.vgpu.node import VirtualNode
+from carme_monitoring.collectors.gpu import NvmlGpus
+from carme_monitoring.gpus import add_samples
+from carme_monitoring.samples import Samples, Tally
+root = Path(sys.argv[1])
+cards = vgpu.cards([LocalNode(name="n1", gpus=GpuModel(type="virtual-a100", count=2))])["n1"]
+node = VirtualNode(cards, root, root)
+errors = Tally()
+gpus = NvmlGpus(errors)
+def collect():
+    found, out = gpus.read(), Samples()
+    add_samples(out, found)
+    return found, out
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vgpu.build_library(tmp_path_factory.mktemp("cache"))
+
+
+def run(code: str, library: Path, folder: Path) -> Any:
+    env = {**os.environ, **vgpu.environment(library, folder, "n1")}
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + code, str(folder)],
+        env=env, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_value_arrives(library: Path, tmp_path: Path) -> None:
+    families = run("""
+found, out = collect()
+print(json.dumps({name: list(f.values()) for name, f in out.families.items()}))
+""", library, tmp_path)  # fmt: skip
+    assert families["carme_gpu_memory_total_bytes"] == [40 * 2**30] * 2
+    assert families["carme_gpu_power_watts"] == [52.0, 52.0]
+    assert families["carme_gpu_power_limit_watts"] == [400.0, 400.0]
+    assert len(families["carme_gpu_clock_hertz"]) == 8
+    assert families["carme_gpu_nvlink_bytes_total"] == [0] * 4
+    for name in ("utilisation_ratio", "energy_joules_total", "temperature_celsius", "info",
+                 "ecc_errors_total", "throttle_active", "pcie_bytes_per_second"):  # fmt: skip
+        assert f"carme_gpu_{name}" in families
+
+
+def test_an_error_in_any_call_leaves_everything_else(library: Path, tmp_path: Path) -> None:
+    """Each call fails in turn, with three errors; then all calls of a card, then at the start."""
+    rows = run("""
+calls = ["UtilizationRates", "TotalEnergyConsumption", "MemoryInfo_v2", "MemoryInfo", "PowerUsage",
+  "EnforcedPowerLimit", "Temperature", "ClockInfo", "CurrentClocksThrottleReasons",
+  "TotalEccErrors", "PcieThroughput", "FieldValues", "ComputeRunningProcesses_v3", "MigMode",
+  "ProcessUtilization", "Index", "UUID", "Name", "MinorNumber", "PciInfo_v3"]
+rows = []
+whole = len(collect()[1])
+for call in calls:
+    for code in (3, 15, 999):
+        name = f"nvmlDeviceGet{call}"
+        node.set_fault(0, name, code)
+        before = sum(errors.values.values())
+        found, out = collect()
+        gpus.energy_mj(), gpus.sample()
+        rows.append([call, code, len(found), len(out), sum(errors.values.values()) - before])
+        node.set_fault(0, name, None)
+node.set_fault(0, "*", 15)
+found, out = collect()
+lost = [gpu.lost for gpu in found]
+gpus.close()
+again = [gpu.uuid for gpu in gpus.read()]
+node.set_fault(0, "*", None)
+gpus.close()
+print(json.dumps({"whole": whole, "rows": rows, "lost": lost, "again": again,
+                  "back": len(collect()[1])}))
+""", library, tmp_path)  # fmt: skip
+    quiet = {"Name", "UUID", "MinorNumber", "PciInfo_v3", "MigMode", "ProcessUtilization",
+             "MemoryInfo_v2", "MemoryInfo"}  # fmt: skip
+    for call, code, gpus, series, counted in rows["rows"]:
+        assert gpus == 2, call
+        assert series > rows["whole"] // 2, call
+        if call not in quiet and not (call == "Index" and code != 15):
+            assert counted > 0, (call, code)
+    assert rows["lost"] == [True, False]
+    assert len(rows["again"]) == 1  # lost before it was seen: there is no name for it
+    assert rows["back"] == rows["whole"]
+
+
+def test_xids_are_counted(library: Path, tmp_path: Path) -> None:
+    counted = run("""
+import time
+gpus.watch_xids()
+time.sleep(0.3)
+for xid in (79, 79, 31):
+    node.raise_xid(1, xid)
+    time.sleep(0.2)
+print(json.dumps([[xid, count] for (_, xid), count in gpus.xids.items()]))
+""", library, tmp_path)  # fmt: skip
+    assert counted == [[79, 2], [31, 1]]
+
+
+@pytest.mark.parametrize("has_library", [True, False])
+def test_a_broken_driver_is_an_error_and_no_library_a_node_without_gpus(
+    library: Path, has_library: bool
+) -> None:
+    code = """
+from carme.errors import UnavailableError
+from carme_monitoring.collectors.gpu import NvmlGpus
+from carme_monitoring.samples import Tally
+gpus = NvmlGpus(Tally())
+try: print(gpus.read(), gpus.energy_mj(), gpus.sample())
+except UnavailableError as error: print(error)
+"""
+    env = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    env |= {"LD_LIBRARY_PATH": str(library)} if has_library else {}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ("NVML: Driver Not Loaded\n" if has_library else "[] {} {}\n")
