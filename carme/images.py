@@ -227,26 +227,6 @@ def check_file(path: Path, image: Image) -> str:
     return "" if same else f"the checksum of {path.name} is not the published one"
 
 
-def node_path(image: Image, folder: Path, node_cache: Path | None) -> Path:
-    """The file to start `image` from on this node: the local copy when there is a good one.
-
-    A copy counts only in a folder that nobody but root or the images' owner can write to.
-    """
-    shared = folder / image.file
-    if node_cache is None:
-        return shared
-    local = node_cache / image.file
-    try:
-        owners = {0, shared.parent.stat().st_uid}
-        for path in (node_cache, local):
-            status = path.lstat()
-            if status.st_uid not in owners or status.st_mode & 0o022 or path.is_symlink():
-                return shared
-        return local if local.stat().st_size == image.size_bytes else shared
-    except OSError:
-        return shared
-
-
 def file_stamp(path: Path) -> str:
     """Changes whenever the file does: the change time cannot be set back by hand."""
     status = path.stat()

@@ -57,6 +57,20 @@ def chromium() -> str:
     return found
 
 
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[object]:
+    """A real browser, new for each module."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(
+            executable_path=chromium,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        yield running
+        running.close()
+
+
 @pytest.fixture(scope="session")
 def screenshots() -> object:
     """`screenshots(page, name)` renews the picture in docs/, when CARME_SCREENSHOTS is set."""

@@ -20,6 +20,7 @@ PACKAGES = {
     "slurm-wlm-mysql-plugin": "slurmdbd's way to MariaDB",
     "slurmrestd": "Slurm's REST interface",
     "slurm-wlm-jwt-plugin": "slurmrestd's log-ins",
+    "libpmix-dev": "srun --mpi=pmix: the plugin opens libpmix.so, which is in this package only",
     "prometheus": "keeps the measured series",
     "sudo": "the hub acts for a user as that user",
     "gcc": "compiles the stand-in for NVIDIA's library",

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from carme.bursts import Bursts
 from carme.errors import ConfigError
 from carme.simulate.options import (
     find_cluster,
@@ -18,7 +19,6 @@ from carme.simulate.options import (
     hardware_options,
     plan_options,
 )
-from carme.simulator.bursts import Bursts
 from carme.simulator.timeline import burst_figures, chrome_trace, window
 
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from carme.bursts import Bursts, bursts
 from carme.simulator import models
 from carme.simulator.account import beginning, model_bytes
 from carme.simulator.averaging_plan import message_seconds, package_sizes, schedule
-from carme.simulator.bursts import RESOURCES, Bursts, bursts, sample
+from carme.simulator.bursts import RESOURCES, sample
 from carme.simulator.collectives import Group, all_reduce_bytes, all_reduce_seconds, spread
 from carme.simulator.cut import cut
 from carme.simulator.hardware import Cluster

@@ -43,7 +43,8 @@ class ApptainerEngine:
         # Apptainer refuses arguments that a definition does not use.
         text = definition.read_text(encoding="utf-8", errors="replace")
         used = {key: ours[key] for key in ours if re.search(rf"{{{{\s*{key}\s*}}}}", text)}
-        options = ["--fakeroot"]
+        # A /tmp of its own: the build neither sees nor leaves anything in the machine's.
+        options = ["--fakeroot", "--bind", f"{folder / 'scratch'}:/tmp"]
         for outside, inside in around.binds:
             options += ["--bind", f"{outside}:{inside}"]
         for key, value in {**recipe.arguments, **used}.items():

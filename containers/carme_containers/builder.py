@@ -165,7 +165,7 @@ def _stage(recipe: Recipe, folder: Path, user: BuildUser) -> None:
     shutil.copytree(recipe.folder, folder / "recipe", ignore=IGNORED)
     for path in (folder / "recipe").rglob("*"):
         path.chmod(0o755)
-    for name in ("out", "tmp", "home"):
+    for name in ("out", "tmp", "scratch", "home"):
         (folder / name).mkdir()
         user.own(folder / name)
 

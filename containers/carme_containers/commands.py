@@ -20,7 +20,7 @@ from carme_containers.inside import Inside
 from carme_containers.nodecache import fill
 from carme_containers.recipe import OWN_RECIPES, Recipe, find_recipes, load_recipe
 from carme_containers.signing import signer
-from carme_containers.slurmjob import build_in_job
+from carme_containers.slurmjob import build_in_job, open_private_tmp
 from carme_containers.usage import files_in_use
 
 
@@ -97,6 +97,7 @@ def build(
         options += [f"--arg={pair}" for pair in pairs] + (["--force"] if force else [])
         build_in_job(config, [*options, *names], partition, account)
         force = False
+    open_private_tmp()
     builder = _builder(config, engine, say)
     failed = []
     for recipe in recipes:

@@ -88,7 +88,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     # --- what the user asks for -----------------------------------------------------------------
 
     async def _catalogue(self) -> Catalogue:
-        return await asyncio.to_thread(load_catalogue, self.carme.images.folder)
+        images = self.carme.images
+        return await asyncio.to_thread(load_catalogue, images.folder, bool(images.verify_key))
 
     async def _snapshot(self, max_age: float = 5) -> Snapshot | None:
         try:

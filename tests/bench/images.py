@@ -39,6 +39,8 @@ def main() -> None:
     apptainer = find_or_install(cache_dir(), say)
     builder = Builder(ApptainerEngine(apptainer), apptainer, cache_dir(), say)
     image = builder.build(load_recipe(options.image)).path
+    # Not the configuration of a cluster that happens to run here.
+    os.environ["CARME_CONFIG"] = "/dev/null"
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         home = Path(folder)
         home.chmod(0o755)

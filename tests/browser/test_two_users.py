@@ -2,9 +2,9 @@
 
 import re
 
-import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import expect
 
+from support.browser import choose, login, run_cell
 from support.cluster import wait_for
 
 CELL = """
@@ -17,59 +17,6 @@ open("/tmp/mine-{user}", "w").close()
 print("other home", os.access("/home/{other}", os.R_OK | os.X_OK))
 print("done " + "here")
 """
-
-
-@pytest.fixture(scope="module")
-def browser(chromium):
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-        )
-        yield browser
-        browser.close()
-
-
-def login(page: Page, cluster, user: str) -> None:
-    page.goto(f"{cluster.config.hub.url}/hub/login")
-    page.get_by_label("Username").fill(user)
-    page.get_by_label("Password").fill(cluster.password(user))
-    page.get_by_role("button", name="Sign in").click()
-
-
-def choose(page: Page, **values: str) -> None:
-    for name, value in values.items():
-        field = page.locator(f"#{name}")
-        if field.evaluate("element => element.tagName") == "SELECT":
-            field.select_option(value)
-        else:
-            field.fill(value)
-
-
-def run_cell(page: Page, code: str) -> str:
-    """Open a notebook in JupyterLab, run `code` in its first cell; what it printed."""
-    page.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
-    cell = page.locator(".jp-Notebook .jp-CodeCell .cm-content").first
-    cell.click()
-    # The kernel's name stands in the toolbar once it is there; before, a run would be lost.
-    expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible(
-        timeout=30_000
-    )
-    cell.evaluate(
-        "(element, text) => element.cmView.view.dispatch({changes: {from: 0, insert: text}})", code
-    )
-    output = page.locator(".jp-OutputArea-output").first
-    for _ in range(4):
-        # JupyterLab may take the focus away while it still opens; then the keys are lost.
-        cell.click()
-        page.keyboard.press("Shift+Enter")
-        try:
-            expect(output).to_contain_text("done here", timeout=10_000)
-        except AssertionError:
-            continue
-        break
-    expect(output).to_contain_text("done here")
-    return output.inner_text()
 
 
 def test_two_users_from_login_to_a_cell(cluster, browser, screenshots):

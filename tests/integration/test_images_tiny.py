@@ -106,6 +106,12 @@ def as_nobody(site: Site, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def test_build_has_a_tmp_of_its_own(site: Site, tmp_path: Path) -> None:
+    site.recipe(post=f"test ! -e {tmp_path} && echo x >/tmp/carme-build-was-here")
+    site.build()
+    assert not Path("/tmp/carme-build-was-here").exists()
+
+
 def test_unchanged_is_not_built_again(site: Site) -> None:
     site.recipe()
     first = site.build()

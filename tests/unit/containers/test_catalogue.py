@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from carme.errors import InputError, MissingError, UnavailableError
-from carme.images import INDEX_NAME, file_stamp, load_catalogue, node_path
+from carme.images import INDEX_NAME, file_stamp, load_catalogue
 from carme_containers.catalogue import Publisher
 from support.images import make_image
 
@@ -192,32 +192,6 @@ def test_unsigned_images_where_signatures_are_demanded(
     assert catalogue.problems == (
         "base:1 is not offered: it is not signed, and this site demands it",
     )
-
-
-def test_local_copy_is_used_only_when_it_is_ours_and_whole(
-    publisher: Publisher, built: Path, folder: Path, tmp_path: Path
-) -> None:
-    publish(publisher, built, "base:1")
-    image = publisher.catalogue().find("base")
-    shared, local = folder / image.file, tmp_path / "local"
-    assert node_path(image, folder, None) == shared
-    assert node_path(image, folder, local) == shared
-    local.mkdir(mode=0o755)
-    copy = local / image.file
-    copy.write_bytes(shared.read_bytes())
-    copy.chmod(0o644)
-    assert node_path(image, folder, local) == copy
-    copy.chmod(0o666)
-    assert node_path(image, folder, local) == shared
-    copy.chmod(0o644)
-    local.chmod(0o777)
-    assert node_path(image, folder, local) == shared
-    local.chmod(0o755)
-    copy.write_bytes(b"short")
-    assert node_path(image, folder, local) == shared
-    copy.unlink()
-    copy.symlink_to(shared)
-    assert node_path(image, folder, local) == shared
 
 
 def test_stamp_is_renewed_after_a_change_of_links(

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carme import library
+from carme.bursts import bursts, two_means
 from carme.errors import InputError
 from carme.simulate.suites import Suite, run_suite
-from carme.simulator.bursts import bursts, sample, two_means
+from carme.simulator.bursts import sample
 from carme.simulator.plan import Asynchronous, Averaging, ParameterServer, Synchronous
 from carme.simulator.suite import Exhaustive, Outcome, Random, front, points
 from carme.simulator.timeline import burst_figures, chrome_trace, series, window

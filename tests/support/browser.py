@@ -1,0 +1,53 @@
+"""What a person does in a browser."""
+
+from playwright.sync_api import Page, expect
+
+from support.cluster import Cluster
+
+
+def login(page: Page, cluster: Cluster, user: str) -> None:
+    """From the login page to what comes after it."""
+    page.goto(f"{cluster.config.hub.url}/hub/login")
+    page.get_by_label("Username").fill(user)
+    page.get_by_label("Password").fill(cluster.password(user))
+    page.get_by_role("button", name="Sign in").click()
+
+
+def choose(page: Page, **values: str) -> None:
+    """Fill in fields of the form by name."""
+    for name, value in values.items():
+        field = page.locator(f"#{name}")
+        if field.evaluate("element => element.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+
+
+def run_cell(page: Page, code: str, seconds: float = 30) -> str:
+    """Open a notebook in JupyterLab, run `code` in its first cell; what it printed.
+
+    The code's last words are "done here".
+    """
+    page.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
+    cell = page.locator(".jp-Notebook .jp-CodeCell .cm-content").first
+    cell.click()
+    # The kernel's name stands in the toolbar once it is there; before, a run would be lost.
+    expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible(
+        timeout=30_000
+    )
+    cell.evaluate(
+        "(element, text) => element.cmView.view.dispatch({changes: {from: 0, insert: text}})", code
+    )
+    output = page.locator(".jp-OutputArea-output").first
+    prompt = page.locator(".jp-Notebook .jp-CodeCell .jp-InputPrompt").first
+    for _ in range(3):
+        # JupyterLab may take the focus away while it still opens; then the keys are lost.
+        cell.click()
+        page.keyboard.press("Shift+Enter")
+        try:
+            expect(prompt).not_to_have_text("[ ]:", timeout=5_000)
+        except AssertionError:
+            continue
+        break
+    expect(output).to_contain_text("done here", timeout=seconds * 1000)
+    return output.inner_text()
