@@ -11,13 +11,13 @@ from rich.table import Table
 
 from carme.config import Config, load
 from carme.local import accounts
-from carme.local.cluster import LocalCluster
+from carme.local.cluster import SITE_FILE, LocalCluster
 from carme.local.layout import Layout
 from carme.units import format_duration
 
 
 def _cluster(config: Path | None, folder: Path | None) -> LocalCluster:
-    loaded = load(config) if config else _rendered(folder) or Config()
+    loaded = load(config) if config else _remembered(folder) or Config()
     if folder:
         loaded = loaded.model_copy(
             update={"local": loaded.local.model_copy(update={"dir": folder})}
@@ -25,9 +25,9 @@ def _cluster(config: Path | None, folder: Path | None) -> LocalCluster:
     return LocalCluster(loaded)
 
 
-def _rendered(folder: Path | None) -> Config | None:
-    """The configuration that an earlier `up` left, so that `down` and `status` need no options."""
-    file = (folder or Config().local.dir) / "etc/carme.toml"
+def _remembered(folder: Path | None) -> Config | None:
+    """The configuration that an earlier `up` was given, so that later calls need no options."""
+    file = (folder or Config().local.dir) / SITE_FILE
     return load(file) if file.exists() else None
 
 
