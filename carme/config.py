@@ -145,6 +145,8 @@ class Session(Section):
     """More variables for the container."""
     binds: tuple[Annotated[str, Field(pattern=r"^/[^,:\s]*(:/[^,:\s]*){0,1}(:r[ow])?$")], ...] = ()
     """More folders for the container, as Apptainer writes them: /data, /data:/data:ro."""
+    projects: Path | None = None
+    """Holds a folder per Unix group, owned by the group: members can work in it."""
     named_limit: Annotated[int, Field(ge=0, le=100)] = 3
     """How many sessions a user may have beside the first one."""
     idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0

@@ -20,115 +20,27 @@ MOST_BYTES = 2 * 2**30
 MOST_NODES = 200_000
 
 _FREE = frozenset(
-    {
-        "Constant",
-        "ConstantOfShape",
-        "Identity",
-        "Reshape",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Shape",
-        "Size",
-        "Cast",
-        "Range",
-        "NonZero",
-        "Loop",
-        "If",
-        "Dropout",
-    }
+    """
+    Constant ConstantOfShape Identity Reshape Flatten Squeeze Unsqueeze Shape Size Cast Range
+    NonZero Loop If Dropout
+    """.split()  # noqa: SIM905  # a hundred lines otherwise
 )
 _ELEMENTWISE = frozenset(
-    {
-        "Abs",
-        "Add",
-        "And",
-        "ArgMax",
-        "ArgMin",
-        "AveragePool",
-        "Ceil",
-        "Clip",
-        "Concat",
-        "Cos",
-        "CumSum",
-        "DepthToSpace",
-        "Div",
-        "Elu",
-        "Equal",
-        "Erf",
-        "Exp",
-        "Expand",
-        "Floor",
-        "Gelu",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "Greater",
-        "GreaterOrEqual",
-        "GroupNormalization",
-        "HardSigmoid",
-        "HardSwish",
-        "InstanceNormalization",
-        "LRN",
-        "LayerNormalization",
-        "LeakyRelu",
-        "Less",
-        "LessOrEqual",
-        "Log",
-        "LogSoftmax",
-        "LpNormalization",
-        "Max",
-        "MaxPool",
-        "Mean",
-        "Min",
-        "Mul",
-        "Neg",
-        "Not",
-        "OneHot",
-        "Or",
-        "PRelu",
-        "Pad",
-        "Pow",
-        "RMSNormalization",
-        "Reciprocal",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceSum",
-        "Relu",
-        "Resize",
-        "ScatterND",
-        "Selu",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Slice",
-        "Softmax",
-        "Softplus",
-        "SpaceToDepth",
-        "Split",
-        "Sqrt",
-        "Sub",
-        "Sum",
-        "Tanh",
-        "Tile",
-        "TopK",
-        "Transpose",
-        "Trilu",
-        "Upsample",
-        "Where",
-        "BatchNormalization",
-    }
+    """
+    Abs Add And ArgMax ArgMin AveragePool Ceil Clip Concat Cos CumSum DepthToSpace Div Elu Equal
+    Erf Exp Expand Floor Gelu GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual
+    GroupNormalization HardSigmoid HardSwish InstanceNormalization LRN LayerNormalization
+    LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization Max MaxPool Mean Min Mul Neg Not
+    OneHot Or PRelu Pad Pow RMSNormalization Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum
+    Relu Resize ScatterND Selu Sigmoid Sign Sin Slice Softmax Softplus SpaceToDepth Split Sqrt
+    Sub Sum Tanh Tile TopK Transpose Trilu Upsample Where BatchNormalization
+    """.split()  # noqa: SIM905  # a hundred lines otherwise
 )
 _TWICE = frozenset(
-    {
-        "BatchNormalization",
-        "LayerNormalization",
-        "InstanceNormalization",
-        "GroupNormalization",
-        "Softmax",
-        "LogSoftmax",
-        "RMSNormalization",
-    }
+    """
+    BatchNormalization LayerNormalization InstanceNormalization GroupNormalization Softmax
+    LogSoftmax RMSNormalization
+    """.split()  # noqa: SIM905  # a hundred lines otherwise
 )
 _IN_PLACE = frozenset({"Relu", "Clip", "Add", "Sum"})
 

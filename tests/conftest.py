@@ -1,5 +1,6 @@
 """Fixtures for all tests: the measured data, and a private cluster with everything in it."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,13 +28,16 @@ def cluster() -> Iterator[object]:
     from carme.local.cluster import LocalCluster
     from support.cluster import Cluster
 
-    local = LocalCluster(load(Path(__file__).with_name("support") / "carme.toml"))
-    local.purge(print)
-    try:
-        local.up(print)
-        yield Cluster(local)
-    finally:
+    # Two runs on one machine take turns: they would have the same folder, ports and users.
+    with Path("/run/carme-tests.lock").open("w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        local = LocalCluster(load(Path(__file__).with_name("support") / "carme.toml"))
         local.purge(print)
+        try:
+            local.up(print)
+            yield Cluster(local)
+        finally:
+            local.purge(print)
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import tomli_w
+
 from carme.config import Config
 from carme.errors import CarmeError, UnavailableError
 from carme.local import accounting, accounts, apptainer, devices, host, packages, render, secrets
+from carme.local.files import write
 from carme.local.layout import layout_for
 from carme.local.packages import Say
 from carme.local.parts import Part, parts
@@ -22,6 +25,8 @@ from carme.local.supervise import Process, Supervisor, end_strays
 
 _READY_SECONDS = 60
 T = TypeVar("T")
+SITE_FILE = "etc/site.toml"
+"""What `up` was given, below the cluster's folder; etc/carme.toml is what the parts read."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class LocalCluster:
     """The cluster of one configuration."""
 
     def __init__(self, config: Config) -> None:
+        self._site = config
         self.layout = layout_for(config)
         self.supervisor = Supervisor(self.layout)
 
@@ -67,7 +73,7 @@ class LocalCluster:
         proxy = packages.ensure_proxy(self.layout.cache, say, log)
         mirror = self.layout.config.images.debian_mirror
         program = apptainer.find_or_install(self.layout.cache, say, mirror)
-        self.layout = layout_for(self.layout.config, program)
+        self.layout = layout_for(self._site, program)
         self.supervisor = Supervisor(self.layout)
 
         known = accounts.made(self.layout)
@@ -76,6 +82,8 @@ class LocalCluster:
             changed = True
         shared = secrets.ensure(self.layout.secrets)
         render.make_folders(self.layout)
+        given = self._site.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        write(self.layout.dir / SITE_FILE, tomli_w.dumps(given))
         written = render.write_files(self.layout, shared)
         changed |= devices.ensure(self.layout) | render.write_sudoers(self.layout) | bool(written)
         changed |= accounting.make_database_files(self.layout)
@@ -131,6 +139,7 @@ class LocalCluster:
 
     def health(self) -> list[Health]:
         """How each part does, asked all at once."""
+        host.check_root()  # most of them tell nobody else
         wanted = self.parts()
         processes = self.supervisor.processes() if self.supervisor.alive() else {}
 

@@ -11,12 +11,13 @@ from rich.table import Table
 
 from carme.config import Config, load
 from carme.local import accounts
-from carme.local.cluster import LocalCluster
+from carme.local.cluster import SITE_FILE, LocalCluster
+from carme.local.layout import Layout
 from carme.units import format_duration
 
 
 def _cluster(config: Path | None, folder: Path | None) -> LocalCluster:
-    loaded = load(config) if config else _rendered(folder) or Config()
+    loaded = load(config) if config else _remembered(folder) or Config()
     if folder:
         loaded = loaded.model_copy(
             update={"local": loaded.local.model_copy(update={"dir": folder})}
@@ -24,9 +25,9 @@ def _cluster(config: Path | None, folder: Path | None) -> LocalCluster:
     return LocalCluster(loaded)
 
 
-def _rendered(folder: Path | None) -> Config | None:
-    """The configuration that an earlier `up` left, so that `down` and `status` need no options."""
-    file = (folder or Config().local.dir) / "etc/carme.toml"
+def _remembered(folder: Path | None) -> Config | None:
+    """The configuration that an earlier `up` was given, so that later calls need no options."""
+    file = (folder or Config().local.dir) / SITE_FILE
     return load(file) if file.exists() else None
 
 
@@ -65,8 +66,9 @@ def _summary(cluster: LocalCluster) -> None:
     console.print("\n[bold]What runs where[/]")
     table = _table("part", "", "where")
     for part in cluster.parts():
-        table.add_row(part.name, part.what, part.where)
+        table.add_row(part.name, part.what, _where(part.where, layout))
     console.print(table)
+    console.print(f"Paths and logs (log/) are below {layout.dir}.", style="dim")
     console.print("\n[bold]Nodes[/]")
     for node in config.local.nodes:
         gpus = f"{node.gpus.count} × {node.gpus.type}" if node.gpus else "no GPU"
@@ -85,11 +87,16 @@ def _summary(cluster: LocalCluster) -> None:
     )
 
 
+def _where(where: str, layout: Layout) -> str:
+    """An address as it is; a path without the folder that all have in common."""
+    return where.removeprefix(f"{layout.dir}/")
+
+
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
     for column in columns:
         # A path that is cut off is of no use.
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "part")
     return table
 
 
@@ -137,7 +144,7 @@ def status(folder: Path | None, as_json: bool) -> None:
                 line.words,
                 str(process.pid) if process and process.pid else "–",
                 format_duration(process.seconds) if process and process.running else "–",
-                line.part.where,
+                _where(line.part.where, cluster.layout),
             )
         Console(highlight=False).print(table)
     sys.exit(0 if all(line.well for line in lines) else 1)

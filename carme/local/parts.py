@@ -236,6 +236,7 @@ def _exporters(layout: Layout, secrets: Secrets) -> list[Part]:
                 {
                     "CARME_CONFIG": str(layout.etc / "carme.toml"),
                     "SLURM_CONF": str(layout.slurm_conf),
+                    "CARME_BUILD": build_id(),
                     **library,
                 },
                 reads=(layout.etc / "carme.toml", web),

@@ -83,25 +83,38 @@ def _figures(kind: str, thing: Any) -> str:
     return f"{thing.bandwidth / 1e9:.3g} GB/s, one reader {thing.reader_bandwidth / 1e9:.3g}"
 
 
+def _plain(value: Any) -> str:
+    """A value of a file in one line; a thing with a name is its name."""
+    if isinstance(value, dict):
+        if "name" in value:
+            return str(value["name"])
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(
+            f"({_plain(v)})" if isinstance(v, list | tuple) else _plain(v) for v in value
+        )
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _show(thing: Described, as_json: bool) -> None:
     data = thing.model_dump(mode="json", exclude_defaults=True)
     if as_json:
         click.echo(json.dumps(data, indent=2))
         return
     sources = data.pop("sources", {})
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=max(Console().width, 110))
     console.print(f"[bold]{thing.title or thing.name}[/] ({thing.name})")
     if isinstance(thing, Workload):
-        layers = data.pop("layers", ())
-        flops = f", {thing.forward_flops / 1e9:.4g} Gflop forward a sample" if thing.costs else ""
-        console.print(
-            f"{thing.parameter_count / 1e6:.4g} million parameters{flops}, {len(layers)} layers"
-        )
+        data.pop("layers", None)
+        facts = [f"{thing.parameter_count / 1e6:.4g} million parameters"]
+        if thing.costs:
+            facts.append(f"{thing.forward_flops / 1e9:.4g} Gflop forward a sample")
+            facts.append(f"{len(thing.costs)} layers")
+        console.print(", ".join(facts))
     table = Table.grid(padding=(0, 2))
     for key, value in data.items():
         if key not in ("name", "title"):
-            shown = value.get("name", value) if isinstance(value, dict) else value
-            table.add_row(key, str(shown))
+            table.add_row(key, _plain(value))
     console.print(table)
     for figure, source in sources.items():
         console.print(f"  [dim]{figure}: {source}[/]")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
 from pydantic import ValidationError
 
 from carme import library
-from carme.errors import InputError
+from carme.errors import ConfigError, InputError
 from carme.simulator.hardware import Cluster, Precision
 from carme.simulator.plan import (
     AllReduce,
@@ -87,6 +88,11 @@ _PLAN = (
     click.option(
         "--jitter", type=float, help="Coefficient of variation of a worker's compute time."
     ),
+    click.option(
+        "--jitter-file",
+        type=click.Path(path_type=Path),
+        help="Measured compute times of workers, one number a line, to draw jitter from.",
+    ),
     click.option("--seed", type=int),
     click.option("--servers", type=int, help="Parameter servers."),
     click.option(
@@ -156,6 +162,8 @@ def find_plan(given: dict[str, Any], gpus: int) -> BasePlan:
     """The plan that the plan options describe; they leave `given`."""
     kind = given.pop("kind")
     fields: dict[str, Any] = {"gpus": gpus}
+    if path := given.pop("jitter_file"):
+        fields["jitter_samples"] = _read_numbers(path)
     if given.pop("no_overlap"):
         fields["overlap"] = False
     for option in _PLAN:
@@ -165,6 +173,15 @@ def find_plan(given: dict[str, Any], gpus: int) -> BasePlan:
             if value is not None and value is not False:
                 fields[name] = value
     return make_plan(kind, fields)
+
+
+def _read_numbers(path: Path) -> list[float]:
+    try:
+        return [float(line) for line in path.read_text(encoding="utf-8").split()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}", "write one number a line") from None
 
 
 def make_plan(kind: str, fields: dict[str, Any]) -> BasePlan:

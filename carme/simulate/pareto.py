@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
 from carme.errors import InputError
@@ -22,16 +20,16 @@ from carme.simulate.options import (
     plan_options,
 )
 from carme.simulate.suites import Suite, run_suite
-from carme.simulate.tables import print_wide
+from carme.simulate.tables import format_emissions, format_watts, print_wide, progress_bar
 from carme.simulator.suite import Exhaustive, Outcome, Random, front, points
 from carme.units import format_duration, format_joules
 
 OBJECTIVES: dict[str, tuple[str, Callable[[float], str]]] = {
     "time": ("time", format_duration),
-    "power": ("mean node power", lambda v: f"{v / 1000:.3g} kW" if v >= 1000 else f"{v:.3g} W"),
+    "power": ("mean node power", format_watts),
     "energy": ("node energy", format_joules),
     "gpu_energy": ("GPU energy", format_joules),
-    "emissions": ("CO₂e", lambda v: f"{v / 1000:.3g} kg" if v >= 1000 else f"{v:.3g} g"),
+    "emissions": ("emissions", format_emissions),
 }
 _RANGE = re.compile(r"(-?[\d.]+):(-?[\d.]+)(?::([\d.]+))?")
 
@@ -92,10 +90,7 @@ def pareto(
     suite = Suite(subject, cluster, kind, fields)
     optimizer = Random(ranges, random_count, plan.seed) if random_count else Exhaustive(ranges)
     total = random_count or sum(1 for _ in points(ranges))
-    with Progress(
-        "simulating", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True,
-    ) as progress:  # fmt: skip
+    with progress_bar("simulating") as progress:
         task = progress.add_task("", total=total)
         outcomes = run_suite(
             suite, optimizer, jobs=jobs, store=store, done=lambda n: progress.advance(task, n)

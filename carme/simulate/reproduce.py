@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from carme import library
-from carme.simulate.tables import print_wide
+from carme.simulate.tables import print_wide, working
 from carme.simulator.papers import Row, candle, limits, sprint
 
 
@@ -46,7 +46,8 @@ PAPERS: dict[str, Callable[[], list[Row]]] = {
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def reproduce(paper: str, as_json: bool) -> None:
     """Compute the figures of PAPER; exit 1 if one is outside its band."""
-    rows = PAPERS[paper]()
+    with working(f"computing the figures of {paper}"):
+        rows = PAPERS[paper]()
     if as_json:
         click.echo(json.dumps([_plain(row) for row in rows], indent=2))
     else:

@@ -16,10 +16,14 @@ from carme.simulate.options import (
     hardware_options,
     plan_options,
 )
+from carme.simulate.tables import counted, format_emissions, format_watts, progress_bar
+from carme.simulator.hardware import Cluster
 from carme.simulator.limits import Limits, survey
-from carme.simulator.plan import Synchronous
+from carme.simulator.montecarlo import replicate
+from carme.simulator.plan import BasePlan, Synchronous
 from carme.simulator.result import Result
 from carme.simulator.run import simulate as run_simulation
+from carme.simulator.workload import Workload
 from carme.units import format_bytes, format_duration, format_joules
 
 
@@ -48,6 +52,8 @@ def simulate(workload: str, replicas: int | None, as_json: bool, **given: Any) -
             document["limit"] = limits.limit
             document["next_limit"] = limits.next_limit
             document["next_limit_gpus"] = limits.next_gpus
+            document["stalls_at_gpus"] = limits.stalls_at
+            document["scaling"] = [reading._asdict() for reading in limits.readings]
         if spread:
             document["replicas"] = spread
         click.echo(json.dumps(document, indent=2))
@@ -57,10 +63,13 @@ def simulate(workload: str, replicas: int | None, as_json: bool, **given: Any) -
         click.echo(f"estimated from its tensors: operator {operator}", err=True)
 
 
-def _replicas(subject: Any, cluster: Any, plan: Any, count: int) -> dict[str, dict[str, float]]:
-    from carme.simulator.montecarlo import replicate
-
-    return replicate(subject, cluster, plan, count).quantiles()
+def _replicas(
+    subject: Workload, cluster: Cluster, plan: BasePlan, count: int
+) -> dict[str, dict[str, float]]:
+    with progress_bar("replicas") as progress:
+        task = progress.add_task("", total=count)
+        found = replicate(subject, cluster, plan, count, lambda: progress.advance(task))
+    return found.quantiles()
 
 
 def _print(
@@ -71,7 +80,7 @@ def _print(
     place: str,
 ) -> None:
     console = Console(highlight=False, width=max(Console().width, 110))
-    console.print(f"[bold]{title}[/] on {result.gpus} GPUs ({place})")
+    console.print(f"[bold]{title}[/] on {counted(result.gpus, 'GPU')} ({place})")
     grid = Table.grid(padding=(0, 2))
     watts = f"{result.average_gpu_watts:.0f} W a GPU on average"
     grid.add_row("time", f"[bold]{format_duration(result.seconds)}[/]", _rate(result))
@@ -79,7 +88,8 @@ def _print(
     grid.add_row(
         "node energy",
         format_joules(result.node_joules),
-        f"{result.average_node_watts:.0f} W on {result.nodes} nodes; {_grams(result.grams_co2)}",
+        f"{format_watts(result.average_node_watts)} on {counted(result.nodes, 'node')}; "
+        f"{format_emissions(result.grams_co2)}",
     )
     memory = result.memory
     fits = "fits" if memory.fits else f"[red]does not fit[/]: {memory.why_not()}"
@@ -87,6 +97,8 @@ def _print(
     if result.clock < 0.995:
         grid.add_row("clock", f"{result.clock:.0%}", "held back by the power limit")
     if limits:
+        here = next(r for r in limits.readings if r.gpus == limits.gpus)
+        grid.add_row("efficiency", f"{here.efficiency:.0%}", "of what each GPU would do alone")
         grid.add_row("limit", f"[bold]{limits.limit}[/]", _next(limits))
     if result.mini_batch:
         grid.add_row("mini-batch", *_distribution(result.mini_batch))
@@ -114,10 +126,6 @@ def _rate(result: Result) -> str:
         f"{result.steps:.0f} steps of {result.step_seconds:.4g} s, batch {result.batch:.4g}, "
         f"{result.throughput:.4g} samples/s"
     )
-
-
-def _grams(grams: float) -> str:
-    return f"{grams:.3g} g CO₂e" if grams < 1000 else f"{grams / 1000:.3g} kg CO₂e"
 
 
 def _next(limits: Limits) -> str:

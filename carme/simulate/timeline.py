@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from carme.bursts import Bursts
 from carme.errors import ConfigError
 from carme.simulate.options import (
     find_cluster,
@@ -18,7 +19,6 @@ from carme.simulate.options import (
     hardware_options,
     plan_options,
 )
-from carme.simulator.bursts import Bursts
 from carme.simulator.timeline import burst_figures, chrome_trace, window
 
 
@@ -57,7 +57,7 @@ def timeline(
     if as_json:
         click.echo(json.dumps({name: b._asdict() for name, b in figures.items()}, indent=2))
         return
-    _print(figures, seen.report.seconds, steps)
+    _print(figures, seen.report.seconds, seen.steps)
 
 
 def _print(figures: dict[str, Bursts], seconds: float, steps: int) -> None:
@@ -75,5 +75,5 @@ def _print(figures: dict[str, Bursts], seconds: float, steps: int) -> None:
             b.pattern,
         )
     console = Console(highlight=False)
-    console.print(f"{steps} steps in {seconds:.4g} s")
+    console.print(f"{steps} step{'s' if steps > 1 else ''} in {seconds:.4g} s")
     console.print(table)

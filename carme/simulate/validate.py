@@ -22,7 +22,7 @@ from rich.table import Table
 
 from carme import library
 from carme.errors import MissingError
-from carme.simulate.tables import print_wide
+from carme.simulate.tables import print_wide, working
 from carme.simulator.collectives import all_reduce_seconds, spread
 from carme.simulator.hardware import Cluster, Gpu
 from carme.simulator.jitter import lognormal
@@ -74,7 +74,8 @@ class Accuracy:
 def validate(data: Path | None, as_json: bool) -> None:
     """Compare the simulator with published measurements and print its errors."""
     folder = data or Path(os.environ.get("CARME_DATA") or "../shared/data")
-    found = accuracies(folder)
+    with working("comparing with measurements"):
+        found = accuracies(folder)
     if as_json:
         click.echo(json.dumps([a.__dict__ for a in found], indent=2))
         return

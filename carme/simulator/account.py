@@ -91,6 +91,7 @@ def settle(
         batch=batch,
         memory=memory,
         segments=tuple(s for s in segments if s.seconds > 0),
+        host_watts=node.busy_watts,
         peak_gpu_watts=max((s.gpu_watts for s in segments if s.seconds > 0), default=0.0),
         **details,
     )

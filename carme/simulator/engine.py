@@ -25,6 +25,8 @@ from carme.simulator.sharing import Flow, Sharing
 from carme.simulator.trace import Report
 
 R = TypeVar("R", bound=Resource)
+FIRST = -1_000_000
+"""Priority of the engine's own calls: before any process of the same time."""
 Steps = Generator[Operation, Any, Any]
 
 
@@ -47,15 +49,16 @@ def _forget(_: Iterable[Any]) -> None:
     """Instead of a trace."""
 
 
-class _Call:
+class Call:
     """A plain function on the calendar; looks like a process that yields nothing."""
 
-    __slots__ = ("function",)
+    __slots__ = ("cancelled", "function")
 
     def __init__(self, function: Callable[[], None]) -> None:
         self.function = function
+        self.cancelled = False
 
-    def send(self, _: Any) -> _Call:
+    def send(self, _: Any) -> Call:
         self.function()
         return self
 
@@ -137,10 +140,12 @@ class Simulation:
         self.sequence += 1
         heappush(self.calendar, (time, process.priority, self.sequence, process, value))
 
-    def call_at(self, time: float, function: Callable[[], None]) -> None:
-        """Run a function at `time`, before processes of the same time."""
+    def call_at(self, time: float, function: Callable[[], None]) -> Call:
+        """Run a function at `time`, before processes of the same time, unless it is cancelled."""
+        call = Call(function)
         self.sequence += 1
-        heappush(self.calendar, (time, -1_000_000, self.sequence, _Call(function), None))
+        heappush(self.calendar, (time, FIRST, self.sequence, call, None))
+        return call
 
     def release(self, process: Process, label: str, since: float, value: Any = None) -> None:
         """Resume a process that waited for others since `since`."""
@@ -181,7 +186,9 @@ class Simulation:
         """Run until nothing is left to do, or to `until`; the account of what happened."""
         calendar = self.calendar
         while calendar:
-            now, _, _, process, value = event = heappop(calendar)
+            now, priority, _, process, value = event = heappop(calendar)
+            if priority == FIRST and process.cancelled:
+                continue  # must not move the clock
             if now > until:
                 heappush(calendar, event)
                 self.now = until

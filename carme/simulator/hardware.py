@@ -30,7 +30,9 @@ BYTES_PER_ELEMENT: dict[Precision, int] = {
 class Described(BaseModel):
     """Something from a data file: unknown keys are errors, values do not change after reading."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     name: Name
     title: str = ""
@@ -42,7 +44,9 @@ class Described(BaseModel):
 class Power(BaseModel):
     """How the draw of a device follows what it does, and its clock follows a cap."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     idle_watts: NotNegative
     limit_watts: Positive

@@ -34,7 +34,7 @@ class Cost(NamedTuple):
 
 
 class _Layer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = ""
     repeat: Size = 1

@@ -12,7 +12,7 @@ from carme.simulator.hardware import Cluster
 from carme.simulator.plan import Synchronous
 from carme.simulator.result import Result
 from carme.simulator.step import plan_step
-from carme.simulator.synchronous import run
+from carme.simulator.synchronous import from_step
 from carme.simulator.workload import Workload
 
 COMPUTE = "compute"
@@ -85,10 +85,10 @@ def _readings(
         place = cluster.model_copy(update={"nodes": max(nodes, cluster.nodes)})
         try:
             here = Synchronous(**plan.model_dump(exclude={"gpus"}), gpus=gpus)
-            result = run(workload, place, here)
             step = plan_step(workload, place, here)
         except InputError:
             break  # fewer samples than copies: the batch cannot be cut further
+        result = from_step(workload, place, here, step)
         per_sample = step.kernels * here.copies / step.samples
         best = min(best or per_sample, per_sample)
         losses = _losses(result, step.input, best * step.samples / here.copies)

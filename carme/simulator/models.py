@@ -171,35 +171,47 @@ def asynchronous(
 
 
 def pipeline(
-    forward: list[float], backward: list[float], send: list[float], micro_batches: int
+    forward: list[float],
+    backward: list[float],
+    send: list[float],
+    micro_batches: int,
+    *,
+    reduce: float = 0.0,
+    idle_watts: float = 0.0,
+    busy_watts: float = 0.0,
 ) -> Report:
-    """One step of a 1F1B pipeline as a task graph: stages are devices, messages are tasks."""
+    """One step of a 1F1B pipeline as a task graph: stages are devices, messages are tasks, and
+    each stage's gradients are reduced after its last backward pass."""
     simulation = Simulation()
     stages = len(forward)
-    devices = [simulation.device(f"stage {s}") for s in range(stages)]
+    work = [(s, slot) for s in range(stages) for slot in order(s, stages, micro_batches)]
+    # Tasks may wait for ones that are added later, so all numbers are known before.
+    number = {key: index for index, key in enumerate(work)}
+    devices = [
+        simulation.device(f"stage {s}", idle_watts=idle_watts, busy_watts=busy_watts)
+        for s in range(stages)
+    ]
     graph = Graph()
-    number: dict[tuple[int, Slot], int] = {}
-    names = [(s, slot) for s in range(stages) for slot in order(s, stages, micro_batches)]
-    for index, key in enumerate(names):
-        number[key] = index
     messages: list[tuple[str, float, int]] = []
-    for s in range(stages):
-        previous: int | None = None
-        for slot in order(s, stages, micro_batches):
-            after = [] if previous is None else [previous]
-            source = s + 1 if slot.backward else s - 1
-            if 0 <= source < stages:
-                # The message is a task of its own, added after all stages' work.
-                after.append(len(names) + len(messages))
-                delay = send[min(s, source)]
-                messages.append((f"{_title(slot)} to stage {s}", delay, number[source, slot]))
-            elif slot.backward:
-                after.append(number[s, Slot(False, slot.micro_batch)])
-            seconds = backward[s] if slot.backward else forward[s]
-            label = "backward" if slot.backward else "forward"
-            previous = graph.add(_title(slot), Compute(devices[s], seconds, label=label), after)
-    for name, delay, before in messages:
-        graph.add(name, Wait(delay, label="message"), [before])
+    for (s, slot), before in zip(work, [None, *work], strict=False):
+        after = [number[before]] if before and before[0] == s else []
+        source = s + 1 if slot.backward else s - 1
+        if 0 <= source < stages:
+            after.append(len(work) + len(messages))
+            name = f"{_title(slot)} to stage {s}"
+            messages.append((name, send[min(s, source)], number[source, slot]))
+        elif slot.backward:
+            after.append(number[s, Slot(False, slot.micro_batch)])
+        seconds = backward[s] if slot.backward else forward[s]
+        label = "backward" if slot.backward else "forward"
+        graph.add(_title(slot), Compute(devices[s], seconds, label=label), after)
+    for name, seconds, sent_by in messages:
+        graph.add(name, Wait(seconds, label="message"), [sent_by])
+    if reduce:
+        for s in range(stages):
+            link = simulation.link(f"all-reduce of stage {s}", bandwidth=1.0)
+            last = number[s, Slot(True, micro_batches - 1)]
+            graph.add("all-reduce", Transfer(link, reduce, label="all-reduce"), [last])
     graph.start(simulation)
     return simulation.run()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -32,16 +33,23 @@ class Replicas(NamedTuple):
         return found
 
 
-def replicate(workload: Workload, cluster: Cluster, plan: BasePlan, count: int) -> Replicas:
-    """`count` runs whose seeds follow from the plan's.
+def replicate(
+    workload: Workload,
+    cluster: Cluster,
+    plan: BasePlan,
+    count: int,
+    done: Callable[[], object] = lambda: None,
+) -> Replicas:
+    """`count` runs whose seeds follow from the plan's; `done` is called after each.
 
     A run longer than the steps that were drawn averages more of them, so the spread of its total
     is smaller by the square root of that ratio.
     """
     seeds = np.random.SeedSequence(plan.seed).generate_state(count, dtype=np.uint32)
-    runs = [
-        simulate(workload, cluster, plan.model_copy(update={"seed": int(seed)})) for seed in seeds
-    ]
+    runs = []
+    for seed in seeds:
+        runs.append(simulate(workload, cluster, plan.model_copy(update={"seed": int(seed)})))
+        done()
     drawn = min(plan.sample_steps, max(runs[0].steps, 1))
     shrink = (drawn / max(runs[0].steps, 1)) ** 0.5
 

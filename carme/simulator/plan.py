@@ -23,7 +23,9 @@ BATCH_EXPONENT: dict[BatchRule, float] = {
 class BasePlan(BaseModel):
     """What all plans have in common."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     gpus: Count = 1
     batch: Count | None = None
@@ -57,7 +59,7 @@ class BasePlan(BaseModel):
     jitter_samples: tuple[Positive, ...] = ()
     """Measured relative compute times to draw from, instead of a log-normal."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    sample_steps: Count = 1000
+    sample_steps: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """Jittered steps that are drawn; a longer run is their mean times its steps."""
 
     def scaled_batch(self, usual: int, copies: int) -> int:

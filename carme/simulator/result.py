@@ -51,6 +51,9 @@ class Result:
     """Samples of one step, or mean samples of one update."""
     memory: Memory
     segments: tuple[Segment, ...]
+    """The run in order of its phases, each with its mean draw."""
+    host_watts: float
+    """Of one node beside its GPUs, while training."""
     peak_gpu_watts: float
     bytes_sent_per_step: float = 0.0
     """By each GPU, for gradients."""
@@ -77,11 +80,27 @@ class Result:
         """Of all nodes together over the run."""
         return self.node_joules / self.seconds
 
+    def power_curve(self) -> list[tuple[float, float, float]]:
+        """(from second, watts of one GPU, watts of one full node), phase by phase.
+
+        Steps are shown by their parts' means; `carme.simulator.window` has every operation.
+        """
+        per_node = self.gpus / self.nodes
+        curve, now = [], 0.0
+        for segment in self.segments:
+            node = segment.gpu_watts * per_node + self.host_watts
+            curve.append((now, segment.gpu_watts, node))
+            now += segment.seconds
+        return curve
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
 
         def spread(d: Distribution | None) -> dict[str, Any] | None:
-            return d and {"mean": d.mean, "deviation": d.deviation}
+            if d is None:
+                return None
+            values, shares = d.values.tolist(), d.shares.tolist()
+            return {"mean": d.mean, "deviation": d.deviation, "values": values, "shares": shares}
 
         return {
             "workload": self.workload,
@@ -97,6 +116,10 @@ class Result:
             "average_gpu_watts": self.average_gpu_watts,
             "average_node_watts": self.average_node_watts,
             "peak_gpu_watts": self.peak_gpu_watts,
+            "power_curve": [
+                {"from_seconds": begin, "gpu_watts": gpu, "node_watts": node}
+                for begin, gpu, node in self.power_curve()
+            ],
             "grams_co2": self.grams_co2,
             "epochs": self.epochs,
             "steps": self.steps,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from carme.simulator.resources import Link
 
 if TYPE_CHECKING:
-    from carme.simulator.engine import Process, Simulation
+    from carme.simulator.engine import Call, Process, Simulation
     from carme.simulator.operations import Transfer
 
 
@@ -29,38 +29,34 @@ class Flow:
 def fill(flows: list[Flow]) -> None:
     """Set the max-min fair rate of every flow by progressive filling.
 
-    All rates rise together; a flow stops at its own limit or when one of its links is full.
+    All rates rise together; a flow stops at its own limit or when one of its links is full. What
+    stopped flows leave of a link is shared by those that still rise.
     """
     spare: dict[Link, float] = {}
-    count: dict[Link, int] = {}
+    rising: dict[Link, dict[Flow, None]] = {}  # dictionaries, because sets have no order
     for flow in flows:
         for link in flow.links:
             spare[link] = link.bandwidth
-            count[link] = count.get(link, 0) + 1
-    growing = list(flows)
-    level = 0.0
-    while growing:
-        room = min(spare[link] / count[link] for link in spare if count[link])
-        level = min(level + room, *(flow.transfer.limit for flow in growing))
-        stopped = [f for f in growing if f.transfer.limit <= level] or _on_full_links(
-            growing, spare, count
+            rising.setdefault(link, {})[flow] = None
+    left = dict.fromkeys(flows)
+    while left:
+        share, tightest = min(
+            ((spare[link] / len(users), link) for link, users in rising.items() if users),
+            key=lambda pair: pair[0],
+        )
+        limit = min(flow.transfer.limit for flow in left)
+        level = min(share, limit)
+        stopped = (
+            [flow for flow in left if flow.transfer.limit <= level]
+            if limit <= share
+            else list(rising[tightest])
         )
         for flow in stopped:
-            # All rates rise together, so what a link has left is its bandwidth less the
-            # stopped flows and `level` for each flow that still grows.
-            flow.rate = min(level, flow.transfer.limit)
-            growing.remove(flow)
-        for link in spare:
-            count[link] = sum(link in f.links for f in growing)
-            used = sum(f.rate for f in flows if f not in growing and link in f.links)
-            spare[link] = max(link.bandwidth - used - level * count[link], 0.0)
-
-
-def _on_full_links(
-    growing: list[Flow], spare: dict[Link, float], count: dict[Link, int]
-) -> list[Flow]:
-    tightest = min((link for link in spare if count[link]), key=lambda k: spare[k] / count[k])
-    return [flow for flow in growing if tightest in flow.links]
+            flow.rate = level
+            del left[flow]
+            for link in flow.links:
+                spare[link] = max(spare[link] - level, 0.0)
+                del rising[link][flow]
 
 
 class Sharing:
@@ -69,7 +65,7 @@ class Sharing:
     def __init__(self) -> None:
         self.flows: list[Flow] = []
         self._last = 0.0
-        self._version = 0
+        self._next: Call | None = None
 
     def request(self, simulation: Simulation, process: Process, transfer: Transfer) -> None:
         """Start the flow after the path's latency."""
@@ -95,18 +91,18 @@ class Sharing:
 
     def _plan(self, simulation: Simulation) -> None:
         """Give everyone the new fair rate and come back when the first flow ends."""
-        self._version += 1
+        if self._next:
+            self._next.cancelled = True
+        self._next = None
         if not self.flows:
             return
         fill(self.flows)
         first = min(max(flow.left, 0.0) / flow.rate for flow in self.flows)
         ending = [f for f in self.flows if f.left <= first * f.rate * (1 + 1e-12)]
-        version = self._version
-        simulation.call_at(simulation.now + first, lambda: self._end(simulation, version, ending))
+        end = simulation.now + first
+        self._next = simulation.call_at(end, lambda: self._end(simulation, ending))
 
-    def _end(self, simulation: Simulation, version: int, ending: list[Flow]) -> None:
-        if version != self._version:
-            return  # rates changed since this was planned
+    def _end(self, simulation: Simulation, ending: list[Flow]) -> None:
         self._advance(simulation.now)
         for flow in ending:
             self.flows.remove(flow)

@@ -130,13 +130,10 @@ def check_size(cluster: Cluster, plan: BasePlan) -> None:
     )
 
 
-def _pipeline(piece: Cut) -> tuple[float, float]:
-    """Kernel seconds of the busiest stage, and what it waits in the pipeline."""
+def stage_seconds(piece: Cut) -> tuple[list[float], list[float], list[float]]:
+    """Forward and backward seconds of a micro-batch on each stage, and of messages between them."""
     ahead = [float(piece.forward[rows].sum()) for rows in piece.stages]
     back = [float(piece.backward[rows].sum()) for rows in piece.stages]
-    busiest = max(f + b for f, b in zip(ahead, back, strict=True)) * piece.micro_batches
-    if len(piece.stages) == 1:
-        return busiest, 0.0
     plan, node = piece.plan, piece.cluster.node
     # Tensor-parallel GPUs are neighbours, then stages: a stage boundary may leave the node.
     leaves_node = plan.tensor * plan.pipeline > node.gpus
@@ -145,6 +142,15 @@ def _pipeline(piece: Cut) -> tuple[float, float]:
         send_seconds(float(piece.arrays.outputs[rows[-1]]) * sample_bytes, node, leaves_node)
         for rows in piece.stages[:-1]
     ]
+    return ahead, back, send
+
+
+def _pipeline(piece: Cut) -> tuple[float, float]:
+    """Kernel seconds of the busiest stage, and what it waits in the pipeline."""
+    ahead, back, send = stage_seconds(piece)
+    busiest = max(f + b for f, b in zip(ahead, back, strict=True)) * piece.micro_batches
+    if not send:
+        return busiest, 0.0
     total, _ = makespan(ahead, back, send, piece.micro_batches)
     return busiest, total - busiest
 

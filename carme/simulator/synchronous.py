@@ -19,7 +19,11 @@ from carme.simulator.workload import Workload
 
 def run(workload: Workload, cluster: Cluster, plan: Synchronous) -> Result:
     """The whole training run: what comes before, then so many steps."""
-    step = plan_step(workload, cluster, plan)
+    return from_step(workload, cluster, plan, plan_step(workload, cluster, plan))
+
+
+def from_step(workload: Workload, cluster: Cluster, plan: Synchronous, step: Step) -> Result:
+    """The run, when its step is known already."""
     epochs, steps = _length(workload, plan, step)
     jittered = plan.jitter or plan.jitter_samples
     drawn = int(min(max(steps, 1), plan.sample_steps)) if jittered else 1

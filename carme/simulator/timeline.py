@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from carme.bursts import Bursts, bursts
 from carme.simulator import models
 from carme.simulator.account import beginning, model_bytes
 from carme.simulator.averaging_plan import message_seconds, package_sizes, schedule
-from carme.simulator.bursts import RESOURCES, Bursts, bursts, sample
+from carme.simulator.bursts import RESOURCES, sample
 from carme.simulator.collectives import Group, all_reduce_bytes, all_reduce_seconds, spread
+from carme.simulator.cut import cut
 from carme.simulator.hardware import Cluster
 from carme.simulator.jitter import factors
 from carme.simulator.measured import measured_seconds
@@ -24,7 +26,7 @@ from carme.simulator.plan import (
     alone,
     require,
 )
-from carme.simulator.step import Step, plan_step
+from carme.simulator.step import Step, plan_step, stage_seconds
 from carme.simulator.trace import Report
 from carme.simulator.workload import Workload
 
@@ -43,51 +45,103 @@ class Window(NamedTuple):
     step: Step
     bytes_per_second: float
     """Over a node's network while gradients are reduced, each way; inside a node nothing."""
+    steps: int
 
 
 def window(workload: Workload, cluster: Cluster, plan: BasePlan, steps: int = 5) -> Window:
-    """The first `steps` steps of a plan, run in the general engine."""
+    """The first `steps` steps of a plan, run in the general engine; of a pipeline, one step of one
+    copy, stage by stage."""
     require(
         plan.gpus <= MOST_WORKERS,
         f"a timeline of {plan.gpus} GPUs",
         f"at most {MOST_WORKERS}: take a smaller count, their steps look alike",
     )
-    before = sum(segment.seconds for segment in beginning(workload, cluster, plan))
-    rng = np.random.default_rng(plan.seed)
+    match plan:
+        case Synchronous() if plan.pipeline > 1:
+            return _pipeline(workload, cluster, plan)
+        case Synchronous():
+            return _synchronous(workload, cluster, plan, steps)
+        case ParameterServer():
+            return _parameter_server(workload, cluster, plan, steps)
+        case Asynchronous():
+            return _asynchronous(workload, cluster, plan, steps)
+        case Averaging():
+            return _averaging(workload, cluster, plan, steps)
+    raise TypeError(f"no such plan: {type(plan).__name__}")
+
+
+def _before(workload: Workload, cluster: Cluster, plan: BasePlan) -> float:
+    return sum(segment.seconds for segment in beginning(workload, cluster, plan))
+
+
+def _stretch(plan: BasePlan, steps: int) -> Floats:
+    return factors(plan, steps, plan.gpus, np.random.default_rng(plan.seed))
+
+
+def _network_rate(step: Step, cluster: Cluster, plan: Synchronous) -> float:
+    group = spread(plan.copies, cluster.node, plan.tensor * plan.pipeline)
+    busy = float(step.reduce.sum())
+    sent = all_reduce_bytes(step.gradient_bytes, Group(1, group.nodes))
+    return sent / busy if busy else 0.0
+
+
+def _synchronous(workload: Workload, cluster: Cluster, plan: Synchronous, steps: int) -> Window:
+    step = plan_step(workload, cluster, plan)
     idle = cluster.node.gpu.power.idle_watts
-    if isinstance(plan, Synchronous):
-        step = plan_step(workload, cluster, plan)
-        report = models.synchronous(step, factors(plan, steps, plan.gpus, rng), idle_watts=idle)
-        group = spread(plan.copies, cluster.node, plan.tensor * plan.pipeline)
-        sent = all_reduce_bytes(step.gradient_bytes, Group(1, group.nodes))
-        busy = float(step.reduce.sum())
-        return Window(report, before, step, sent / busy if busy else 0.0)
+    report = models.synchronous(step, _stretch(plan, steps), idle_watts=idle)
+    rate = _network_rate(step, cluster, plan)
+    return Window(report, _before(workload, cluster, plan), step, rate, steps)
+
+
+def _pipeline(workload: Workload, cluster: Cluster, plan: Synchronous) -> Window:
+    step = plan_step(workload, cluster, plan)
+    piece = cut(workload, cluster, plan)
+    forward, backward, send = stage_seconds(piece)
+    report = models.pipeline(
+        forward,
+        backward,
+        send,
+        piece.micro_batches,
+        reduce=float(step.reduce.sum()),
+        idle_watts=cluster.node.gpu.power.idle_watts,
+        busy_watts=step.busy_watts,
+    )
+    rate = _network_rate(step, cluster, plan)
+    return Window(report, _before(workload, cluster, plan), step, rate, 1)
+
+
+def _parameter_server(
+    workload: Workload, cluster: Cluster, plan: ParameterServer, steps: int
+) -> Window:
     step = plan_step(workload, cluster, alone(plan))
-    size = model_bytes(workload, plan)
-    if isinstance(plan, ParameterServer):
-        link = cluster.node.network
-        transfer = 2 * (link.latency_seconds + size / (plan.servers * link.rate))
-        compute = ((step.kernels + step.overhead) * factors(plan, steps, plan.gpus, rng)).T
-        report = models.shared_link(
-            compute.tolist(), transfer, idle_watts=idle, busy_watts=step.busy_watts
-        )
-        return Window(report, before, step, size / transfer)
-    if isinstance(plan, Asynchronous):
-        gradient = plan.gradient_seconds or step.kernels + step.overhead
-        group = spread(plan.gpus, cluster.node)
-        update = plan.update_seconds or all_reduce_seconds(size, group, cluster.node) + step.update
-        count = max(int(steps * gradient / update), 1)
-        stretch = factors(plan, steps, plan.gpus, rng).T
-        report, _ = models.asynchronous(
-            gradient * stretch,
-            np.full(count, update),
-            cluster.node.gpus,
-            idle_watts=idle,
-            busy_watts=step.busy_watts,
-        )
-        sent = all_reduce_bytes(size, Group(1, group.nodes))
-        return Window(report, before, step, sent / update)
-    assert isinstance(plan, Averaging)  # noqa: S101  # the four plans there are
+    size, link = model_bytes(workload, plan), cluster.node.network
+    transfer = 2 * (link.latency_seconds + size / (plan.servers * link.rate))
+    compute = (step.kernels + step.overhead) * _stretch(plan, steps).T
+    idle = cluster.node.gpu.power.idle_watts
+    report = models.shared_link(
+        compute.tolist(), transfer, idle_watts=idle, busy_watts=step.busy_watts
+    )
+    return Window(report, _before(workload, cluster, plan), step, size / transfer, steps)
+
+
+def _asynchronous(workload: Workload, cluster: Cluster, plan: Asynchronous, steps: int) -> Window:
+    step = plan_step(workload, cluster, alone(plan))
+    size, group = model_bytes(workload, plan), spread(plan.gpus, cluster.node)
+    gradient = plan.gradient_seconds or step.kernels + step.overhead
+    update = plan.update_seconds or all_reduce_seconds(size, group, cluster.node) + step.update
+    report, _ = models.asynchronous(
+        gradient * _stretch(plan, steps).T,
+        np.full(max(int(steps * gradient / update), 1), update),
+        cluster.node.gpus,
+        idle_watts=cluster.node.gpu.power.idle_watts,
+        busy_watts=step.busy_watts,
+    )
+    sent = all_reduce_bytes(size, Group(1, group.nodes))
+    return Window(report, _before(workload, cluster, plan), step, sent / update, steps)
+
+
+def _averaging(workload: Workload, cluster: Cluster, plan: Averaging, steps: int) -> Window:
+    step = plan_step(workload, cluster, alone(plan))
     packages = plan.packages if plan.packages > 1 else workload.dataset.samples
     per_package = workload.dataset.samples / packages
     seconds = (
@@ -102,10 +156,11 @@ def window(workload: Workload, cluster: Cluster, plan: BasePlan, steps: int = 5)
         cluster.node.gpus,
         near,
         far,
-        idle_watts=idle,
+        idle_watts=cluster.node.gpu.power.idle_watts,
         busy_watts=step.busy_watts,
     )
-    return Window(report, before, step, size / far)
+    rate = model_bytes(workload, plan) / far
+    return Window(report, _before(workload, cluster, plan), step, rate, steps)
 
 
 def chrome_trace(seen: Window) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from carme.simulator.layers import Attention, Cost, Dense, Elementwise, Embeddin
 class Transformer(BaseModel):
     """GPT (decoder) and BERT (encoder) alike: the same sizes give the same costs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     hidden: Size
     layers: Size

@@ -26,6 +26,8 @@ from carme.units import format_slurm_time
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _MEBIBYTE = 2**20
+# What squeue says, in lower case, when it was built without JSON.
+_NO_JSON = ("json plugin", "serializer", "openapi", "data_parser", "unrecognized option")
 
 
 class CommandClient:
@@ -113,17 +115,19 @@ class CommandClient:
 
     def _jobs_once(self) -> tuple[Job, ...]:
         if self._json:
-            done = self._run(["squeue", "--json"])
+            # 22.05 prints all jobs as JSON anyway; later releases only those asked for.
+            done = self._run(["squeue", "--all", "--states=all", "--json"])
             try:
                 answer = json.loads(done.stdout)
                 problem = parse.answer_errors(answer)
             except ValueError:
-                problem = done.stderr or "no JSON"
+                problem = done.stderr or "its answer was cut short"
             if not problem:
                 return _sorted(parse.parse_json_jobs(answer))
-            error = failure(problem, "squeue --json")
-            if isinstance(error, UnavailableError):
-                raise error
+            if not any(sign in problem.lower() for sign in _NO_JSON):
+                error = failure(problem, "squeue --json")
+                known = error.reason != "input"
+                raise error if known else UnavailableError(error.message, error.hint)
             self._json = False
             log.info("squeue has no --json here (%s); reading columns", first_line(problem))
         separator = _separator()

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from carme.config import Slurm
@@ -60,16 +61,28 @@ def snapshot(
 ) -> Snapshot:
     """The whole cluster; with `last`, only jobs and nodes are read anew."""
     taken_at = now()
-    nodes, jobs = client.nodes(), client.jobs()
-    return Snapshot(
-        taken_at=taken_at,
-        slurm_version=last.slurm_version if last else client.version(),
-        partitions=last.partitions if last else client.partitions(),
-        nodes=nodes,
-        jobs=jobs,
-        reservations=last.reservations if last else client.reservations(),
-        load=queue_load(jobs),
-    )
+    # Side by side: that is faster, and the parts are closer to one moment.
+    with ThreadPoolExecutor(4) as pool:
+        jobs, nodes = pool.submit(client.jobs), pool.submit(client.nodes)
+        if not last:
+            partitions = pool.submit(client.partitions)
+            reservations = pool.submit(client.reservations)
+            last = Snapshot(
+                taken_at=taken_at,
+                slurm_version=client.version(),
+                partitions=partitions.result(),
+                reservations=reservations.result(),
+            )
+        found = jobs.result()
+        return Snapshot(
+            taken_at=taken_at,
+            slurm_version=last.slurm_version,
+            partitions=last.partitions,
+            nodes=nodes.result(),
+            jobs=found,
+            reservations=last.reservations,
+            load=queue_load(found),
+        )
 
 
 def connect(slurm: Slurm) -> Client:

@@ -17,7 +17,9 @@ Gpus = Mapping[str, int]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:-]{0,128}$")]
 """A name that may stand in a command's option."""
 
+# Slurm starts no ordinary job there. RESERVED: only those of the reservation may.
 _CLOSED = {
+    "BLOCKED",
     "DRAIN",
     "FAIL",
     "INVALID_REG",
@@ -27,6 +29,7 @@ _CLOSED = {
     "POWER_DOWN",
     "REBOOT_ISSUED",
     "REBOOT_REQUESTED",
+    "RESERVED",
 }
 
 
@@ -97,7 +100,7 @@ class Node(Model):
 
     @property
     def open(self) -> bool:
-        """Slurm may start jobs here: not down, drained, failing, rebooting or in maintenance."""
+        """Slurm may start anybody's jobs here: not down, drained, rebooting or reserved."""
         up = self.state in (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED)
         return up and not _CLOSED & set(self.flags)
 
@@ -221,6 +224,12 @@ class HistoryJob(Model):
     max_rss_bytes: int | None = None
     """The most memory that one task of one step used."""
     work_dir: str = ""
+
+
+class History(Model):
+    """Jobs of the accounting database in a span of time."""
+
+    jobs: tuple[HistoryJob, ...] = ()
 
 
 class QueueLoad(Model):

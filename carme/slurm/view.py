@@ -22,10 +22,11 @@ from pydantic import ValidationError
 from carme.config import Config, load
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
 from carme.slurm.access import visible_to
+from carme.slurm.archive import Archive
 from carme.slurm.cli import CommandClient
 from carme.slurm.client import Client, connect
 from carme.slurm.extend import extended_limit
-from carme.slurm.models import Choice, Job, Model, Snapshot
+from carme.slurm.models import Choice, History, Job, Model, Snapshot
 from carme.slurm.poller import Poller
 from carme.slurm.view_server import Request, UnixServer, json_reply
 from carme.slurm.waits import Waits
@@ -53,6 +54,7 @@ class View:
         self._config = config
         self._writer = writer
         self._waits = Waits(client)
+        self._archive = Archive(client)
         self._names: dict[int, str] = {}
         self._bodies: dict[int | None, tuple[bytes, str]] = {}
         self._bodies_of: Snapshot | None = None
@@ -74,6 +76,8 @@ class View:
             return self._counters()
         if path == "/expected-start":
             return await self._expected_start(request, user)
+        if path == "/history":
+            return _model_reply(await self._history(request, user))
         if path in ("/refresh", "/extend"):
             if request.method != "POST":
                 raise InputError(f"{path} takes POST")
@@ -146,6 +150,19 @@ class View:
             first = error.errors()[0]
             raise InputError(f"{first['loc'][0]}: {first['msg']}") from None
         return _model_reply(await self._waits.expected_start(choice))
+
+    async def _history(self, request: Request, user: str) -> History:
+        """Everybody's jobs for readers; one's own for others."""
+        try:
+            since = int(request.query.get("since", ""))
+            until = int(request.query["until"]) if "until" in request.query else None
+        except ValueError:
+            raise InputError("since and until are Unix seconds") from None
+        if self._reads_all(request.uid, user):
+            return await self._archive.history(since, until, "")
+        if not user:
+            raise DeniedError("you have no user name here")
+        return await self._archive.history(since, until, user)
 
     async def _extend(self, request: Request, user: str) -> Job:
         try:

@@ -12,12 +12,13 @@ from pydantic import ValidationError
 
 from carme.config import View
 from carme.errors import UnavailableError
-from carme.slurm.models import Choice, ExpectedStart, Job, Model, Snapshot
+from carme.slurm.models import Choice, ExpectedStart, History, HistoryJob, Job, Model, Snapshot
 from carme.slurm.wire import Reply, decode_reply, encode_request, error_from
 
 M = TypeVar("M", bound=Model)
 _TIMEOUT_SECONDS = 10.0
 _REFRESH_TIMEOUT_SECONDS = 20.0
+_HISTORY_TIMEOUT_SECONDS = 60.0
 _HINT = "is carme-view running?"
 
 
@@ -25,21 +26,25 @@ class _Cache:
     """The last snapshot and its ETag: an unchanged cluster is neither sent nor parsed again."""
 
     def __init__(self) -> None:
-        self._etag = ""
-        self._snapshot: Snapshot | None = None
+        self.held: tuple[str, Snapshot] | None = None
 
-    def headers(self) -> dict[str, str]:
-        return {"If-None-Match": self._etag} if self._snapshot else {}
-
-    def take(self, reply: Reply) -> Snapshot:
+    def take(self, reply: Reply, held: tuple[str, Snapshot] | None) -> Snapshot:
+        """The snapshot in the answer to a request that said `held` is known."""
         headers = reply.headers or {}
-        if reply.status == 304 and self._snapshot:
-            at = float(headers.get("carme-taken-at") or self._snapshot.taken_at)
-            self._snapshot = self._snapshot.model_copy(update={"taken_at": at})
+        if reply.status == 304 and held:
+            etag, old = held
+            taken_at = float(headers.get("carme-taken-at") or old.taken_at)
+            found = old.model_copy(update={"taken_at": taken_at})
         else:
-            self._snapshot = _model(reply, Snapshot)
-            self._etag = headers.get("etag", "")
-        return self._snapshot
+            etag, found = headers.get("etag", ""), _model(reply, Snapshot)
+        # Of two answers that came at once, the newer stays.
+        if not self.held or self.held[1].taken_at <= found.taken_at:
+            self.held = (etag, found)
+        return found
+
+
+def _known(held: tuple[str, Snapshot] | None) -> dict[str, str]:
+    return {"If-None-Match": held[0]} if held else {}
 
 
 class ViewClient:
@@ -57,15 +62,14 @@ class ViewClient:
 
     def snapshot(self) -> Snapshot:
         """What the view has; `taken_at` says from when, `error` why it is not fresher."""
-        return self._cache.take(self._ask("GET", "/snapshot", headers=self._cache.headers()))
+        held = self._cache.held
+        return self._cache.take(self._ask("GET", "/snapshot", headers=_known(held)), held)
 
     def refresh(self, max_age_seconds: float = 0) -> Snapshot:
         """A snapshot no older than asked for; UnavailableError while Slurm is away."""
-        query = {"max_age_seconds": max_age_seconds}
-        headers = self._cache.headers()
-        return self._cache.take(
-            self._ask("POST", "/refresh", query, None, headers, _REFRESH_TIMEOUT_SECONDS)
-        )
+        query, held = {"max_age_seconds": max_age_seconds}, self._cache.held
+        reply = self._ask("POST", "/refresh", query, None, _known(held), _REFRESH_TIMEOUT_SECONDS)
+        return self._cache.take(reply, held)
 
     def job(self, job_id: int) -> Job:
         """One job; MissingError if it is not in the queue or not to be seen."""
@@ -80,6 +84,12 @@ class ViewClient:
         body = {"job_id": job_id, "seconds": seconds}
         reply = self._ask("POST", "/extend", None, body, None, 2 * _REFRESH_TIMEOUT_SECONDS)
         return _model(reply, Job)
+
+    def history(self, since: int, until: int | None = None) -> tuple[HistoryJob, ...]:
+        """Jobs of the accounting database in that time: all for readers, else one's own."""
+        query = {"since": since} if until is None else {"since": since, "until": until}
+        reply = self._ask("GET", "/history", query, timeout=_HISTORY_TIMEOUT_SECONDS)
+        return _model(reply, History).jobs
 
     def counters(self) -> dict[str, Any]:
         """What the view did since it started."""
@@ -125,15 +135,16 @@ class AsyncViewClient:
 
     async def snapshot(self) -> Snapshot:
         """As ViewClient.snapshot."""
-        reply = await self._ask("GET", "/snapshot", headers=self._cache.headers())
-        return await asyncio.to_thread(self._cache.take, reply)
+        held = self._cache.held
+        reply = await self._ask("GET", "/snapshot", headers=_known(held))
+        return await asyncio.to_thread(self._cache.take, reply, held)
 
     async def refresh(self, max_age_seconds: float = 0) -> Snapshot:
         """As ViewClient.refresh."""
-        query = {"max_age_seconds": max_age_seconds}
-        headers = self._cache.headers()
-        reply = await self._ask("POST", "/refresh", query, None, headers, _REFRESH_TIMEOUT_SECONDS)
-        return await asyncio.to_thread(self._cache.take, reply)
+        query, held = {"max_age_seconds": max_age_seconds}, self._cache.held
+        limit = _REFRESH_TIMEOUT_SECONDS
+        reply = await self._ask("POST", "/refresh", query, None, _known(held), limit)
+        return await asyncio.to_thread(self._cache.take, reply, held)
 
     async def job(self, job_id: int) -> Job:
         """As ViewClient.job."""
@@ -149,6 +160,12 @@ class AsyncViewClient:
         body = {"job_id": job_id, "seconds": seconds}
         limit = 2 * _REFRESH_TIMEOUT_SECONDS
         return _model(await self._ask("POST", "/extend", None, body, None, limit), Job)
+
+    async def history(self, since: int, until: int | None = None) -> tuple[HistoryJob, ...]:
+        """As ViewClient.history."""
+        query = {"since": since} if until is None else {"since": since, "until": until}
+        reply = await self._ask("GET", "/history", query, timeout=_HISTORY_TIMEOUT_SECONDS)
+        return (await asyncio.to_thread(_model, reply, History)).jobs
 
     async def counters(self) -> dict[str, Any]:
         """As ViewClient.counters."""

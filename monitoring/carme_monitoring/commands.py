@@ -129,7 +129,7 @@ def make_source(
         else:
             scheduler.start()
         return Source(settings, None, Cluster(ViewClient.of(config.view), scheduler))
-    guards = Guards()
+    guards = Guards({"gpu": 10.0})  # a driver without persistence mode wakes up slowly
     gpus = NvmlGpus(guards.value_errors)
     slow = _slow_power(settings)
     for reader in slow:

@@ -172,7 +172,7 @@ TABLE: tuple[Metric, ...] = (
          "Mean length of a burst; signals gpu, gpu_memory, send, receive."),
         ("job_burst_pause_seconds", "gauge", "jobid node signal", "Mean time between bursts."),
         ("job_burst_amount", "gauge", "jobid node signal",
-         "Mean amount of a burst: GPU-seconds, bytes held, bytes sent, bytes received."),
+         "Mean level in a burst: utilisation (0 to 1), bytes held, bytes per second."),
     ),
     *_group(
         "Cluster (controller mode)",

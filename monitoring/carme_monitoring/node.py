@@ -103,12 +103,14 @@ class NodeExporter:
 
         True when energy counters were read, so that the hook need not read them itself.
         """
+        if self.gpus and not self._slots:
+            self._read_gpus()
+        # A job is waiting for this: its counters are read before a collection that runs is over.
+        counters = self._counters() if jobid is not None else None
         with self._lock:
-            if self.gpus and not self._slots:
-                self._read_gpus()
-            energy = self.guards.run("gpu", self.gpus.energy_mj) if self.gpus else {}
-            zones = self.guards.run("rapl", self._rapl.read) or {}
-            at_ns = self._roots.now_ns()
+            if counters is None or counters[2] <= self._before.at_ns:  # one was charged meanwhile
+                counters = self._counters()
+            energy, zones, at_ns = counters
             # Reading the rest takes longer, so it comes after the moment that counts.
             meters = self.guards.run("power", self._power.read) or []
             holdings = self._watch.read(force=jobid is not None)
@@ -139,6 +141,12 @@ class NodeExporter:
             self._forget_old(at_ns)
             self._save()
             return energy is not None
+
+    def _counters(self) -> tuple[dict[str, int] | None, dict[str, Zone], int]:
+        """Energy counters of GPUs and processors, and when they were read."""
+        energy = self.guards.run("gpu", self.gpus.energy_mj) if self.gpus else {}
+        zones = self.guards.run("rapl", self._rapl.read) or {}
+        return energy, zones, self._roots.now_ns()
 
     def _ours(self, uses: dict[int, JobUse], holdings: Sequence[Holding]) -> dict[int, JobUse]:
         """Without those of another cluster on this machine, where that has been said."""
@@ -290,8 +298,8 @@ class NodeExporter:
         """Charge up to now and say everything."""
         began = time.monotonic()
         out = Samples()
+        self._read_gpus()
         with self._lock:
-            self._read_gpus()
             self.settle()
             if self.sampler:
                 self._choose_profiles()

@@ -83,11 +83,11 @@ def add_job_samples(
             round(exporter.tallies.node_gpu_idle_seconds, 3))  # fmt: skip
     if exporter.sampler:
         for jobid, figures in exporter.sampler.figures().items():
-            for signal, bursts in figures.items():
+            for signal, found in figures.items():
                 burst_key = (str(jobid), node, signal)
-                out.add("carme_job_burst_duration_seconds", burst_key, bursts.burst_seconds)
-                out.add("carme_job_burst_pause_seconds", burst_key, bursts.pause_seconds)
-                out.add("carme_job_burst_amount", burst_key, bursts.amount)
+                out.add("carme_job_burst_duration_seconds", burst_key, found.burst_seconds)
+                out.add("carme_job_burst_pause_seconds", burst_key, found.idle_seconds)
+                out.add("carme_job_burst_amount", burst_key, found.burst_amount)
 
 
 def add_xid_samples(out: Samples, gpus: Sequence[Gpu], source: "Gpus | None") -> None:

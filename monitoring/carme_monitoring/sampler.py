@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from carme_monitoring.bursts import SIGNALS, Bursts, find
+from carme.bursts import Bursts, bursts
 
+SIGNALS = ("gpu", "gpu_memory", "send", "receive")
 IDLE_BELOW = 0.01
 """Utilisation below one percent is idle: the driver itself shows up as less."""
 PROFILE_HZ = 20
@@ -50,13 +51,10 @@ class Profile:
     )
 
     def figures(self) -> dict[str, Bursts]:
-        """The three figures of every signal that has bursts."""
-        found = {}
-        for name in SIGNALS:
-            bursts = find(list(self.samples[name]), 1 / PROFILE_HZ, name == "gpu_memory")
-            if bursts:
-                found[name] = bursts
-        return found
+        """The three figures of every signal that was seen."""
+        return {
+            name: bursts(list(seen), 1 / PROFILE_HZ) for name, seen in self.samples.items() if seen
+        }
 
 
 class Sampler:

@@ -1,6 +1,6 @@
 """The spawn form: HTML from what the cluster has, and from HTML back to options."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jinja2
@@ -26,6 +26,7 @@ def render(
     values: Mapping[str, Any],
     found: Problems,
     *,
+    projects: Collection[str] = (),
     own_images: bool = False,
     ended_message: str = "",
 ) -> str:
@@ -44,6 +45,7 @@ def render(
             }
             for preset in presets
         ],
+        projects=sorted(projects),
         own_images=own_images,
         ended_message=ended_message,
         images=catalogue.offered(),

@@ -3,6 +3,7 @@
 The model knows forms and kinds; `problems` knows the cluster and says what does not fit it.
 """
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -37,6 +38,8 @@ class Options(BaseModel):
     """The path of a SIF of the user's own, instead of `image`; checked as the user."""
     application: Annotated[str, Field(pattern=r"^([a-z][a-z0-9-]{0,39})?$")] = ""
     """What to open; empty means the first that the image offers."""
+    project: Annotated[str, Field(pattern=r"^([a-z_][a-z0-9_-]{0,31})?$")] = ""
+    """The group whose folder the session works in; empty means the user's home."""
 
     @field_validator("gpus", "cpus", "memory_gb", "hours", mode="before")
     @classmethod
@@ -61,6 +64,7 @@ LABELS = {
     "image": "Image",
     "own_image": "An image of your own",
     "application": "Application",
+    "project": "Project folder",
 }
 
 
@@ -80,6 +84,7 @@ def defaults(settings: Session, snapshot: Snapshot | None, catalogue: Catalogue)
         "image": offered[0].name if offered else "",
         "own_image": "",
         "application": "",
+        "project": "",
     }
 
 
@@ -117,9 +122,14 @@ def _message(problem: Any) -> str:
     return said[0].lower() + said[1:]
 
 
-def problems(options: Options, snapshot: Snapshot, catalogue: Catalogue) -> Problems:
-    """What of the choice this cluster cannot give; empty when it can."""
+def problems(
+    options: Options, snapshot: Snapshot, catalogue: Catalogue, projects: Collection[str] = ()
+) -> Problems:
+    """What of the choice this cluster cannot give to this user; empty when it can."""
     found: Problems = {}
+    if options.project and options.project not in projects:
+        yours = ", ".join(projects) or "none"
+        found["project"] = f"you have no project folder {options.project}; yours: {yours}"
     partition = snapshot.partition(options.partition)
     if partition is None or partition.hidden:
         names = ", ".join(p.name for p in snapshot.partitions if not p.hidden)

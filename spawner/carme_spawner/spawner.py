@@ -25,6 +25,7 @@ from carme.slurm.helper_models import LOG_FILE
 from carme.slurm.models import Job, Snapshot
 from carme_spawner import form, options, words
 from carme_spawner.failure import SessionFailure
+from carme_spawner.projects import projects
 from carme_spawner.script import job_script
 from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
 from carme_spawner.watch import watch_for
@@ -110,6 +111,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             self.carme.session.presets,
             {**values, **last, **kept},
             found,
+            projects=self._projects,
             own_images=self.carme.images.own_images,
             ended_message=self.ended_message,
         )
@@ -131,13 +133,17 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         base = options.defaults(self.carme.session, snapshot, catalogue)
         choice, found = options.parse({**base, **raw})
         if choice:
-            found = options.problems(choice, snapshot, catalogue)
+            found = options.problems(choice, snapshot, catalogue, self._projects)
         if choice and choice.own_image and not found:
             found = await self._check_own_image(choice.own_image)
         if found:
             self._problems = found
             raise SessionFailure(options.summary(found), reason="input")
         self._choice, self._values = choice, {}
+
+    @property
+    def _projects(self) -> dict[str, Path]:
+        return projects(self.carme.session.projects, self.user.name)
 
     async def _check_own_image(self, path: str) -> options.Problems:
         """What the user's own eyes see: the file may be closed to the hub."""
@@ -231,6 +237,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         image, size_bytes, self.default_url = await self._image(choice)
         folder = Path(pwd.getpwnam(self.user.name).pw_dir) / ".carme/sessions" / self.session_name
         settings = self.carme.session
+        project = self._projects.get(choice.project)
+        self.notebook_dir = str(project or "")
         script = job_script(
             session=self.session_name,
             partition=choice.partition,
@@ -244,7 +252,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             node_cache=self.carme.images.node_cache,
             apptainer=self.carme.images.apptainer or Path("apptainer"),
             gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
-            binds=settings.binds,
+            binds=(*settings.binds, *([str(project)] if project else [])),
             folder=folder,
         )
         environment = {**settings.environment, **self.get_env()}

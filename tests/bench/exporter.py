@@ -38,7 +38,7 @@ from carme_monitoring.render import Renderer
 from carme_monitoring.samples import Samples
 
 SERIES = 100_000
-ROUNDS = 5
+ROUNDS = 9
 GPUS, JOBS = 8, 64
 CPU_SECONDS = 45
 SCRAPES = 300

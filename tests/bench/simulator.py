@@ -20,7 +20,6 @@ from carme.simulator import models, queues
 from carme.simulator.averaging import run as run_averaging
 from carme.simulator.averaging_plan import message_seconds, package_sizes, schedule
 from carme.simulator.engine import Simulation
-from carme.simulator.jitter import slowest
 from carme.simulator.operations import Compute, Transfer
 from carme.simulator.papers import merpsys
 from carme.simulator.plan import Synchronous
@@ -148,12 +147,12 @@ def merpsys_points():
 
 
 def sync_rate():
-    plan = Synchronous(gpus=1024, jitter=0.1)
-    steps = 5000
-    taken = min(
-        timed(slowest, plan, steps, plan.gpus, np.random.default_rng(0))[0] for _ in range(3)
-    )
-    return steps * plan.gpus / taken
+    """Whole simulations of 1,024 workers, 5,000 jittered steps each."""
+    cluster = library.cluster_of("1024xV100")
+    plan = Synchronous(gpus=1024, batch=32768, jitter=0.1, sample_steps=5000, epochs=200)
+    workload = library.workload("resnet-50")
+    taken = min(timed(simulate, workload, cluster, plan)[0] for _ in range(3))
+    return plan.sample_steps * plan.gpus / taken
 
 
 def sweep():

@@ -50,10 +50,11 @@ def session(cluster, browser, published):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_verify_passes_inside_a_session(session, published, name):
+def test_verify_passes_inside_a_session(cluster, session, published, name):
     page = session(name, "lab")
-    page.wait_for_url("**/user/*/lab**", timeout=60_000)
-    page.goto(page.url.split("?")[0] + "?reset")  # not the notebook of the image before
+    expect(page.locator(".jp-LabShell")).to_be_visible(timeout=60_000)
+    # JupyterLab opens what was open in the user's last session; a reset shows the launcher.
+    page.goto(f"{cluster.config.hub.url}/user/{cluster.users[0]}/lab?reset")
     expect(page.locator(".jp-LauncherCard").first).to_be_visible(timeout=60_000)
     printed = run_cell(page, VERIFY, seconds=180)
     assert f"image {published[name].file} user True" in printed

@@ -64,7 +64,7 @@ def test_two_users_from_login_to_a_cell(cluster, browser, screenshots):
 
 def test_a_wrong_value_comes_back_at_its_field_with_the_rest_kept(cluster, browser, screenshots):
     page = browser.new_context(viewport={"width": 1200, "height": 800}).new_page()
-    login(page, cluster, cluster.users[0])
+    login(page, cluster, cluster.admin)
     page.goto(f"{cluster.config.hub.url}/hub/spawn")
     choose(page, partition="gpu", gpus="1", cpus="3", memory_gb="2", hours="99")
     page.get_by_role("button", name="Start").click()
@@ -72,4 +72,4 @@ def test_a_wrong_value_comes_back_at_its_field_with_the_rest_kept(cluster, brows
     expect(page.locator("#cpus")).to_have_value("3")
     expect(page.locator("#hours")).to_have_value("99")
     screenshots(page, "spawn-form-problem")
-    assert not cluster.jobs(cluster.users[0])
+    assert not cluster.jobs(cluster.admin)

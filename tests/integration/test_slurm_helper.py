@@ -145,14 +145,15 @@ def test_the_users_environment_is_not_believed(cluster: Any) -> None:
 
 def test_images(cluster: Any, tmp_path: Path) -> None:
     ann = cluster.users[0]
+    real = next((path for path in cluster.config.images.folder.rglob("*.sif")), None)
+    if real:
+        found = helper(cluster, "check_image", user=ann, path=str(real))
+        assert found == {"path": str(real.resolve()), "size_bytes": real.stat().st_size}
     for parent in (tmp_path, *tmp_path.parents):
         if parent != Path("/tmp") and parent.is_relative_to("/tmp"):
             parent.chmod(0o755)
-    image = tmp_path / "x.sif"
+    image = tmp_path / "closed.sif"
     image.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"\0" * 100)
-    image.chmod(0o644)
-    found = helper(cluster, "check_image", user=ann, path=str(image))
-    assert found == {"path": str(image), "size_bytes": image.stat().st_size}
     image.chmod(0o600)
     assert helper(cluster, "check_image", user=ann, path=str(image))["error"] == "denied"
     assert helper(cluster, "check_image", user=ann, path="/etc/passwd")["error"] == "input"

@@ -96,6 +96,23 @@ def test_expected_start_is_cached(cluster: Any, client: ViewClient) -> None:
     assert first.starts_at > time.time() - 3600
 
 
+def test_history_is_ones_own(cluster: Any, jobs: Jobs) -> None:
+    ann, ben = cluster.users[:2]
+    since = int(time.time()) - 60
+    made = {user: jobs.submit(user, "-p", "cpu", command="true") for user in (ann, ben)}
+
+    def known() -> bool:
+        found = cluster.run(["sacct", "-n", "-X", "-a", "-o", "JobIDRaw"]).stdout.split()
+        return {str(job_id) for job_id in made.values()} <= set(found)
+
+    wait_until(known, 30, "the accounting database knows both jobs")
+    query = {"since": since, "until": int(time.time()) + 60}
+    hers = view(cluster, ann, "history", **query)
+    assert {job["user"] for job in hers} == {ann}
+    everybody = view(cluster, cluster.config.hub.user, "history", **query)
+    assert set(made.values()) <= {job["id"] for job in everybody}
+
+
 def test_more_time(cluster: Any, jobs: Jobs) -> None:
     ann = cluster.users[0]
     job_id = jobs.submit(ann, "-p", "gpu", "-t", "10")

@@ -37,7 +37,9 @@ from carme.slurm.view_client import ViewClient
 try:
     arguments = json.loads(sys.argv[3])
     answer = getattr(ViewClient(Path(sys.argv[1])), sys.argv[2])(**arguments)
-    print(answer.model_dump_json() if hasattr(answer, "model_dump_json") else json.dumps(answer))
+    many = isinstance(answer, tuple)
+    plain = [part.model_dump(mode="json") for part in (answer if many else (answer,))]
+    print(json.dumps(plain if many else plain[0]))
 except CarmeError as error:
     print(json.dumps({"error": error.reason, "message": error.message}))
 """

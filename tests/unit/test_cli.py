@@ -34,7 +34,9 @@ def test_unknown_command_is_a_usage_error():
     assert "No such command" in done.stderr
 
 
-def test_config_show_names_every_key():
+def test_config_show_names_every_key(monkeypatch, tmp_path):
+    (tmp_path / "carme.toml").touch()
+    monkeypatch.setenv("CARME_CONFIG", str(tmp_path / "carme.toml"))
     shown = CliRunner().invoke(carme, ["config", "show", "--json"]).output
     assert '"poll_seconds"' in shown
 

@@ -1,33 +1,8 @@
-"""Bursts: two clusters, and the lengths between them."""
+"""The sampler: idle time, and bursts at 20 Hz."""
 
 import pytest
 
-from carme_monitoring.bursts import find, threshold
 from carme_monitoring.sampler import PROFILE_HZ, Sampler
-
-
-def test_two_means() -> None:
-    assert threshold([0, 0.1, 0.05, 9, 10, 9.5]) == pytest.approx(4.55)
-    assert threshold([3, 3, 3]) is None
-    assert threshold([]) is None
-
-
-def test_a_square_wave() -> None:
-    wave = ([0.0] * 6 + [1.0] * 4) * 20
-    bursts = find(wave, 0.05, is_level=False)
-    assert bursts
-    assert bursts.burst_seconds == pytest.approx(0.2)
-    assert bursts.pause_seconds == pytest.approx(0.3)
-    assert bursts.amount == pytest.approx(0.2)  # a GPU for 0.2 s
-    level = find([100.0 if value else 20.0 for value in wave], 0.05, is_level=True)
-    assert level
-    assert level.amount == 100
-
-
-def test_one_long_burst_still_counts() -> None:
-    bursts = find([0.0] * 10 + [1.0] * 30, 0.05, is_level=False)
-    assert bursts
-    assert (bursts.burst_seconds, bursts.pause_seconds) == (1.5, 0.5)
 
 
 def test_the_sampler_makes_twelve_figures() -> None:
@@ -49,10 +24,10 @@ def test_the_sampler_makes_twelve_figures() -> None:
     figures = sampler.figures()[7]
     assert set(figures) == {"gpu", "gpu_memory", "send", "receive"}
     assert figures["gpu"].burst_seconds == pytest.approx(0.5)
-    assert figures["gpu"].pause_seconds == pytest.approx(1.5)
-    assert figures["gpu"].amount == pytest.approx(0.5)
-    assert figures["gpu_memory"].amount == 1000
-    assert figures["send"].amount == pytest.approx(50_000, rel=0.02)
+    assert figures["gpu"].idle_seconds == pytest.approx(1.5)
+    assert figures["gpu"].burst_amount == pytest.approx(1)
+    assert figures["gpu_memory"].burst_amount == 1000
+    assert figures["send"].burst_amount == pytest.approx(100_000, rel=0.02)
     assert figures["receive"].burst_seconds == pytest.approx(0.5, rel=0.02)
     sampler.follow({})
     assert sampler.figures() == {}

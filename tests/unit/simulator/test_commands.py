@@ -50,6 +50,22 @@ def test_simulate_json_has_units_in_its_names():
     assert document["replicas"]["seconds"]["0.05"] <= document["replicas"]["seconds"]["0.95"]
 
 
+def test_jitter_comes_from_a_file(tmp_path):
+    path = tmp_path / "times.txt"
+    path.write_text("1.0\n1.1\n0.9\n2.5\n")
+    words = ("resnet-50", "--gpus", "8xV100", "--json")
+    plain, jittered = (
+        json.loads(invoke(run.simulate, *words, *more).stdout)
+        for more in ((), ("--jitter-file", str(path)))
+    )
+    assert jittered["seconds"] > 1.2 * plain["seconds"]
+    curve = jittered["power_curve"]
+    assert curve[0]["from_seconds"] == 0
+    assert all(0 < point["gpu_watts"] < point["node_watts"] for point in curve)
+    path.write_text("1.0\nlots\n")
+    assert "one number a line" in refused(run.simulate, *words, "--jitter-file", str(path))
+
+
 @pytest.mark.parametrize(
     "words",
     [

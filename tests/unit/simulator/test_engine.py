@@ -243,3 +243,21 @@ def test_a_cyclic_graph_is_refused():
     graph.add("b", Compute(gpu, 1.0), [0])
     with pytest.raises(InputError, match="cycle"):
         graph.start(simulation)
+
+
+def test_hundreds_of_readers_share_storage_quickly():
+    simulation = Simulation()
+    disk = simulation.storage("disk", bandwidth=100.0)
+    ends = []
+
+    def reader(size):
+        yield Load(disk, size)
+        ends.append(simulation.now)
+
+    for index in range(400):
+        simulation.process(reader(1.0 + index))
+    simulation.run()
+    # Fair shares: the k-th smallest ends when all have got as much as it.
+    sizes = [1.0 + index for index in range(400)]
+    expected = [(sum(sizes[:k]) + sizes[k] * (400 - k)) / 100.0 for k in range(400)]
+    assert ends == pytest.approx(expected)

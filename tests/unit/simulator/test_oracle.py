@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from carme.simulator.engine import Simulation
 from carme.simulator.operations import Arrive, Compute, Get, Put, Transfer, Wait
+from carme.simulator.resources import Link
+from carme.simulator.sharing import Flow, fill
 
 DEVICES, LINKS = 2, 2
 amounts = st.floats(0.0, 5.0, allow_nan=False).map(lambda x: round(x, 3))
@@ -168,7 +170,7 @@ def fair_in_simpy(flows, bandwidth):
             for name in list(active):
                 size, limit = active[name]
                 active[name] = (size - speed.get(name, 0.0) * (env.now - now), limit)
-                if active[name][0] <= 1e-9 * bandwidth and name in speed:
+                if active[name][0] <= 1e-12 * bandwidth and name in speed:
                     ends[name] = env.now
                     del active[name]
 
@@ -208,8 +210,40 @@ def test_fair_sharing_is_that_of_an_independent_model(flows):
 
     for name, each in enumerate(flows):
         simulation.process(flow(name, *each))
-    simulation.run()
+    report = simulation.run()
+    assert report.seconds == max(ends.values())
+    assert report.resources[0].bytes == pytest.approx(sum(size for _, size, _ in flows))
     theirs = fair_in_simpy(flows, 4.0)
     assert ends.keys() == theirs.keys()
     for name, when in ends.items():
-        assert when == pytest.approx(theirs[name], abs=1e-6)
+        assert when == pytest.approx(theirs[name], abs=1e-9)
+
+
+@quick
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.sets(st.integers(0, 3), min_size=1), st.sampled_from([0.5, 2.0, 7.0, 1e9])),
+        min_size=1,
+        max_size=8,
+    ),
+)
+def test_rates_over_paths_are_max_min_fair(bandwidths, wanted):
+    """Each flow has its limit, or a full link on which no flow is faster; no link is overfull."""
+    links = [Link(f"l{i}", bandwidth=float(b), fair=True) for i, b in enumerate(bandwidths)]
+    flows = []
+    for path, limit in wanted:
+        over = tuple(links[i] for i in sorted({i % len(links) for i in path}))
+        flows.append(Flow(None, Transfer(over, 1.0, limit=limit), 0.0))
+    fill(flows)
+    for link in links:
+        assert sum(f.rate for f in flows if link in f.links) <= link.bandwidth * (1 + 1e-9)
+    for flow in flows:
+        assert 0 < flow.rate <= flow.transfer.limit
+        if flow.rate == flow.transfer.limit:
+            continue
+        assert any(
+            sum(f.rate for f in flows if link in f.links) >= link.bandwidth * (1 - 1e-9)
+            and all(f.rate <= flow.rate * (1 + 1e-9) for f in flows if link in f.links)
+            for link in flow.links
+        )

@@ -39,6 +39,9 @@ def test_energy_and_time_are_conserved(workload, cluster, plan):
     assert sum(result.phases.values()) == pytest.approx(result.seconds)
     by_segment = sum(s.seconds * s.gpu_watts for s in result.segments) * plan.gpus
     assert result.gpu_joules == pytest.approx(by_segment)
+    begin, gpu_watts, _ = np.array(result.power_curve()).T
+    integral = float((np.diff([*begin, result.seconds]) * gpu_watts).sum()) * plan.gpus
+    assert result.gpu_joules == pytest.approx(integral)
     assert result.gpu_joules < result.node_joules <= result.facility_joules
     assert result.average_gpu_watts <= result.peak_gpu_watts
     gpu = cluster.node.gpu.power

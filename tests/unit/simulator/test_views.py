@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carme import library
+from carme.bursts import bursts, two_means
 from carme.errors import InputError
 from carme.simulate.suites import Suite, run_suite
-from carme.simulator.bursts import bursts, sample, two_means
+from carme.simulator.bursts import sample
 from carme.simulator.plan import Asynchronous, Averaging, ParameterServer, Synchronous
 from carme.simulator.suite import Exhaustive, Outcome, Random, front, points
 from carme.simulator.timeline import burst_figures, chrome_trace, series, window
@@ -127,6 +128,7 @@ def test_the_twelve_figures_of_a_communication_bound_job():
     [
         ("resnet-50", "4xV100", Synchronous(gpus=4, batch=128, jitter=0.05)),
         ("gpt-1.3b", "8xA100-80gb", Synchronous(gpus=8, tensor=2, pipeline=2, batch=8)),
+        ("gpt-1.3b", "8xA100-80gb", Synchronous(gpus=8, tensor=2, batch=16, micro_batch=2)),
         ("resnet-50", "4xV100", ParameterServer(gpus=4, batch=32)),
         ("cnn-a", "8xK80", Asynchronous(gpus=8, jitter=0.1)),
         ("kaldi-lstm", "8xtitan-x", Averaging(gpus=8, imbalance=0.05)),

@@ -50,6 +50,8 @@ def test_free() -> None:
     assert (GPU1.cpus_free, GPU1.memory_free_bytes, GPU1.gpus_free) == (6, 700, {"a100": 3})
     assert DRAINED.gpus_free == {"a100": 0}
     assert not DRAINED.open
+    assert not GPU1.model_copy(update={"flags": ("RESERVED",)}).open
+    assert GPU1.model_copy(update={"flags": ("PLANNED",)}).open
     assert FULL.gpus_free == {"a100": 0}, "no CPU is left to drive its GPUs"
 
 

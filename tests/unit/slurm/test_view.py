@@ -134,6 +134,23 @@ def test_expected_start(serving: Serving) -> None:
         ask(serving, 0, "/expected-start?partition=a%20b;c")
 
 
+def test_history(serving: Serving) -> None:
+    client = ViewClient(serving.path)
+    now = int(time.time())
+    assert [job.id for job in client.history(now - 3600)] == [1, 2]
+    assert [job.id for job in client.history(now - 3600)] == [1, 2]
+    assert serving.cluster.asked.count("history") == 1
+    with pytest.raises(InputError, match="32 days"):
+        client.history(now - 86400 * 40)
+    with pytest.raises(DeniedError):  # a uid without a name owns nothing
+        ask(serving, 70001, f"/history?since={now - 3600}")
+    serving.view._names[70001] = "alice"
+    seen = json.loads(ask(serving, 70001, f"/history?since={now - 3600}").body)
+    assert [job["user"] for job in seen["jobs"]] == ["alice"]
+    with pytest.raises(InputError):
+        ask(serving, 0, "/history?since=yesterday")
+
+
 def test_unknown_paths_and_bad_requests(serving: Serving) -> None:
     with pytest.raises(MissingError):
         ask(serving, 0, "/etc/passwd")

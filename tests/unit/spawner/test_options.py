@@ -15,6 +15,7 @@ GOOD = {
     "image": "base",
     "own_image": "",
     "application": "",
+    "project": "",
 }
 
 
@@ -57,6 +58,8 @@ def test_the_defaults_are_a_good_choice(snapshot, catalogue):
         ({"image": None}, "image", "string"),
         ({"application": "editor"}, "application", "base:1.0 offers lab"),
         ({"own_image": "x.sif"}, "own_image", "not a name"),
+        ({"project": "theirs"}, "project", "you have no project folder theirs; yours: none"),
+        ({"project": "../root"}, "project", "not a name"),
     ],
 )
 def test_what_does_not_fit_is_said_at_its_field(raw, field, says, snapshot, catalogue):
