@@ -1,5 +1,7 @@
 """`carme images`: build, check, publish and retire container images."""
 
+import signal
+import sys
 from pathlib import Path
 
 import click
@@ -97,6 +99,8 @@ def build(
         options += [f"--arg={pair}" for pair in pairs] + (["--force"] if force else [])
         build_in_job(config, [*options, *names], partition, account)
         force = False
+    # Ended by a scheduler or a service manager, a build cleans up as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     open_private_tmp()
     builder = _builder(config, engine, say)
     failed = []

@@ -173,25 +173,24 @@ def test_failing_verify_leaves_the_old_image_in_use(site: Site) -> None:
     assert site.offered() == ["tiny:1"]
 
 
-def test_interrupted_build_leaves_nothing_behind(site: Site) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_build_leaves_nothing_behind(site: Site, how: signal.Signals) -> None:
     site.recipe()
     site.publish(site.build())
     site.recipe(post="echo waiting; sleep 300")
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from carme_containers.apptainer import ApptainerEngine\n"
-        "from carme_containers.builder import Builder\n"
-        "from carme_containers.recipe import load_recipe\n"
-        "program, cache, recipes = map(Path, sys.argv[1:])\n"
-        "engine = ApptainerEngine(program, 'http://mirror.invalid/debian')\n"
-        "builder = Builder(engine, program, cache, print)\n"
-        "builder.build(load_recipe('tiny', (recipes,)))\n"
+    toml = site.folder / "carme.toml"
+    lines = ["[images]", f'folder = "{site.images}"', f'apptainer = "{site.apptainer}"']
+    lines += [f'recipes = ["{site.recipes}"]', 'debian_mirror = "http://mirror.invalid/debian"']
+    toml.write_text("\n".join(lines))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "carme.cli", "images", "--config", toml, "build", "tiny"],
+        env={**os.environ, "CARME_CACHE": str(site.cache)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    words = [str(site.apptainer), str(site.cache), str(site.recipes)]
-    process = subprocess.Popen([sys.executable, "-c", script, *words], stderr=subprocess.DEVNULL)
     log = site.builder().log_path(load_recipe("tiny", (site.recipes,)))
     wait_for(lambda: log.exists() and "waiting" in log.read_text(), 60, "the build to wait")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     assert process.wait(60) != 0
     assert not list((site.cache / "build").glob("*.sif.*[0-9]"))
     assert site.offered() == ["tiny:1"]
