@@ -201,7 +201,7 @@ def read_index(folder: Path) -> Index:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         message = f"{path} is not an index of images: {where}: {first['msg']}"
-        raise MissingError(message, "carme images verify --repair rewrites it") from None
+        raise MissingError(message, "move it away and publish the images again") from None
 
 
 def dump_index(index: Index) -> str:

@@ -68,9 +68,13 @@ class Builder:
             parent = self.build(recipe.parent)
         for folder in (self.images, self.work, self.logs):
             folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-        with _locked(self.work / f"{recipe.file}.lock"):
+        with _locked(self.work / f"{recipe.name}-{recipe.version}.lock"):
             if not force and (ready := self.ready(recipe)):
                 return ready  # another process built it while we waited
+            for left in self.work.glob(f"{recipe.name}-{recipe.version}-*.sif.*"):
+                shutil.rmtree(
+                    left, ignore_errors=True
+                )  # of a build that was killed: we hold the lock
             check_space(self.work, recipe)
             return self._build(recipe, parent)
 

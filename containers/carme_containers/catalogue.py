@@ -3,7 +3,7 @@
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -131,6 +131,18 @@ class Publisher:
         finally:
             draft.unlink(missing_ok=True)
 
+    def renew_stamps(self) -> None:
+        """Note the present state of files that are whole, so that readers need not read them."""
+        with self._changing() as index:
+            images = tuple(
+                image
+                if check_file(self.folder / image.file, image)
+                else image.model_copy(update={"stamp": file_stamp(self.folder / image.file)})
+                for image in index.images
+            )
+            if images != index.images:
+                self._write(Index(images=images, defaults=index.defaults))
+
     def _served(self, index: Index, image: Image) -> Image | None:
         """The entry of this very image when its file lies in the folder already, whole."""
         for other in index.images:
@@ -177,18 +189,12 @@ class Publisher:
         write_atomically(self.folder / INDEX_NAME, dump_index(index))
 
 
-def _defaults(images: tuple[Image, ...], before: object) -> dict[str, str]:
+def _defaults(images: tuple[Image, ...], before: Mapping[str, str]) -> dict[str, str]:
     """Defaults that still exist; a name whose default retired gets its newest version."""
-    catalogue = Catalogue(Path(), Index(images=images))
-    kept = dict(before) if isinstance(before, dict) else {}
-    offered = catalogue.offered()
+    offered = Catalogue(Path(), Index(images=images, defaults=before)).offered()
     chosen: dict[str, str] = {}
-    for image in offered:
-        same = {other.version for other in offered if other.name == image.name}
-        if kept.get(image.name) in same:
-            chosen[image.name] = kept[image.name]
-        else:
-            chosen.setdefault(image.name, image.version)
+    for image in offered:  # the default of a name comes first, then the newest
+        chosen.setdefault(image.name, image.version)
     return chosen
 
 

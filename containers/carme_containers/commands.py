@@ -247,6 +247,7 @@ def prune(config: Config, assume_unused: bool, builds: bool) -> None:
                 path.with_suffix(".json").unlink(missing_ok=True)
                 path.unlink()
                 click.echo(f"{path.name}: cached build removed")
+    publisher.renew_stamps()
 
 
 @images.command()

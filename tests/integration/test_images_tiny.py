@@ -204,8 +204,11 @@ def test_killed_build_leaves_the_old_image_in_use(site: Site) -> None:
     # What a kill -9 in the middle of the last step leaves: a file without its description.
     result.path.with_suffix(".json").unlink()
     os.truncate(result.path, 1000)
+    left = site.cache / "build" / f"{result.path.name}.99999999"
+    left.mkdir()
     again = site.build()
     assert again.fresh
+    assert not left.exists()
     assert site.publish(again) == "tiny:1"
 
 
