@@ -71,12 +71,16 @@ class Builder:
         with _locked(self.work / f"{recipe.name}-{recipe.version}.lock"):
             if not force and (ready := self.ready(recipe)):
                 return ready  # another process built it while we waited
-            for left in self.work.glob(f"{recipe.name}-{recipe.version}-*.sif.*"):
-                shutil.rmtree(
-                    left, ignore_errors=True
-                )  # of a build that was killed: we hold the lock
+            self._clear_up(recipe)
             check_space(self.work, recipe)
             return self._build(recipe, parent)
+
+    def _clear_up(self, recipe: Recipe) -> None:
+        """Remove what builds of this image that were killed have left."""
+        for left in self.work.glob(f"{recipe.name}-{recipe.version}-*.sif.*"):
+            builder = left.name.rsplit(".", 1)[1]
+            if not Path("/proc", builder).exists():
+                shutil.rmtree(left, ignore_errors=True)
 
     def ready(self, recipe: Recipe) -> Result | None:
         """The image when the cache has it whole."""
