@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 from carme.local.layout import cache_dir
 from carme_containers import ensure_image
 from carme_containers.recipe import find_recipes
-from support.browser import choose, login, run_cell
+from support.browser import choose, login, open_lab, run_cell
 
 # A first build of all images takes many minutes; they are kept by content.
 pytestmark = pytest.mark.timeout(3600)
@@ -52,10 +52,7 @@ def session(cluster, browser, published):
 @pytest.mark.parametrize("name", RECIPES)
 def test_verify_passes_inside_a_session(cluster, session, published, name):
     page = session(name, "lab")
-    expect(page.locator(".jp-LabShell")).to_be_visible(timeout=60_000)
-    # JupyterLab opens what was open in the user's last session; a reset shows the launcher.
-    page.goto(f"{cluster.config.hub.url}/user/{cluster.users[0]}/lab?reset")
-    expect(page.locator(".jp-LauncherCard").first).to_be_visible(timeout=60_000)
+    open_lab(page, cluster, cluster.users[0])
     printed = run_cell(page, VERIFY, seconds=180)
     assert f"image {published[name].file} user True" in printed
     assert "code 0" in printed, printed

@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import expect
 
-from support.browser import choose, login, run_cell
+from support.browser import choose, login, open_lab, run_cell
 from support.cluster import wait_for
 
 CELL = """
@@ -36,7 +36,7 @@ def test_two_users_from_login_to_a_cell(cluster, browser, screenshots):
         )
         screenshots(page, "spawn-form")
         page.get_by_role("button", name="Start").click()
-        expect(page.locator(".jp-LauncherCard").first).to_be_visible(timeout=60_000)
+        open_lab(page, cluster, user)
         printed[user] = run_cell(page, CELL.format(user=user, other=other))
         screenshots(page, "jupyterlab")
         pages[user] = page
