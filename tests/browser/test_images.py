@@ -7,6 +7,7 @@ from carme.local.layout import cache_dir
 from carme_containers import ensure_image
 from carme_containers.recipe import find_recipes
 from support.browser import choose, login, open_lab, run_cell
+from support.hub import User
 
 # A first build of all images takes many minutes; they are kept by content.
 pytestmark = pytest.mark.timeout(3600)
@@ -30,6 +31,7 @@ def published(cluster):
 def session(cluster, browser, published):
     """`session(image, application)` goes from the login to the page; the session ends after."""
     user = cluster.users[0]
+    User.fresh(cluster, user)
     page = browser.new_context(viewport={"width": 1200, "height": 800}).new_page()
 
     def start(image: str, application: str):
