@@ -45,10 +45,8 @@ def session(cluster, browser, published):
         return page
 
     yield start
-    page.goto(f"{cluster.config.hub.url}/hub/home")
-    page.locator("#stop").click()
-    expect(page.locator("#stop")).to_be_hidden(timeout=40_000)
     page.context.close()
+    User.fresh(cluster, user)
 
 
 @pytest.mark.parametrize("name", RECIPES)
