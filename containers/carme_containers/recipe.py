@@ -17,7 +17,7 @@ from carme.images import Application, GpuNeeds, Hints, ImageName, ImageVersion
 OWN_RECIPES = Path(__file__).parent / "recipes"
 REQUIRED = ("image.toml", "verify")
 # Raised when the builder changes so that the same recipe gives another image.
-BUILDER_FORMAT = "2"
+BUILDER_FORMAT = "3"
 ArgumentName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,39}$")]
 ArgumentValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+=<>,-]{0,80}$")]
 
