@@ -6,7 +6,8 @@ from playwright.sync_api import expect
 from carme.local.layout import cache_dir
 from carme_containers import ensure_image
 from carme_containers.recipe import find_recipes
-from support.browser import choose, login, run_cell
+from support.browser import choose, login, open_lab, run_cell
+from support.hub import User
 
 # A first build of all images takes many minutes; they are kept by content.
 pytestmark = pytest.mark.timeout(3600)
@@ -30,6 +31,7 @@ def published(cluster):
 def session(cluster, browser, published):
     """`session(image, application)` goes from the login to the page; the session ends after."""
     user = cluster.users[0]
+    User.fresh(cluster, user)
     page = browser.new_context(viewport={"width": 1200, "height": 800}).new_page()
 
     def start(image: str, application: str):
@@ -43,19 +45,14 @@ def session(cluster, browser, published):
         return page
 
     yield start
-    page.goto(f"{cluster.config.hub.url}/hub/home")
-    page.locator("#stop").click()
-    expect(page.locator("#stop")).to_be_hidden(timeout=40_000)
     page.context.close()
+    User.fresh(cluster, user)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_verify_passes_inside_a_session(cluster, session, published, name):
     page = session(name, "lab")
-    expect(page.locator(".jp-LabShell")).to_be_visible(timeout=60_000)
-    # JupyterLab opens what was open in the user's last session; a reset shows the launcher.
-    page.goto(f"{cluster.config.hub.url}/user/{cluster.users[0]}/lab?reset")
-    expect(page.locator(".jp-LauncherCard").first).to_be_visible(timeout=60_000)
+    open_lab(page, cluster, cluster.users[0])
     printed = run_cell(page, VERIFY, seconds=180)
     assert f"image {published[name].file} user True" in printed
     assert "code 0" in printed, printed

@@ -4,8 +4,9 @@ import re
 
 from playwright.sync_api import expect
 
-from support.browser import choose, login, run_cell
+from support.browser import choose, login, open_lab, run_cell
 from support.cluster import wait_for
+from support.hub import User
 
 CELL = """
 import os
@@ -22,6 +23,7 @@ print("done " + "here")
 def test_two_users_from_login_to_a_cell(cluster, browser, screenshots):
     pages, printed, held = {}, {}, {}
     for user, other in (cluster.users, cluster.users[::-1]):
+        User.fresh(cluster, user)
         page = browser.new_context(viewport={"width": 1200, "height": 800}).new_page()
         login(page, cluster, user)
         expect(page.locator("#partition")).to_be_visible()
@@ -36,7 +38,7 @@ def test_two_users_from_login_to_a_cell(cluster, browser, screenshots):
         )
         screenshots(page, "spawn-form")
         page.get_by_role("button", name="Start").click()
-        expect(page.locator(".jp-LauncherCard").first).to_be_visible(timeout=60_000)
+        open_lab(page, cluster, user)
         printed[user] = run_cell(page, CELL.format(user=user, other=other))
         screenshots(page, "jupyterlab")
         pages[user] = page
@@ -64,6 +66,7 @@ def test_two_users_from_login_to_a_cell(cluster, browser, screenshots):
 
 def test_a_wrong_value_comes_back_at_its_field_with_the_rest_kept(cluster, browser, screenshots):
     page = browser.new_context(viewport={"width": 1200, "height": 800}).new_page()
+    User.fresh(cluster, cluster.admin)
     login(page, cluster, cluster.admin)
     page.goto(f"{cluster.config.hub.url}/hub/spawn")
     choose(page, partition="gpu", gpus="1", cpus="3", memory_gb="2", hours="99")

@@ -66,9 +66,7 @@ LEGAL = [{"gpus": "0"}, {"hours": "1e-400"}]
 
 @pytest.fixture(scope="module")
 def ann(cluster):
-    person = User(cluster, cluster.users[0])
-    assert person.login().status_code == 302
-    return person
+    return User.fresh(cluster, cluster.users[0])
 
 
 def test_there_are_many():

@@ -16,8 +16,7 @@ SMALL = {"partition": "cpu", "gpus": 0, "cpus": 1, "memory_gb": 1, "hours": 0.5}
 @pytest.fixture
 def ben(cluster):
     """A user without a session, before and after."""
-    person = User(cluster, cluster.users[1])
-    person.login()
+    person = User.fresh(cluster, cluster.users[1])
     yield person
     person.stop()
 

@@ -20,8 +20,7 @@ PARTS = [
 @pytest.fixture(scope="module")
 def session(cluster):
     """A session with a kernel in it."""
-    person = User(cluster, cluster.users[0])
-    person.login()
+    person = User.fresh(cluster, cluster.users[0])
     person.start(partition="gpu", gpus=1, gpu_type="virtual-a100", cpus=1, memory_gb=1, hours=1)
     kernel = person.server("POST", "/api/kernels", json={"name": "python3"}).json()["id"]
     yield person, kernel

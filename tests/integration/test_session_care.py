@@ -13,8 +13,7 @@ SMALL = {"partition": "cpu", "gpus": 0, "cpus": 1, "memory_gb": 1, "hours": 0.5}
 
 @pytest.fixture
 def ann(cluster):
-    person = User(cluster, cluster.users[0])
-    person.login()
+    person = User.fresh(cluster, cluster.users[0])
     yield person
     person.stop()
 

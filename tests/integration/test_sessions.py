@@ -19,9 +19,7 @@ ONE_GPU = {
 @pytest.fixture(scope="module")
 def two(cluster):
     """Both users with a session on a GPU each, of the same node."""
-    people = [User(cluster, name) for name in cluster.users]
-    for person in people:
-        assert person.login().status_code == 302
+    people = [User.fresh(cluster, name) for name in cluster.users]
     for person in people:
         person.start(**ONE_GPU)
     yield people
@@ -97,8 +95,7 @@ def test_a_reported_port_is_all_that_a_session_can_change(cluster, two):
 
 
 def test_stopping_ends_the_job(cluster):
-    ada = User(cluster, cluster.admin)
-    assert ada.login().status_code == 302
+    ada = User.fresh(cluster, cluster.admin)
     ada.start(partition="cpu", gpus=0, cpus=1, memory_gb=1, hours=0.2)
     [job] = cluster.jobs(ada.name)
     assert job["node"] == "cpu01"
@@ -133,16 +130,14 @@ def test_who_is_not_in_the_group_is_not_let_in(cluster):
     ],
 )
 def test_wrong_options_are_a_400_that_says_why(cluster, options, says):
-    ada = User(cluster, cluster.admin)
-    ada.login()
+    ada = User.fresh(cluster, cluster.admin)
     answer = ada.spawn(**options)
     assert (answer.status_code, says in answer.json()["message"]) == (400, True), answer.text
     assert not cluster.jobs(ada.name)
 
 
 def test_without_an_association_the_message_is_clear(cluster):
-    ada = User(cluster, cluster.admin)
-    ada.login()
+    ada = User.fresh(cluster, cluster.admin)
     cluster.run(["sacctmgr", "-i", "delete", "user", ada.name], check=True)
     try:
         answer = ada.spawn(partition="cpu", gpus=0)

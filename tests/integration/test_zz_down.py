@@ -37,8 +37,7 @@ def test_status_has_a_line_a_part(cluster):
 
 
 def test_down_leaves_no_process_and_no_port_and_up_finds_everything_again(cluster):
-    ann = User(cluster, cluster.users[0])
-    ann.login()
+    ann = User.fresh(cluster, cluster.users[0])
     ann.start(partition="cpu", gpus=0, cpus=1, memory_gb=1, hours=0.2)
     [job] = cluster.jobs(ann.name)
     ports = set(cluster.local.layout.ports().values())

@@ -23,6 +23,16 @@ def choose(page: Page, **values: str) -> None:
             field.fill(value)
 
 
+def open_lab(page: Page, cluster: Cluster, user: str) -> None:
+    """Wait for the session's JupyterLab, and have it show its launcher.
+
+    It opens what was open in the user's last session, unless it is told to forget that.
+    """
+    expect(page.locator(".jp-LabShell")).to_be_visible(timeout=60_000)
+    page.goto(f"{cluster.config.hub.url}/user/{user}/lab?reset")
+    expect(page.locator(".jp-LauncherCard").first).to_be_visible(timeout=60_000)
+
+
 def run_cell(page: Page, code: str, seconds: float = 30) -> str:
     """Open a notebook in JupyterLab, run `code` in its first cell; what it printed.
 

@@ -17,6 +17,14 @@ class User:
         self.web = requests.Session()
         self.web.trust_env = False
 
+    @classmethod
+    def fresh(cls, cluster: Cluster, name: str) -> "User":
+        """The user logged in and without a session, whatever an earlier test left."""
+        user = cls(cluster, name)
+        assert user.login().status_code == 302
+        user.stop()
+        return user
+
     def login(self, password: str | None = None) -> requests.Response:
         """Log in through the form."""
         page = self.web.get(f"{self.url}/hub/login", timeout=20)
