@@ -29,6 +29,7 @@ def test_two_users_from_login_to_a_cell(cluster, browser, screenshots):
         expect(page.locator("#partition")).to_be_visible()
         choose(
             page,
+            image="base:1.0",  # the form remembers what an earlier test chose
             partition="gpu",
             gpus="1",
             gpu_type="virtual-a100",

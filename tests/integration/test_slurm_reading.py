@@ -107,6 +107,8 @@ def test_nodes_partitions_and_reservations(
     update = ["scontrol", "update", "NodeName=cpu01", "State=DRAIN", "Reason=bad disk, a=b (test)"]
     reserve = ["scontrol", "create", "reservation", "ReservationName=carme-test", f"Users={ann}"]
     reserve += ["StartTime=now+2hours", "Duration=60", "Nodes=gpu02", "Flags=MAINT"]
+    show = ["scontrol", "--all", "show", "nodes"]
+    wait_until(lambda: "COMPLETING" not in cluster.run(show).stdout, 30, "earlier jobs are gone")
     assert cluster.run(update).returncode == 0
     try:
         assert cluster.run(reserve).returncode == 0

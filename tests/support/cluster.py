@@ -65,18 +65,10 @@ class Cluster:
         return next(line.well for line in self.local.health() if line.part.name == part)
 
     def jobs(self, user: str) -> list[dict[str, str]]:
-        """The user's jobs as Slurm's administrator sees them."""
+        """The user's jobs that wait or run; not those whose nodes are still being cleaned."""
         columns = ("id", "user", "state", "node", "gres")
-        shown = self.run(
-            [
-                "squeue",
-                "-h",
-                "-u",
-                user,
-                "-O",
-                "JobID:|,UserName:|,State:|,NodeList:|,tres-per-node:|",
-            ]
-        )
+        asked = "JobID:|,UserName:|,State:|,NodeList:|,tres-per-node:|"
+        shown = self.run(["squeue", "-h", "-u", user, "-t", "PD,R,CF,S", "-O", asked])
         rows = [line.split("|") for line in shown.stdout.splitlines()]
         return [dict(zip(columns, (cell.strip() for cell in row), strict=False)) for row in rows]
 

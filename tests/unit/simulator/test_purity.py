@@ -14,7 +14,7 @@ ALLOWED = {
     "__future__", "collections", "dataclasses", "functools", "heapq", "itertools", "math", "typing",
     "logging",  # only in compiled.py: the one message about compiling
     "numba", "numpy", "pydantic",
-    "carme.errors", "carme.units", "carme.simulator",
+    "carme.bursts", "carme.errors", "carme.units", "carme.simulator",
 }  # fmt: skip
 FORBIDDEN_CALLS = {"open", "print", "input", "exec", "eval"}
 
