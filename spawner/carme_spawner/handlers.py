@@ -84,6 +84,9 @@ class OutlookHandler(ClusterHandler):
             snapshot = await watch.snapshot(_FRESH_SECONDS)
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
+        if impossible := options.limits(choice, snapshot):
+            self.write({"starts_now": False, "refused": options.summary(impossible)})
+            return
         now = time.time()
         if outlook.starts_now(choice, snapshot, now):
             self.write({"starts_now": True})

@@ -126,20 +126,26 @@ def problems(
     options: Options, snapshot: Snapshot, catalogue: Catalogue, projects: Collection[str] = ()
 ) -> Problems:
     """What of the choice this cluster cannot give to this user; empty when it can."""
-    found: Problems = {}
+    found = {**_image_problems(options, catalogue), **limits(options, snapshot)}
     if options.project and options.project not in projects:
         yours = ", ".join(projects) or "none"
         found["project"] = f"you have no project folder {options.project}; yours: {yours}"
+    return found
+
+
+def limits(options: Options, snapshot: Snapshot) -> Problems:
+    """What the partition and its nodes could not give even if they were empty."""
     partition = snapshot.partition(options.partition)
     if partition is None or partition.hidden:
         names = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
         return {"partition": f"there is no partition {options.partition}; there are {names}"}
+    found: Problems = {}
     if not partition.up:
         found["partition"] = f"{partition.name} takes no jobs now (it is {partition.state.lower()})"
     if partition.max_seconds and options.seconds > partition.max_seconds:
         limit = format_duration(partition.max_seconds)
         found["hours"] = f"{partition.name} allows at most {limit}"
-    return {**found, **_image_problems(options, catalogue), **_size_problems(options, snapshot)}
+    return {**found, **_size_problems(options, snapshot)}
 
 
 def _image_problems(options: Options, catalogue: Catalogue) -> Problems:

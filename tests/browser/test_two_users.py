@@ -75,5 +75,6 @@ def test_a_wrong_value_comes_back_at_its_field_with_the_rest_kept(cluster, brows
     expect(page.locator("#hours-problem")).to_contain_text("at most 8 h")
     expect(page.locator("#cpus")).to_have_value("3")
     expect(page.locator("#hours")).to_have_value("99")
+    expect(page.locator("#outlook")).to_contain_text("allows at most 8 h")
     screenshots(page, "spawn-form-problem")
     assert not cluster.jobs(cluster.admin)

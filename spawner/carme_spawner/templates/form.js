@@ -78,7 +78,7 @@
     try {
       const told = await ask("outlook?" + query);
       if (told.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");
-      else if (told.refused) showOutlook("Slurm would refuse this: " + told.refused, "text-danger");
+      else if (told.refused) showOutlook("This would be refused. " + told.refused, "text-danger");
       else if (told.expected_at) showOutlook("Not now. Slurm expects it to start " + when(told.expected_at) + "; it often errs.", "", told.smaller);
       else showOutlook("This choice would wait.", "", told.smaller);
     } catch (error) {
