@@ -39,19 +39,22 @@ def test_credentials_are_asked_for(exporter):
 def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter):
     ann, ben = cluster.users[:2]
     loads = [
-        BUSY.format(6),
-        "for i in 1 2 3; do timeout 1 sh -c 'while :; do :; done'; sleep 1; done",
+        BUSY.format(12),
+        "for i in 1 2 3 4 5 6; do timeout 1 sh -c 'while :; do :; done'; sleep 1; done",
     ]
     jobs = [
         submit(cluster, user, node, script, *GPU)
         for user, script in zip((ann, ben), loads, strict=True)
     ]
-    time.sleep(2)
-    exporter.fresh()
     for user, jobid in zip((ann, ben), jobs, strict=True):
+        # The prolog's record is there a moment before the first reading of its GPU.
+        wait_for(
+            lambda job=str(jobid): exporter.total("carme_job_gpu_held", jobid=job) == 1,
+            10,
+            f"job {jobid} holds a GPU",
+        )
         [labels] = exporter.values("carme_job_info", jobid=str(jobid))
         assert dict(labels)["user"] == user
-        assert exporter.total("carme_job_gpu_held", jobid=str(jobid)) == 1
     wait_ended(cluster, exporter, *jobs)
     exporter.fresh()
     for jobid in jobs:

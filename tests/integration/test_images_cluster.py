@@ -50,8 +50,10 @@ def test_build_as_a_job(cluster, folder):
     said = images(cluster, "build", "--slurm", "--partition=cpu", "tiny", env=env)
     assert "tiny:1: unchanged, published" in said, said
     assert [i.id for i in load_catalogue(cluster.config.images.folder).offered()].count("tiny:1")
-    jobs = cluster.run(["squeue", "-h", "-t", "all", "--name=carme-images", "-o", "%T"]).stdout
-    assert jobs.split() == ["COMPLETED"]
+    squeue = ["squeue", "-h", "-t", "all", "--name=carme-images", "-o", "%T"]
+    # The epilog runs on after the build's own end is known.
+    ended = ["COMPLETED"]
+    wait_for(lambda: cluster.run(squeue).stdout.split() == ended, 30, "the job ends")
     images(cluster, "retire", "tiny")
     assert "tiny:1: removed" in images(cluster, "prune")
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from carme.local.layout import cache_dir
+from carme_containers import ensure_image
 from support.slurm_live import Jobs, helper, view, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -145,16 +147,16 @@ def test_the_users_environment_is_not_believed(cluster: Any) -> None:
 
 def test_images(cluster: Any, tmp_path: Path) -> None:
     ann = cluster.users[0]
-    real = next((path for path in cluster.config.images.folder.rglob("*.sif")), None)
-    if real:
-        found = helper(cluster, "check_image", user=ann, path=str(real))
-        assert found == {"path": str(real.resolve()), "size_bytes": real.stat().st_size}
+    image = ensure_image("base", cluster.config, cache_dir(), print)
+    real = cluster.config.images.folder / image.file
+    found = helper(cluster, "check_image", user=ann, path=str(real))
+    assert found == {"path": str(real.resolve()), "size_bytes": real.stat().st_size}
     for parent in (tmp_path, *tmp_path.parents):
         if parent != Path("/tmp") and parent.is_relative_to("/tmp"):
             parent.chmod(0o755)
-    image = tmp_path / "closed.sif"
-    image.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"\0" * 100)
-    image.chmod(0o600)
-    assert helper(cluster, "check_image", user=ann, path=str(image))["error"] == "denied"
+    closed = tmp_path / "closed.sif"
+    closed.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"\0" * 100)
+    closed.chmod(0o600)
+    assert helper(cluster, "check_image", user=ann, path=str(closed))["error"] == "denied"
     assert helper(cluster, "check_image", user=ann, path="/etc/passwd")["error"] == "input"
     assert helper(cluster, "check_image", user=ann, path="/nowhere.sif")["error"] == "missing"
