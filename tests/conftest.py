@@ -28,10 +28,12 @@ def cluster() -> Iterator[object]:
     from carme.local.cluster import LocalCluster
     from support.cluster import Cluster
 
-    # Two runs on one machine take turns: they would have the same folder, ports and users.
-    with Path("/run/carme-tests.lock").open("w", encoding="ascii") as lock:
+    given = os.environ.get("CARME_TEST_CONFIG")
+    config = load(Path(given) if given else Path(__file__).with_name("support") / "carme.toml")
+    # Two runs with one configuration take turns: they have the same folder, ports and users.
+    with Path(f"/run/carme-tests-{config.cluster.name}.lock").open("w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        local = LocalCluster(load(Path(__file__).with_name("support") / "carme.toml"))
+        local = LocalCluster(config)
         local.purge(print)
         try:
             local.up(print)

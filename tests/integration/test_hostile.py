@@ -32,7 +32,7 @@ SHELL = [
     "*",
 ]
 PATHS = ["../../etc/passwd", "/etc/passwd", "/root/x.sif", "..", ".", "base/../../x", "base:../1"]
-PATHS += ["base\x00.sif", "file:///etc/passwd", "docker://alpine", "/home/ct-ann/x.sif"]
+PATHS += ["base\x00.sif", "file:///etc/passwd", "docker://alpine", "/home/nobody-here/x.sif"]
 UNICODE = ["ｇｐｕ", "gpu\u202e", "gp\u200bu", "\ufeffgpu", "gpu\u2028", "ɡpu", "𝓰𝓹𝓾", "gpu\u0000"]
 UNICODE += ["\U0001f4a9", "é" * 70, "\x1b[31mgpu", "<script>alert(1)</script>", '"><img src=x>']
 NUMBERS = [
