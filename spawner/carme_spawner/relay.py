@@ -35,8 +35,17 @@ SHORT_FLAGS = frozenset("EHIKOQVXZhklsuv")
 NOT_OURS = ("APPTAINER", "JPY_", "JUPYTERHUB_", "PMI", "SINGULARITY", "SLURM")
 """What belongs to the session's own process, or is set for each task."""
 NOT_SENT = frozenset(
-    ("CARME_RELAY", "CUDA_VISIBLE_DEVICES", "HOME", "HOSTNAME", "OLDPWD", "PWD")
-    + ("ROCR_VISIBLE_DEVICES", "SHLVL", "_")
+    [
+        "CARME_RELAY",
+        "CUDA_VISIBLE_DEVICES",
+        "HOME",
+        "HOSTNAME",
+        "OLDPWD",
+        "PWD",
+        "ROCR_VISIBLE_DEVICES",
+        "SHLVL",
+        "_",
+    ]
 )
 
 
@@ -73,8 +82,12 @@ def task_environment(
     }
     more = {f"{prefix}_{name}": value for name, value in wanted.items()}
     cpus = own.get("SLURM_CPUS_PER_TASK")
-    # Slurm 22.05 and newer ask for it by this name; without it a task has one core.
-    return {**own, **more, **({"SRUN_CPUS_PER_TASK": cpus} if cpus else {})}
+    # The job was submitted with an empty environment, and srun would do the same.
+    more["SLURM_EXPORT_ENV"] = "ALL"
+    if cpus:
+        # Slurm 22.05 and newer ask for it by this name; without it a task has one core.
+        more["SRUN_CPUS_PER_TASK"] = cpus
+    return {**own, **more}
 
 
 def serve(connection: socket.socket, task: str, prefix: str) -> None:

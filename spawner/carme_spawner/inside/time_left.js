@@ -35,8 +35,9 @@
     app.shell.add(widget, "top", { rank: 950 });
 
     let endsAt = null, warnSeconds = 600, behind = 0, mayAsk = false, warnedFor = null;
-    const notify = (message, type, autoClose) => app.commands
-      .execute("apputils:notify", { message, type, options: { autoClose } })
+    // Notifications are there once JupyterLab has opened what it wanted to.
+    const notify = (message, type, autoClose) => app.restored
+      .then(() => app.commands.execute("apputils:notify", { message, type, options: { autoClose } }))
       .catch(() => window.alert(message));
 
     function take(told) {
