@@ -1,5 +1,10 @@
 """Carme turns a Slurm GPU cluster into an interactive machine-learning workplace."""
 
-from importlib.metadata import version
 
-__version__ = version("carme")
+def __getattr__(name: str) -> str:
+    """`__version__`, looked up when somebody asks: small programs start faster without."""
+    if name != "__version__":
+        raise AttributeError(f"module 'carme' has no attribute {name!r}")
+    from importlib.metadata import version
+
+    return version("carme")

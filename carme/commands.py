@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from carme.config import Config, Section, config_path, load
+from carme.explain import explanations
 
 
 @click.group()
@@ -38,11 +39,12 @@ def show(path: Path | None, as_json: bool) -> None:
 
 
 def _add_rows(table: Table, section: Section, defaults: Section, prefix: str) -> None:
-    for name, field in type(section).model_fields.items():
+    told = explanations(type(section))
+    for name in type(section).model_fields:
         value, default = getattr(section, name), getattr(defaults, name)
         if isinstance(value, Section):
             _add_rows(table, value, default, f"{prefix}{name}.")
             continue
         shown = json.dumps(section.model_dump(mode="json")[name])
         style = "" if value == default else "bold cyan"
-        table.add_row(f"{prefix}{name}", shown, field.description or "", style=style)
+        table.add_row(f"{prefix}{name}", shown, told.get(name, ""), style=style)

@@ -18,7 +18,9 @@ NodeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
 class Section(BaseModel):
     """A table of carme.toml: unknown keys are errors, values do not change after reading."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    # Not `use_attribute_docstrings`: it reads this file's source, which takes longer than all the
+    # rest, and the helper starts anew for every session. See `carme.explain`.
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Cluster(Section):
@@ -151,6 +153,14 @@ class Session(Section):
     """How many sessions a user may have beside the first one."""
     idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
     """A session whose kernels and terminals did nothing for this long ends; 0 turns that off."""
+    max_nodes: Annotated[int, Field(ge=1, le=10_000)] = 16
+    """The most nodes of one session; 1 takes the choice away. The partition's limit holds too."""
+    warn_minutes: Annotated[float, Field(ge=1, le=1440)] = 10
+    """So long before the end of its time JupyterLab warns."""
+    stop_seconds: Annotated[float, Field(ge=0, le=300)] = 10
+    """How long a server that is told to stop may take before its job is cancelled."""
+    keep_days: Annotated[float, Field(ge=1, le=3650)] = 30
+    """Folders of past sessions in ~/.carme/sessions go when nothing in them changed for so long."""
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
     """From the job's start until the server answers; waiting in the queue does not count."""
     wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72

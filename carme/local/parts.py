@@ -48,8 +48,9 @@ def program(name: str) -> str:
 
 def parts(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
     """Every part, in the order in which they start."""
+    stand_ins = layout.virtual and any(node.gpus for node in layout.config.local.nodes)
     return [
-        *([_vgpu(layout)] if layout.virtual else []),
+        *([_vgpu(layout)] if stand_ins else []),
         *_slurm(layout),
         *_hub(layout, secrets, proxy),
         *_exporters(layout, secrets),

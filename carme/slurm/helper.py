@@ -10,6 +10,7 @@ import json
 import os
 import pwd
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,8 @@ from carme.slurm.helper_models import (
     TailRequest,
 )
 from carme.slurm.image import inspect_image
-from carme.slurm.session_files import SessionFolder
+from carme.slurm.session_files import SessionFolder, remove_old
 from carme.slurm.submit import submit
-from carme.slurm.view_client import ViewClient
 from carme.slurm.wire import error_json
 
 MIN_UID = 1000
@@ -50,6 +50,8 @@ class Helper:
     def submit(self, request: SubmitRequest) -> dict[str, Any]:
         """Write the session's files, then submit its script; the job's id."""
         job_id, folder = submit(request, self._home, self._run)
+        keep = {request.name, *request.in_use}
+        remove_old(self._home, keep, time.time() - 86400 * self._config.session.keep_days)
         return {"job_id": job_id, "folder": folder}
 
     def cancel(self, request: CancelRequest) -> dict[str, Any]:
@@ -62,13 +64,19 @@ class Helper:
         return {}
 
     def signal(self, request: SignalRequest) -> dict[str, Any]:
-        """Send a signal to all processes of a job."""
-        options = [f"--signal={request.signal}", "--full"]
+        """Send a signal to a job's script, which passes it on to its server.
+
+        Not to all processes at once: kernels are the server's to end.
+        """
+        options = [f"--signal={request.signal}", "--batch"]
         output(self._run(["scancel", *options, str(request.job_id)]), "scancel")
         return {}
 
     def extend(self, request: ExtendRequest) -> dict[str, Any]:
         """More time for a job; the view checks that it is ours and what is allowed."""
+        # Here and not above: the other verbs start in half the time without it.
+        from carme.slurm.view_client import ViewClient
+
         job = ViewClient.of(self._config.view).extend(request.job_id, request.seconds)
         return {"limit_seconds": job.limit_seconds, "ends_at": job.ends_at}
 

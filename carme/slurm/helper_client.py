@@ -3,8 +3,11 @@
 import asyncio
 import json
 import logging
+import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +33,13 @@ from carme.slurm.wire import error_from
 log = logging.getLogger(__name__)
 A = TypeVar("A", bound=Answer)
 _MAX_ANSWER_BYTES = 2**20
+_AT_ONCE = 8
+"""Helpers that run at the same time. Fifty would get in each other's way; one takes 0.3 s."""
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, "carme-helper")
 
 
 @dataclass(frozen=True)
@@ -42,10 +52,19 @@ class HelperClient:
     timeout_seconds: float = 75
 
     async def submit(
-        self, user: str, name: str, script: str, files: Mapping[str, str] | None = None
+        self,
+        user: str,
+        name: str,
+        script: str,
+        files: Mapping[str, str] | None = None,
+        in_use: Sequence[str] = (),
     ) -> Submitted:
-        """Submit a session's script after writing its files; the job's id and folder."""
-        request = self._valid(SubmitRequest, name=name, script=script, files=dict(files or {}))
+        """Submit a session's script after writing its files; the job's id and folder.
+
+        Old folders of other sessions go meanwhile, but none of those `in_use`.
+        """
+        fields = {"name": name, "script": script, "files": dict(files or {}), "in_use": in_use}
+        request = self._valid(SubmitRequest, **fields)
         return await self._run(user, "submit", request, Submitted)
 
     async def cancel(self, user: str, job_id: int) -> None:
@@ -53,7 +72,7 @@ class HelperClient:
         await self._run(user, "cancel", self._valid(CancelRequest, job_id=job_id), Answer)
 
     async def signal(self, user: str, job_id: int, signal: str) -> None:
-        """Send TERM, INT, HUP, USR1, USR2, STOP or CONT to all processes of a job."""
+        """Send TERM, INT, HUP, USR1, USR2, STOP or CONT to a job's script, which passes it on."""
         request = self._valid(SignalRequest, job_id=job_id, signal=signal)
         await self._run(user, "signal", request, Answer)
 
@@ -98,32 +117,27 @@ class HelperClient:
             raise UnavailableError(f"the helper's answer to {verb} cannot be read") from None
 
     async def _communicate(self, argv: Sequence[str], text: bytes) -> tuple[int, bytes, bytes]:
+        # In a thread: starting a program waits until it runs, on a busy machine for a second, and
+        # the hub must not stand still for that.
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_pool(), self._run_program, argv, text)
+
+    def _run_program(self, argv: Sequence[str], text: bytes) -> tuple[int, bytes, bytes]:
         try:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                cwd="/",
+            done = subprocess.run(
+                argv, input=text, capture_output=True, timeout=self.timeout_seconds, cwd="/"
             )
         except FileNotFoundError:
             raise MissingError(f"no program {argv[0]}", "install sudo") from None
         except OSError as error:
             raise UnavailableError(f"{argv[0]} could not be run: {error.strerror}") from error
-        try:
-            async with asyncio.timeout(self.timeout_seconds):
-                out, err = await process.communicate(text)
-        except TimeoutError:
+        except subprocess.TimeoutExpired:
             raise UnavailableError(
                 f"the helper did not answer within {self.timeout_seconds:g} s"
             ) from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if len(out) > _MAX_ANSWER_BYTES:
+        if len(done.stdout) > _MAX_ANSWER_BYTES:
             raise UnavailableError("the helper's answer is too long")
-        return process.returncode or 0, out, err
+        return done.returncode, done.stdout, done.stderr
 
     @staticmethod
     def _sudo_failure(user: str, code: int, err: bytes) -> CarmeError:

@@ -22,6 +22,8 @@ class SubmitRequest(Request):
     name: SessionName
     script: Annotated[str, Field(min_length=3, max_length=2**20, pattern=r"^#!")]
     files: dict[FileName, Annotated[str, Field(max_length=2**20)]] = {}
+    in_use: tuple[SessionName, ...] = ()
+    """Sessions whose folders stay, however old."""
 
 
 class CancelRequest(Request):

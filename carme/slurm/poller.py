@@ -13,7 +13,14 @@ from carme.slurm.models import Snapshot
 log = logging.getLogger(__name__)
 
 REFRESH_GAP_SECONDS = 1.0
-"""Between two reads, whoever asks for them."""
+"""Between two reads, whoever asks for them; for the first QUICK_READS of them."""
+QUICK_READS = 3
+STEADY_GAP_SECONDS = 2.3
+"""Between two reads while people ask without end, as when fifty sessions start: with the readings
+of nodes and partitions that makes fewer than sixty calls a minute."""
+NODES_SECONDS = 8.0
+"""Jobs are read at every refresh, nodes (two calls: scontrol asks for the partitions too) not more
+often than this."""
 _FIRST_BACKOFF_SECONDS = 2.0
 
 
@@ -43,6 +50,8 @@ class Poller:
         self._began = float("-inf")  # when the last successful read began
         self._tried = float("-inf")  # when the last read of any kind began
         self._full = float("-inf")  # when the last successful full read began
+        self._nodes = float("-inf")  # when the last successful read of nodes began
+        self._quick = float(QUICK_READS)  # quick reads left; a new one every steady gap
         self._wanted = float("-inf")  # the newest moment that somebody wants to see
         self._backoff = 0.0
         self._wake = asyncio.Event()
@@ -86,18 +95,24 @@ class Poller:
         backoff = self._tried + self._backoff
         due = backoff if self._backoff else self._full + self._poll_seconds
         if self._wanted > self._began:
-            gap = _FIRST_BACKOFF_SECONDS if self._backoff else REFRESH_GAP_SECONDS
+            quick = REFRESH_GAP_SECONDS if self._quick >= 1 else STEADY_GAP_SECONDS
+            gap = _FIRST_BACKOFF_SECONDS if self._backoff else quick
             due = min(due, self._tried + gap)
         return max(due, self._tried + REFRESH_GAP_SECONDS)
 
     async def _read(self) -> None:
-        began = self._tried = self._clock()
+        began = self._clock()
+        # Idle time gives quick reads back, as slowly as steady reading would use time.
+        regained = (began - self._tried) / STEADY_GAP_SECONDS - 1
+        self._quick = min(QUICK_READS, max(0.0, self._quick + regained))
+        self._tried = began
         full = self.snapshot is None or began >= self._full + self._poll_seconds
         last = None if full else self.snapshot
+        jobs_only = began < self._nodes + NODES_SECONDS
         self.counters.reads += 1
         self.counters.full_reads += full
         try:
-            taken = await asyncio.to_thread(snapshot, self._client, last)
+            taken = await asyncio.to_thread(snapshot, self._client, last, jobs_only=jobs_only)
         except CarmeError as error:
             self._failed(error)
         except Exception as error:
@@ -110,6 +125,7 @@ class Poller:
             self.snapshot, self.error, self._backoff = taken, None, 0.0
             self._began = began
             self._full = began if full else self._full
+            self._nodes = began if full or not jobs_only else self._nodes
         self.counters.last_read_seconds = self._clock() - began
         async with self._changed:
             self._changed.notify_all()

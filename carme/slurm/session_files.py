@@ -4,7 +4,9 @@ import errno
 import os
 import re
 import secrets
+import shutil
 import stat
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -97,6 +99,44 @@ class SessionFolder:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def remove_old(home: Path, keep: Collection[str], before: float) -> list[str]:
+    """Remove folders of sessions in which nothing changed since `before`; their names.
+
+    Never through a link, and never at the price of an error: an old folder harms nobody.
+    """
+    gone = []
+    with suppress(OSError):
+        parent = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for part in FOLDERS:
+            parent = _descend(parent, part, create=False)
+        try:
+            for name in os.listdir(parent):  # noqa: PTH208 (of a descriptor)
+                if name in keep or not _NAME.fullmatch(name):
+                    continue
+                with suppress(OSError):
+                    if _changed_at(name, parent) < before:
+                        # Works on descriptors: what is swapped for a link meanwhile is left alone.
+                        shutil.rmtree(name, dir_fd=parent)
+                        gone.append(name)
+        finally:
+            os.close(parent)
+    return gone
+
+
+def _changed_at(name: str, parent: int) -> float:
+    """When something in the folder last changed; an OSError if it is none, or not ours."""
+    folder = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
+    try:
+        own = os.fstat(folder)
+        if own.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "belongs to somebody else")
+        names = os.listdir(folder)  # noqa: PTH208 (of a descriptor)
+        inside = [os.stat(file, dir_fd=folder, follow_symlinks=False) for file in names]
+        return max(status.st_mtime for status in (own, *inside))
+    finally:
+        os.close(folder)
 
 
 def _descend(parent: int, name: str, create: bool) -> int:

@@ -7,6 +7,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from carme.config import Config, Section
+from carme.explain import explanations
 
 
 class ConfigReference(SphinxDirective):
@@ -19,7 +20,8 @@ class ConfigReference(SphinxDirective):
 
 def _lines(section: Section, prefix: str) -> Any:
     values = section.model_dump(mode="json")
-    for name, field in type(section).model_fields.items():
+    told = explanations(type(section))
+    for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, Section):
             yield ""
@@ -33,7 +35,7 @@ def _lines(section: Section, prefix: str) -> Any:
             given = values[name] is not None
             default = json.dumps(values[name], ensure_ascii=False) if given else "not set"
             yield f"`{name}` = `{default}`"
-            yield f": {' '.join((field.description or 'No further explanation.').split())}"
+            yield f": {told.get(name, 'No further explanation.')}"
             yield ""
 
 

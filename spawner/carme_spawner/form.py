@@ -28,6 +28,7 @@ def render(
     *,
     projects: Collection[str] = (),
     own_images: bool = False,
+    max_nodes: int = 1,
     ended_message: str = "",
 ) -> str:
     """The form with `values` filled in and each problem at its field."""
@@ -47,6 +48,7 @@ def render(
         ],
         projects=sorted(projects),
         own_images=own_images,
+        max_nodes=max_nodes,
         ended_message=ended_message,
         images=catalogue.offered(),
         values=values,

@@ -11,6 +11,7 @@ from carme.config import Config
 from carme.errors import CarmeError, InputError
 from carme.slurm.models import Choice
 from carme_spawner import options, outlook
+from carme_spawner.care import SessionHandler, spawner_of
 from carme_spawner.watch import watch_for
 
 MIN_PORT, MAX_PORT = 1024, 65535
@@ -24,17 +25,8 @@ class PortHandler(APIHandler):
     @web.authenticated
     async def post(self) -> None:
         """Take the port of the session whose token this is."""
-        spawner = self._spawner()
-        spawner.port_reported(parse_port(self.request.body))
+        spawner_of(self).port_reported(parse_port(self.request.body))
         self.set_status(204)
-
-    def _spawner(self) -> Any:
-        token = self.get_auth_token()
-        spawners = getattr(self.current_user, "spawners", {})
-        for spawner in spawners.values() if token else ():
-            if getattr(spawner, "owns_token", None) and spawner.owns_token(token):
-                return spawner
-        raise web.HTTPError(403, "this token does not belong to a session that is starting")
 
 
 def parse_port(body: bytes) -> int:
@@ -84,7 +76,7 @@ class OutlookHandler(ClusterHandler):
             snapshot = await watch.snapshot(_FRESH_SECONDS)
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
-        if impossible := options.limits(choice, snapshot):
+        if impossible := options.limits(choice, snapshot, self._config.session.max_nodes):
             self.write({"starts_now": False, "refused": options.summary(impossible)})
             return
         now = time.time()
@@ -99,6 +91,7 @@ class OutlookHandler(ClusterHandler):
             expected = await watch.expected_start(
                 Choice(
                     partition=choice.partition,
+                    nodes=choice.nodes,
                     cpus=choice.cpus,
                     memory_bytes=choice.memory_gb * options.GIB,
                     gpus=choice.gpus,
@@ -151,6 +144,7 @@ def handlers(config: Config) -> list[tuple[Any, ...]]:
     return [
         (r"/api/carme/port", PortHandler),
         (r"/api/carme/extend", ExtendHandler),
+        (r"/api/carme/session", SessionHandler, {"config": config}),
         (r"/api/carme/cluster", ClusterHandler, {"config": config}),
         (r"/api/carme/outlook", OutlookHandler, {"config": config}),
     ]

@@ -24,6 +24,7 @@ def main(folder: Path) -> int:
     """Run the server until it ends; its exit code, or 1 with a line on why it did not start."""
     settings = json.loads((folder / "session.json").read_text(encoding="utf-8"))
     environment = {**os.environ, **settings["environment"]}
+    environment.update(lay_out(folder, settings.get("files", {}), environment))
     address = own_address(settings["hub_api_url"])
     for _ in range(TRIES):
         port = free_port(address)
@@ -47,6 +48,28 @@ def main(folder: Path) -> int:
     code = server.wait()
     print(f"carme: the server ended with exit code {code} before it listened", flush=True)
     return code or 1
+
+
+def lay_out(
+    folder: Path, files: "dict[str, str]", environment: "dict[str, str]"
+) -> "dict[str, str]":
+    """Put the files for Jupyter below `folder`; the variables by which Jupyter finds them.
+
+    Without them the session only lacks its clock, so a full disk does not keep it from starting.
+    """
+    root = folder / "jupyter"
+    try:
+        for name, text in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        print(f"carme: the time left will not be shown: {error}", flush=True)
+        return {}
+    found = {"CARME_JUPYTER": str(root)}
+    for name, part in (("JUPYTER_PATH", "share"), ("JUPYTER_CONFIG_PATH", "config")):
+        found[name] = os.pathsep.join(filter(None, [str(root / part), environment.get(name)]))
+    return found if files else {}
 
 
 def own_address(hub_api_url: str) -> str:

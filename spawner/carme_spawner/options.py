@@ -26,6 +26,8 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     partition: Name
+    nodes: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """GPUs, cores and memory are those of each node."""
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     gpu_type: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$")] = ""
     cpus: Annotated[int, Field(ge=1, le=4096)]
@@ -41,7 +43,7 @@ class Options(BaseModel):
     project: Annotated[str, Field(pattern=r"^([a-z_][a-z0-9_-]{0,31})?$")] = ""
     """The group whose folder the session works in; empty means the user's home."""
 
-    @field_validator("gpus", "cpus", "memory_gb", "hours", mode="before")
+    @field_validator("nodes", "gpus", "cpus", "memory_gb", "hours", mode="before")
     @classmethod
     def _no_truth(cls, value: object) -> object:
         if isinstance(value, bool):
@@ -56,6 +58,7 @@ class Options(BaseModel):
 
 LABELS = {
     "partition": "Partition",
+    "nodes": "Nodes",
     "gpus": "GPUs",
     "gpu_type": "GPU type",
     "cpus": "CPU cores",
@@ -76,6 +79,7 @@ def defaults(settings: Session, snapshot: Snapshot | None, catalogue: Catalogue)
     hours = min(settings.default_hours, most) if most else settings.default_hours
     return {
         "partition": partition.name if partition else "",
+        "nodes": 1,
         "gpus": 1 if partition and partition.gpus else 0,
         "gpu_type": "",
         "cpus": settings.default_cpus,
@@ -123,17 +127,21 @@ def _message(problem: Any) -> str:
 
 
 def problems(
-    options: Options, snapshot: Snapshot, catalogue: Catalogue, projects: Collection[str] = ()
+    options: Options,
+    snapshot: Snapshot,
+    catalogue: Catalogue,
+    projects: Collection[str] = (),
+    max_nodes: int | None = None,
 ) -> Problems:
     """What of the choice this cluster cannot give to this user; empty when it can."""
-    found = {**_image_problems(options, catalogue), **limits(options, snapshot)}
+    found = {**_image_problems(options, catalogue), **limits(options, snapshot, max_nodes)}
     if options.project and options.project not in projects:
         yours = ", ".join(projects) or "none"
         found["project"] = f"you have no project folder {options.project}; yours: {yours}"
     return found
 
 
-def limits(options: Options, snapshot: Snapshot) -> Problems:
+def limits(options: Options, snapshot: Snapshot, max_nodes: int | None = None) -> Problems:
     """What the partition and its nodes could not give even if they were empty."""
     partition = snapshot.partition(options.partition)
     if partition is None or partition.hidden:
@@ -145,7 +153,19 @@ def limits(options: Options, snapshot: Snapshot) -> Problems:
     if partition.max_seconds and options.seconds > partition.max_seconds:
         limit = format_duration(partition.max_seconds)
         found["hours"] = f"{partition.name} allows at most {limit}"
-    return {**found, **_size_problems(options, snapshot)}
+    return {
+        **found,
+        **_node_problems(options, partition, max_nodes),
+        **_size_problems(options, snapshot),
+    }
+
+
+def _node_problems(options: Options, partition: Partition, max_nodes: int | None) -> Problems:
+    """More nodes than the site or the partition gives to one session."""
+    for limit, who in ((max_nodes, "this site"), (partition.max_nodes, partition.name)):
+        if limit is not None and options.nodes > limit:
+            return {"nodes": f"{who} allows at most {limit} nodes"}
+    return {}
 
 
 def _image_problems(options: Options, catalogue: Catalogue) -> Problems:
@@ -194,6 +214,13 @@ def _size_problems(options: Options, snapshot: Snapshot) -> Problems:
         found["cpus"] = f"a node of {where} has at most {most_cpus} cores"
     if options.memory_gb * GIB > most_bytes:
         found["memory_gb"] = f"a node of {where} has at most {format_bytes(most_bytes)}"
+    enough = [
+        node
+        for node in fitting
+        if node.cpus >= options.cpus and node.memory_bytes >= options.memory_gb * GIB
+    ]
+    if not found and options.nodes > len(enough):
+        found["nodes"] = f"{where} has {len(enough)} nodes with this much on each"
     return found
 
 

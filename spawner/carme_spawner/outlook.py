@@ -72,13 +72,14 @@ def _maintenance(snapshot: Snapshot, now: float, within: float) -> list[Reservat
 
 
 def starts_now(options: Options, snapshot: Snapshot, now: float) -> bool:
-    """Whether an open node has all of this free, and no maintenance comes in between."""
-    return any(
+    """Whether enough open nodes have all of this free, and no maintenance comes in between."""
+    fitting = sum(
         _gpus(node.gpus_free, options.gpu_type) >= options.gpus
         and node.cpus_free >= options.cpus
         and node.memory_free_bytes >= options.memory_gb * GIB
         for node in _usable(options, snapshot, now)
     )
+    return fitting >= options.nodes
 
 
 def smaller(options: Options, snapshot: Snapshot, now: float) -> dict[str, int] | None:
@@ -95,6 +96,8 @@ def smaller(options: Options, snapshot: Snapshot, now: float) -> dict[str, int] 
             continue
         if best is None or tuple(part.values()) > tuple(best.values()):
             best = part
+    if best is not None and options.nodes > 1:
+        best["nodes"] = 1
     return best
 
 

@@ -34,9 +34,15 @@ def job_script(
     gpu_flag: str,
     binds: tuple[str, ...],
     folder: Path,
+    nodes: int = 1,
+    slurm_bin: Path | None = None,
+    template: str = "job.sh",
 ) -> str:
-    """The text for sbatch; names have been checked against Slurm, numbers are numbers."""
-    return _environment.get_template("job.sh").render(
+    """The text for sbatch; names have been checked against Slurm, numbers are numbers.
+
+    The template `task.sh` gives the script with which tasks of `srun` enter the container.
+    """
+    return _environment.get_template(template).render(
         job_name=f"carme-{session}",
         partition=partition,
         cpus=cpus,
@@ -52,5 +58,8 @@ def job_script(
         env_prefix="SINGULARITYENV" if apptainer.name == "singularity" else "APPTAINERENV",
         gpu_flag=gpu_flag,
         binds=binds,
+        folder=folder,
         launcher=folder / "launcher.py",
+        nodes=nodes,
+        slurm_path=f"{slurm_bin}:" if slurm_bin else "",
     )

@@ -19,6 +19,8 @@ LOOK_SECONDS = 1.0
 """How fresh the view must be while somebody waits for a session."""
 POLL_AGE_SECONDS = 30
 """Sessions that run are looked at in what `carme-view` has anyway."""
+CANCEL_SECONDS = 30
+"""How long Slurm may take to end a job that was cancelled."""
 UNSEEN_SECONDS = 15
 """A job that Slurm took but does not list yet is not gone."""
 
@@ -84,14 +86,20 @@ class SessionJob:
         self._reported.set()
 
     async def submit(
-        self, user: str, name: str, script: str, files: dict[str, str], token_hash: str
+        self,
+        user: str,
+        name: str,
+        script: str,
+        files: dict[str, str],
+        token_hash: str,
+        in_use: tuple[str, ...] = (),
     ) -> None:
         """Submit, and know the job even if whoever asked has gone: see `end`."""
 
         async def submit() -> None:
             self.kept = Kept(token_hash=token_hash)
             self._reported.clear()
-            submitted = await self._helper.submit(user, name, script, files)
+            submitted = await self._helper.submit(user, name, script, files, in_use)
             self.kept.job_id, self.kept.submitted_at = submitted.job_id, time.time()
 
         self._submission = asyncio.ensure_future(submit())
@@ -102,7 +110,7 @@ class SessionJob:
         running_since: float | None = None
         ending_since: float | None = None
         while not (self._reported.is_set() and self.kept.address):
-            job = await self.look()
+            job = await self._look_unless_up()
             now = time.time()
             if job is not None:
                 if job.state.ended:
@@ -126,6 +134,21 @@ class SessionJob:
             if not self.kept.address:
                 await self.look()
         return self.url
+
+    async def _look_unless_up(self) -> Job | None:
+        """The job; None as well when the server reported while Slurm was being asked."""
+        looking = asyncio.ensure_future(self.look())
+        reported = asyncio.ensure_future(self._reported.wait())
+        try:
+            while not looking.done():
+                await asyncio.wait({looking, reported}, return_when=asyncio.FIRST_COMPLETED)
+                if reported.done():
+                    if self.kept.address:
+                        return None  # the look goes on for whoever else waits for it
+                    await asyncio.wait({looking})
+            return looking.result()
+        finally:
+            reported.cancel()
 
     def _check_wait(self, now: float) -> None:
         limit = self._settings.wait_hours * 3600
@@ -189,8 +212,8 @@ class SessionJob:
         except CarmeError:
             return ""
 
-    async def end(self, user: str, seconds: float) -> None:
-        """Cancel the job and wait until it is gone; fine if it is gone already.
+    async def end(self, user: str, grace_seconds: float) -> None:
+        """End the job: ask its server to go, then cancel; fine if it is gone already.
 
         A submission that is under way is awaited first: its job would be nobody's.
         """
@@ -198,10 +221,32 @@ class SessionJob:
             await asyncio.wait([self._submission])
         if not self.kept.job_id:
             return
+        job = await self.look()
+        if job is not None and _over(job):
+            return
+        # The server shuts its kernels down and ends, and with it the job.
+        asked = grace_seconds and self.up and await self._asked_to_go(user)
+        if asked and await self._over_within(grace_seconds):
+            return
         await self._helper.cancel(user, self.kept.job_id)
+        await self._over_within(CANCEL_SECONDS if grace_seconds else 0)
+
+    async def _asked_to_go(self, user: str) -> bool:
+        try:
+            await self._helper.signal(user, self.kept.job_id, "TERM")
+        except CarmeError:
+            return False  # gone meanwhile, or Slurm is away: the cancel will tell
+        return True
+
+    async def _over_within(self, seconds: float) -> bool:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             job = await self.look()
-            if job is not None and (job.state.ended or job.state.ending):
-                return
+            if job is not None and _over(job):
+                return True
             await asyncio.sleep(0.3)
+        return False
+
+
+def _over(job: Job) -> bool:
+    return job.state.ended or job.state.ending

@@ -3,11 +3,10 @@
 import asyncio
 import hashlib
 import hmac
-import json
 import pwd
 import sys
 from collections.abc import AsyncIterator
-from importlib.resources import files
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ from carme.config import Config, config_path, load
 from carme.errors import CarmeError
 from carme.images import Catalogue, load_catalogue
 from carme.slurm.helper_client import HelperClient
-from carme.slurm.helper_models import LOG_FILE
 from carme.slurm.models import Job, Snapshot
 from carme_spawner import form, options, words
 from carme_spawner.failure import SessionFailure
+from carme_spawner.launch import idle_options, session_files
+from carme_spawner.progress import Progress
 from carme_spawner.projects import projects
 from carme_spawner.script import job_script
 from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
@@ -75,8 +75,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._job = self._new_job()
         self.ended_message = ""
         """What became of the last session, for its user."""
-        self._changed = asyncio.Condition()
-        self._said = {"progress": 5, "message": "Asking Slurm"}
+        self._progress = Progress()
 
     def _new_job(self) -> SessionJob:
         return SessionJob(self.carme, watch_for(self.carme), self._helper)
@@ -113,6 +112,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             found,
             projects=self._projects,
             own_images=self.carme.images.own_images,
+            max_nodes=self.carme.session.max_nodes,
             ended_message=self.ended_message,
         )
 
@@ -133,7 +133,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         base = options.defaults(self.carme.session, snapshot, catalogue)
         choice, found = options.parse({**base, **raw})
         if choice:
-            found = options.problems(choice, snapshot, catalogue, self._projects)
+            found = options.problems(
+                choice, snapshot, catalogue, self._projects, self.carme.session.max_nodes
+            )
         if choice and choice.own_image and not found:
             found = await self._check_own_image(choice.own_image)
         if found:
@@ -173,32 +175,19 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         return await self._job.extend(self.user.name, seconds)
 
     def get_args(self) -> list[str]:
-        """The server's options; an idle one ends by itself, for it knows what its kernels do."""
-        idle = round(self.carme.session.idle_hours * 3600)
-        if not idle:
-            return list(super().get_args())
-        return [
-            *super().get_args(),
-            f"--ServerApp.shutdown_no_activity_timeout={idle}",
-            f"--MappingKernelManager.cull_idle_timeout={idle}",
-            "--MappingKernelManager.cull_connected=True",
-            "--MappingKernelManager.cull_interval=60",
-            f"--TerminalManager.cull_inactive_timeout={idle}",
-            "--TerminalManager.cull_interval=60",
-        ]
+        """The server's options; an idle one ends by itself."""
+        return [*super().get_args(), *idle_options(self.carme.session.idle_hours)]
 
     async def start(self) -> str:
         """Submit the job and wait until its server listens; the server's address."""
         if self._choice is None:
             await self._apply(self.user_options)
         self.ended_message = ""
-        script, secret = await self._script()
-        launcher = files("carme_spawner").joinpath("launcher.py").read_text()
-        # An earlier session's log must not be taken for this one's.
-        written = {LOG_FILE: "", "session.json": secret, "launcher.py": launcher}
+        script, written = await self._script()
+        known = _hash(self.api_token)
         try:
             await self._job.submit(
-                self.user.name, self.session_name, script, written, _hash(self.api_token)
+                self.user.name, self.session_name, script, written, known, self._in_use
             )
         except CarmeError as error:
             raise SessionFailure(str(error), reason=error.reason) from error
@@ -209,14 +198,14 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     async def _until_up(self) -> str:
         try:
-            url = await self._job.until_up(self._say)
+            url = await self._job.until_up(self._progress.say)
         except SessionOver as over:
             log = await self._job.tail(self.user.name, self.session_name)
             raise SessionFailure(
                 over.message, reason=over.reason, log=log, status_code=500
             ) from None
         self._save_state()
-        await self._say(90, "The server is up")
+        await self._progress.say(90, "The server is up")
         return url
 
     async def _image(self, choice: options.Options) -> tuple[Path, int, str]:
@@ -229,8 +218,15 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         first = next(iter(paths.values()), "/lab")
         return catalogue.path(image), image.size_bytes, paths.get(choice.application, first)
 
-    async def _script(self) -> tuple[str, str]:
-        """The job script, and what only the user may read."""
+    @property
+    def _in_use(self) -> tuple[str, ...]:
+        """Folders that are in use: only those of sessions that are over may be removed."""
+        return tuple(
+            spawner.session_name for spawner in self.user.spawners.values() if spawner.active
+        )
+
+    async def _script(self) -> tuple[str, dict[str, str]]:
+        """The job script, and the files that it finds in its folder."""
         choice = self._choice
         if choice is None:
             raise RuntimeError("a session is submitted only after its options were checked")
@@ -239,9 +235,11 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         settings = self.carme.session
         project = self._projects.get(choice.project)
         self.notebook_dir = str(project or "")
-        script = job_script(
+        script = partial(
+            job_script,
             session=self.session_name,
             partition=choice.partition,
+            nodes=choice.nodes,
             cpus=choice.cpus,
             memory_mb=choice.memory_gb * 1024,
             seconds=choice.seconds,
@@ -254,15 +252,11 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
             binds=(*settings.binds, *([str(project)] if project else [])),
             folder=folder,
+            slurm_bin=self.carme.slurm.bin,
         )
+        task = script(template="task.sh") if choice.nodes > 1 else ""
         environment = {**settings.environment, **self.get_env()}
-        secret = {
-            "environment": environment,
-            "hub_api_url": environment["JUPYTERHUB_API_URL"],
-            "base_url": self.server.base_url,
-            "command": ["jupyterhub-singleuser", *self.get_args()],
-        }
-        return script, json.dumps(secret)
+        return script(), session_files(environment, self.server.base_url, self.get_args(), task)
 
     async def poll(self) -> int | None:
         """None while the job is there or nobody knows; 1 when it is gone."""
@@ -302,9 +296,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         return self._job.url
 
     async def stop(self, now: bool = False) -> None:
-        """Cancel the job and wait until it is gone; fine if it is gone already."""
+        """End the job, its server first; fine if it is gone already."""
         try:
-            await self._job.end(self.user.name, seconds=0 if now else 30)
+            grace = 0 if now else self.carme.session.stop_seconds
+            await self._job.end(self.user.name, grace)
         except CarmeError as error:
             self.log.error("%s: job %s: %s", self._log_name, self._job.kept.job_id, error)
 
@@ -342,25 +337,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._job.restore({})
         self._job = self._new_job()
 
-    # --- progress -------------------------------------------------------------------------------
-
-    async def _say(self, progress: int, message: str) -> None:
-        event = {"progress": progress, "message": message}
-        if event != self._said:
-            async with self._changed:
-                self._said = event
-                self._changed.notify_all()
-
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         """A line whenever something changed."""
-        last: dict[str, Any] = {}
-        while True:
-            if self._said != last:
-                last = self._said
-                yield last
-            async with self._changed:
-                if self._said == last:
-                    await self._changed.wait()
+        async for line in self._progress.lines():
+            yield line
 
 
 def _hash(token: str) -> str:

@@ -5,7 +5,7 @@
   const api = window.jhdata.base_url + "api/carme/";
   const form = document.getElementById("spawn_form");
   const field = (name) => document.getElementById(name);
-  const asked = ["partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image"];
+  const asked = ["partition", "nodes", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image"];
   let figures = null;
 
   function add(parent, tag, text, css) {
@@ -60,7 +60,7 @@
     box.replaceChildren();
     add(box, "span", text, css);
     if (!smaller) return;
-    const words = smaller.gpus + " GPUs, " + smaller.cpus + " cores, " + smaller.memory_gb + " GiB would start now";
+    const words = smaller.gpus + " GPUs, " + smaller.cpus + " cores, " + smaller.memory_gb + " GiB " + (smaller.nodes ? "on one node " : "") + "would start now";
     const button = add(box, "button", words, "btn btn-sm btn-outline-secondary d-block mt-2");
     button.type = "button";
     button.addEventListener("click", () => fill(smaller));
@@ -74,7 +74,7 @@
   }
 
   async function refreshOutlook() {
-    const query = new URLSearchParams(asked.map((name) => [name, field(name).value]));
+    const query = new URLSearchParams(asked.map((name) => [name, field(name)?.value ?? ""]));
     try {
       const told = await ask("outlook?" + query);
       if (told.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");

@@ -1,8 +1,8 @@
 #!/bin/bash
 #SBATCH --job-name={{ job_name }}
 #SBATCH --partition={{ partition }}
-#SBATCH --nodes=1
-#SBATCH --ntasks=1
+#SBATCH --nodes={{ nodes }}
+#SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={{ cpus }}
 #SBATCH --mem={{ memory_mb }}M
 #SBATCH --time={{ time }}
@@ -15,33 +15,31 @@
 
 umask 077
 cd "$HOME" || exit 1
+{% if nodes > 1 %}
 
-# The container starts with a clean environment: these alone come along.
-for name in ${!SLURM_@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; do
-  [ -n "${!name+set}" ] && export "{{ env_prefix }}_$name=${!name}"
-done
+# What programs on several nodes ask for: who takes part, and where they meet.
+export PATH={{ slurm_path | quote }}${PATH:-/usr/local/bin:/usr/bin:/bin}
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+first=${hosts%%$'\n'*}
+address=$(scontrol --oneliner show node "$first" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+sed 's/$/ slots={{ gpus or 1 }}/' <<<"$hosts" >{{ (folder ~ "/hostfile") | quote }}
+export {{ env_prefix }}_CARME_HOSTFILE={{ (folder ~ "/hostfile") | quote }}
+export {{ env_prefix }}_CARME_NODES={{ nodes }}
+export {{ env_prefix }}_CARME_GPUS_PER_NODE={{ gpus }}
+export {{ env_prefix }}_MASTER_ADDR="${address:-$first}"
+export {{ env_prefix }}_MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
-image={{ image | quote }}
-{% if cached %}
-# The node's own copy starts faster. It counts if root alone could have written it and it is whole.
-cached={{ cached | quote }}
-if [ "$(stat -c '%u %A %s' "$cached" 2>/dev/null)" = {{ ("0 -rw-r--r-- " ~ size_bytes) | quote }} ] &&
-  [ "$(stat -c '%u %A' "$(dirname "$cached")" 2>/dev/null)" = '0 drwxr-xr-x' ]; then
-  image=$cached
-fi
+# `srun` in the container asks this process, which runs the site's own outside of it.
+CARME_RELAY=$(mktemp -d) || exit 1
+trap 'rm -rf "$CARME_RELAY"' EXIT
+chmod 700 {{ (folder ~ "/srun") | quote }}
+export CARME_RELAY {{ env_prefix }}_CARME_RELAY="$CARME_RELAY"
+python3 {{ (folder ~ "/relay.py") | quote }} "$CARME_RELAY/socket" {{ (folder ~ "/task.sh") | quote }} {{ env_prefix }} &
 {% endif %}
 
-{{ apptainer | quote }} --quiet exec --cleanenv --pwd "$HOME" \
-{% if gpu_flag %}
-  {{ gpu_flag }} \
-{% endif %}
-{% for bind in binds %}
-  --bind {{ bind | quote }} \
-{% endfor %}
-  "$image" \
-  python3 {{ launcher | quote }} &
-
+{% include "enter.sh" %}
 # bash hands a signal to a trap only while it waits, so the container runs in the background.
+inside python3 {{ launcher | quote }} &
 server=$!
 trap 'kill -TERM "$server" 2>/dev/null' TERM INT
 wait "$server"

@@ -1,13 +1,14 @@
 import os
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from carme.errors import DeniedError, MissingError, UnavailableError
-from carme.slurm.session_files import SessionFolder
+from carme.slurm.session_files import SessionFolder, remove_old
 
 
 def test_files_are_private_and_whole(tmp_path: Path) -> None:
@@ -127,3 +128,57 @@ def test_tail_stays_inside(tmp_path: Path) -> None:
             folder.tail("absent", 5)
         with pytest.raises(DeniedError):
             folder.tail("../../../secret", 5)
+
+
+def _session(home: Path, name: str, age_seconds: float) -> Path:
+    with SessionFolder.open(home, name, create=True) as folder:
+        folder.write("session.log", "x")
+        path = folder.path
+    then = time.time() - age_seconds
+    for changed in (path / "session.log", path):
+        os.utime(changed, (then, then))
+    return path
+
+
+def test_old_folders_go_and_no_others(tmp_path: Path) -> None:
+    old, used = _session(tmp_path, "old", 1000), _session(tmp_path, "used", 1000)
+    new = _session(tmp_path, "new", 10)
+    alive = _session(tmp_path, "alive", 1000)
+    (alive / "session.log").write_text("something happened")  # the folder itself is old
+    (old / "jupyter").mkdir()
+    (old / "jupyter/file").touch()
+    os.utime(old, (0, 0))
+    os.utime(old / "jupyter", (0, 0))
+    assert remove_old(tmp_path, {"used"}, time.time() - 500) == ["old"]
+    assert [path.exists() for path in (old, used, new, alive)] == [False, True, True, True]
+
+
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    old = _session(tmp_path, "old", 1000)
+    (old / "link").symlink_to(precious)
+    os.utime(old / "link", (0, 0), follow_symlinks=False)
+    os.utime(old, (0, 0))
+    os.utime(precious, (0, 0))
+    (old.parent / "linked").symlink_to(precious)
+    assert remove_old(tmp_path, (), time.time() - 500) == ["old"]
+    assert (precious / "file").exists()
+    assert (old.parent / "linked").is_symlink()
+
+
+@pytest.mark.parametrize("part", [".carme", ".carme/sessions"])
+def test_nothing_is_removed_through_a_linked_parent(tmp_path: Path, part: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "sessions/old").mkdir(parents=True)
+    os.utime(elsewhere / "sessions/old", (0, 0))
+    home = tmp_path / "home"
+    (home / part).parent.mkdir(parents=True)
+    (home / part).symlink_to(elsewhere if part == ".carme" else elsewhere / "sessions")
+    assert remove_old(home, (), time.time()) == []
+    assert (elsewhere / "sessions/old").exists()
+
+
+def test_a_home_without_sessions_is_fine(tmp_path: Path) -> None:
+    assert remove_old(tmp_path, (), time.time()) == []

@@ -2,7 +2,7 @@
 #SBATCH --job-name=carme-default
 #SBATCH --partition=gpu
 #SBATCH --nodes=1
-#SBATCH --ntasks=1
+#SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=2
 #SBATCH --mem=4096M
 #SBATCH --time=0-01:30:00
@@ -15,19 +15,20 @@ umask 077
 cd "$HOME" || exit 1
 
 # The container starts with a clean environment: these alone come along.
-for name in ${!SLURM_@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; do
+for name in ${!SLURM_@} ${!PMI@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; do
   [ -n "${!name+set}" ] && export "APPTAINERENV_$name=${!name}"
 done
 
 image=/images/base.sif
 
-/usr/bin/apptainer --quiet exec --cleanenv --pwd "$HOME" \
-  --nv \
-  --bind /data:/data:ro \
-  "$image" \
-  python3 /home/ann/.carme/sessions/default/launcher.py &
-
+inside() {
+  exec /usr/bin/apptainer --quiet exec --cleanenv --pwd "$PWD" \
+    --nv \
+    --bind /data:/data:ro \
+    "$image" "$@"
+}
 # bash hands a signal to a trap only while it waits, so the container runs in the background.
+inside python3 /home/ann/.carme/sessions/default/launcher.py &
 server=$!
 trap 'kill -TERM "$server" 2>/dev/null' TERM INT
 wait "$server"

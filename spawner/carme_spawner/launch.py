@@ -1,0 +1,74 @@
+"""What a session's folder holds when its job starts: the script's companions, and the secrets."""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from carme.slurm.helper_models import LOG_FILE
+
+LABEXTENSION = "carme-session"
+
+
+def session_files(
+    environment: Mapping[str, str], base_url: str, options: Sequence[str], task: str = ""
+) -> dict[str, str]:
+    """File name to text. `task` enters the container on further nodes, if there are any."""
+    secret = {
+        "environment": dict(environment),
+        "hub_api_url": environment["JUPYTERHUB_API_URL"],
+        "base_url": base_url,
+        "command": ["jupyterhub-singleuser", *options],
+        # Laid out by the launcher: these need no more care than the user's other files.
+        "files": _jupyter_files(),
+    }
+    written = {
+        LOG_FILE: "",  # an earlier session's log must not be taken for this one's
+        "session.json": json.dumps(secret),
+        "launcher.py": _source("launcher.py"),
+    }
+    if task:
+        written |= {
+            "task.sh": task,
+            "relay.py": _source("relay.py"),
+            "srun": _source("srun.py"),
+        }
+    return written
+
+
+def _jupyter_files() -> dict[str, str]:
+    """The server extension, and its half in JupyterLab as a prebuilt extension."""
+    package: dict[str, Any] = {
+        "name": LABEXTENSION,
+        "version": "1.0.0",
+        "description": "How much time the session has left",
+        "jupyterlab": {
+            "extension": True,
+            "_build": {"load": "static/time_left.js", "extension": "./extension"},
+        },
+    }
+    return {
+        "config/jupyter_server_config.py": _source("inside/jupyter_server_config.py"),
+        "python/carme_session.py": _source("inside/carme_session.py"),
+        f"share/labextensions/{LABEXTENSION}/package.json": json.dumps(package),
+        f"share/labextensions/{LABEXTENSION}/static/time_left.js": _source("inside/time_left.js"),
+    }
+
+
+def _source(name: str) -> str:
+    return files("carme_spawner").joinpath(name).read_text(encoding="utf-8")
+
+
+def idle_options(hours: float) -> list[str]:
+    """The server's options that end it when idle: it knows what its kernels do."""
+    seconds = round(hours * 3600)
+    if not seconds:
+        return []
+    return [
+        f"--ServerApp.shutdown_no_activity_timeout={seconds}",
+        f"--MappingKernelManager.cull_idle_timeout={seconds}",
+        "--MappingKernelManager.cull_connected=True",
+        "--MappingKernelManager.cull_interval=60",
+        f"--TerminalManager.cull_inactive_timeout={seconds}",
+        "--TerminalManager.cull_interval=60",
+    ]

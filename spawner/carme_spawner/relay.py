@@ -1,0 +1,166 @@
+"""Runs `srun` for a session: outside of its container, where the site's Slurm is.
+
+Started by the job script on the first node with the path of its socket, the script that enters the
+container, and the prefix by which Apptainer takes variables. Standard library only: nodes need not
+have Carme. The `srun` in the container hands over its arguments, environment and files; each task
+is started in the same container, on its node.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+# Options of srun that take no value, or take one only after an equals sign. All others take the
+# next word, and what follows the options is the command.
+# fmt: off
+FLAGS = frozenset([
+    "bcast", "bell", "compress", "contiguous", "disable-status", "exact", "exclusive",
+    "get-user-env", "help", "hold", "immediate", "interactive", "kill-on-bad-exit", "label",
+    "multi-prog", "nice", "no-allocate", "no-bell", "no-kill", "oversubscribe", "overcommit",
+    "overlap", "preserve-env", "propagate", "pty", "quiet", "quit-on-interrupt", "reboot",
+    "send-libs", "spread-job", "test-only", "unbuffered", "usage", "use-min-nodes", "verbose",
+    "version", "whole",
+])
+# fmt: on
+SHORT_FLAGS = frozenset("EHIKOQVXZhklsuv")
+NOT_OURS = ("APPTAINER", "JPY_", "JUPYTERHUB_", "PMI", "SINGULARITY", "SLURM")
+"""What belongs to the session's own process, or is set for each task."""
+NOT_SENT = frozenset(
+    [
+        "CARME_RELAY",
+        "CUDA_VISIBLE_DEVICES",
+        "HOME",
+        "HOSTNAME",
+        "OLDPWD",
+        "PWD",
+        "ROCR_VISIBLE_DEVICES",
+        "SHLVL",
+        "_",
+    ]
+)
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """srun's own options, and the command after them."""
+    place = 0
+    while place < len(words):
+        word = words[place]
+        if word == "--":
+            return list(words[:place]), list(words[place + 1 :])
+        if not word.startswith("-") or word == "-":
+            break
+        place += 2 if _takes_next(word) else 1
+    return list(words[:place]), list(words[place:])
+
+
+def _takes_next(word: str) -> bool:
+    if word.startswith("--"):
+        return "=" not in word and word[2:] not in FLAGS
+    for position, letter in enumerate(word[1:], 1):
+        if letter not in SHORT_FLAGS:
+            return position == len(word) - 1  # in `-n4` the value is there already
+    return False
+
+
+def task_environment(
+    sent: Mapping[str, str], own: Mapping[str, str], prefix: str
+) -> dict[str, str]:
+    """For srun: the job's environment, with the caller's variables set in the tasks' containers."""
+    wanted = {
+        name: value
+        for name, value in sent.items()
+        if name not in NOT_SENT and not name.startswith(NOT_OURS)
+    }
+    more = {f"{prefix}_{name}": value for name, value in wanted.items()}
+    cpus = own.get("SLURM_CPUS_PER_TASK")
+    # The job was submitted with an empty environment, and srun would do the same.
+    more["SLURM_EXPORT_ENV"] = "ALL"
+    if cpus:
+        # Slurm 22.05 and newer ask for it by this name; without it a task has one core.
+        more["SRUN_CPUS_PER_TASK"] = cpus
+    return {**own, **more}
+
+
+def serve(connection: socket.socket, task: str, prefix: str) -> None:
+    """Run one srun; its exit code goes back as a byte, signals come as bytes."""
+    with connection:
+        head, files, _, _ = socket.recv_fds(connection, 4, 3)
+        try:
+            body = _read(connection, int.from_bytes(head, "big"))
+            request = json.loads(body)
+            options, command = split(request["argv"])
+            words = ["/bin/bash", task, *command] if command else []
+            folder = request["cwd"] if Path(request["cwd"]).is_dir() else str(Path.home())
+            program = shutil.which("srun") or "/usr/bin/srun"
+            process = subprocess.Popen(
+                [program, *options, *words],
+                stdin=files[0],
+                stdout=files[1],
+                stderr=files[2],
+                env=task_environment(request["env"], os.environ, prefix),
+                cwd=folder,
+                start_new_session=True,
+            )
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            if len(files) == 3:
+                os.write(files[2], f"srun: {error}\n".encode())
+            with suppress(OSError):
+                connection.sendall(b"\x01")
+            return
+        finally:
+            for file in files:
+                os.close(file)
+        threading.Thread(target=_pass_on, args=(connection, process), daemon=True).start()
+        code = process.wait()
+        with suppress(OSError):  # the caller may be gone
+            connection.sendall(bytes([code if code >= 0 else 128 - code]))
+
+
+def _read(connection: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        more = connection.recv(min(65536, length - len(data)))
+        if not more:
+            raise ValueError("the request ended early")
+        data += more
+    return data
+
+
+def _pass_on(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+    """Signals of the caller; a caller that is gone takes its srun along."""
+    while process.poll() is None:
+        try:
+            number = connection.recv(1)
+        except OSError:
+            number = b""
+        process.send_signal(number[0] if number else signal.SIGTERM)
+        if not number:
+            return
+
+
+def main(path: str, task: str, prefix: str) -> None:
+    """Serve until the job ends."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path)
+    server.listen(64)
+    while True:
+        connection, _ = server.accept()
+        # The socket lies in a folder of mode 0700; the kernel says the same a second time.
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        if struct.unpack("3i", peer)[1] != os.getuid():
+            connection.close()
+            continue
+        threading.Thread(target=serve, args=(connection, task, prefix), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,82 @@
+"""The time left in JupyterLab: shown, renewed by "more time" from anywhere, and a warning."""
+
+import time
+
+import pytest
+from playwright.sync_api import expect
+
+from support.browser import open_lab
+from support.hub import User
+
+SMALL = {"partition": "cpu", "gpus": 0, "cpus": 1, "memory_gb": 1}
+
+
+@pytest.fixture
+def person(cluster):
+    user = User.fresh(cluster, cluster.users[0])
+    yield user
+    user.stop()
+
+
+@pytest.fixture
+def page(browser, cluster, person):
+    """A page that has the user's cookies."""
+    context = browser.new_context(viewport={"width": 1200, "height": 800})
+    page = context.new_page()
+    from support.browser import login
+
+    login(page, cluster, person.name)
+    yield page
+    context.close()
+
+
+def test_time_left_more_time_and_the_warning(cluster, person, page, screenshots):
+    person.start(**SMALL, hours=0.1)  # six minutes: from the beginning in the last ten
+    page.goto(f"{person.url}/user/{person.name}/lab")
+    open_lab(page, cluster, person.name)
+    shown = page.locator("#carme-time-left")
+    expect(shown).to_contain_text("min left", timeout=20_000)
+    toast = page.locator(".Toastify__toast").filter(has_text="This session ends in")
+    expect(toast).to_be_visible()
+    screenshots(page, "time-left-warning")
+
+    shown.get_by_role("button", name="One more hour").click()
+    expect(shown).to_contain_text("1 h ", timeout=20_000)
+    [job] = cluster.jobs(person.name)
+    limit = cluster.run(["squeue", "-h", "-j", job["id"], "-o", "%l"]).stdout.strip()
+    assert limit == "1:06:00"
+    screenshots(page, "time-left")
+
+    # More time that was given elsewhere is seen, too.
+    told = person.api("POST", "/carme/extend", json={"server": "", "minutes": 120}).json()
+    assert told["ends_at"] > time.time() + 3 * 3600
+    expect(shown).to_contain_text("3 h ", timeout=100_000)
+
+
+def test_the_answers_of_the_extension(cluster, person):
+    person.start(**SMALL, hours=0.5)
+    told = person.server("GET", "/carme/time").json()
+    assert 1500 < told["ends_at"] - told["now"] <= 1800
+    assert told["warn_seconds"] == 600
+    refused = person.server("POST", "/carme/time", json={"minutes": 60 * 24 * 20})
+    assert (refused.status_code, "allows" in refused.json()["message"]) == (400, True)
+    # Nobody else's token is told anything.
+    other = User(cluster, cluster.users[1])
+    other.login()
+    assert (
+        other.web.get(f"{person.url}/user/{person.name}/carme/time", timeout=20).status_code
+        in (
+            403,
+            404,
+        )
+        or "/hub/" in other.web.get(f"{person.url}/user/{person.name}/carme/time", timeout=20).url
+    )
+    token = other.api("POST", f"/users/{other.name}/tokens", json={"note": "x"}).json()["token"]
+    import requests
+
+    answer = requests.get(
+        f"{person.url}/hub/api/carme/session",
+        headers={"Authorization": f"token {token}"},
+        timeout=20,
+    )
+    assert answer.status_code == 403
