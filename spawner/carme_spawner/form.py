@@ -8,7 +8,10 @@ import jinja2
 from carme.config import Preset
 from carme.images import Catalogue
 from carme.slurm.models import Partition, Snapshot
+from carme.units import format_duration
 from carme_spawner.options import LABELS, Options, Problems, format_hours
+from carme_spawner.permits import describe
+from carme_spawner.person import Person
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
@@ -26,12 +29,15 @@ def render(
     values: Mapping[str, Any],
     found: Problems,
     *,
+    person: Person,
+    now: float,
     projects: Collection[str] = (),
     own_images: bool = False,
     ended_message: str = "",
 ) -> str:
     """The form with `values` filled in and each problem at its field."""
-    partitions = [_partition(snapshot, p) for p in _visible(snapshot)] if snapshot else []
+    offered = _visible(snapshot, person) if snapshot else []
+    partitions = [_partition(snapshot, p) for p in offered] if snapshot else []
     return _environment.get_template("form.html").render(
         partitions=partitions,
         types=sorted({kind for partition in partitions for kind in partition["types"]}),
@@ -45,6 +51,8 @@ def render(
             }
             for preset in presets
         ],
+        rights=_rights(person),
+        reservations=_reservations(snapshot, person, now) if snapshot else [],
         projects=sorted(projects),
         own_images=own_images,
         ended_message=ended_message,
@@ -55,8 +63,42 @@ def render(
     )
 
 
-def _visible(snapshot: Snapshot) -> list[Partition]:
-    return [partition for partition in snapshot.partitions if not partition.hidden]
+def _visible(snapshot: Snapshot, person: Person) -> list[Partition]:
+    """The partitions that this person can get into; all that are shown if that is none."""
+    shown = [partition for partition in snapshot.partitions if not partition.hidden]
+    return [partition for partition in shown if person.may_use(partition)] or shown
+
+
+def _rights(person: Person) -> dict[str, Any]:
+    """Accounts and QoS for the form; it shows a field where there is a choice."""
+    rights = person.rights
+    own = [item for item in rights.associations if item.qos or item.account] if rights else []
+    return {
+        "accounts": person.accounts if person.chooses_account else (),
+        "default_account": rights.default_account if rights else "",
+        "chooses_qos": person.chooses_qos,
+        "associations": [
+            {
+                "account": item.account,
+                "partition": item.partition,
+                "qos": item.qos,
+                "default_qos": rights.default_qos(item.account, item.partition) if rights else "",
+            }
+            for item in own
+        ],
+        "limits": {qos.name: describe(qos.limits) for qos in rights.qos} if rights else {},
+    }
+
+
+def _reservations(snapshot: Snapshot, person: Person, now: float) -> list[dict[str, str]]:
+    found = []
+    for plan in person.reservations(snapshot, now):
+        if (plan.starts_at or 0) > now:
+            when = f"begins in {format_duration((plan.starts_at or 0) - now)}"
+        else:
+            when = f"{format_duration(plan.ends_at - now)} left" if plan.ends_at else "now"
+        found.append({"name": plan.name, "when": f"{len(plan.nodes)} nodes, {when}"})
+    return found
 
 
 def _partition(snapshot: Snapshot, partition: Partition) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def _maintenance(snapshot: Snapshot, now: float, within: float) -> list[Reservat
 
 
 def starts_now(options: Options, snapshot: Snapshot, now: float) -> bool:
-    """Whether an open node has all of this free, and no maintenance comes in between."""
+    """Whether an open node has all of this free, and no reservation comes in between."""
     return any(
         _gpus(node.gpus_free, options.gpu_type) >= options.gpus
         and node.cpus_free >= options.cpus
@@ -98,14 +98,39 @@ def smaller(options: Options, snapshot: Snapshot, now: float) -> dict[str, int] 
     return best
 
 
+def reservation(options: Options, snapshot: Snapshot) -> Reservation | None:
+    """The reservation that the choice names."""
+    named = (plan for plan in snapshot.reservations if plan.name == options.reservation)
+    return next(named, None) if options.reservation else None
+
+
 def _usable(options: Options, snapshot: Snapshot, now: float) -> list[Node]:
-    """The open nodes of the partition that no maintenance takes away before the session's end."""
-    taken = {name for plan in _maintenance(snapshot, now, options.seconds) for name in plan.nodes}
+    """The open nodes of the partition that nothing takes away before the session's end."""
     partition = snapshot.partition(options.partition)
     if partition is None or not partition.up:
         return []
+    chosen = reservation(options, snapshot)
+    if options.reservation and (chosen is None or (chosen.starts_at or 0) > now):
+        return []
+    end = now + options.seconds
+    taken = {
+        name
+        for plan in snapshot.reservations
+        if plan.name != options.reservation
+        and (plan.starts_at or 0) < end
+        and (plan.ends_at is None or plan.ends_at > now)
+        for name in plan.nodes
+    }
     nodes = snapshot.nodes_in(options.partition)
+    if chosen:
+        nodes = tuple(_admitting(node) for node in nodes if node.name in chosen.nodes)
     return [node for node in nodes if node.open and node.name not in taken]
+
+
+def _admitting(node: Node) -> Node:
+    """The node as those see it whom its reservation is for."""
+    flags = tuple(flag for flag in node.flags if flag != "RESERVED")
+    return node.model_copy(update={"flags": flags})
 
 
 def _gpus(free: dict[str, int], kind: str) -> int:

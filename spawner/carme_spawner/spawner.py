@@ -6,6 +6,7 @@ import hmac
 import json
 import pwd
 import sys
+import time
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
@@ -23,8 +24,10 @@ from carme.images import Catalogue, load_catalogue
 from carme.slurm.helper_client import HelperClient
 from carme.slurm.helper_models import LOG_FILE
 from carme.slurm.models import Job, Snapshot
-from carme_spawner import form, options, words
+from carme_spawner import form, options, permits, words
 from carme_spawner.failure import SessionFailure
+from carme_spawner.handlers import with_error_lists
+from carme_spawner.person import Person
 from carme_spawner.projects import projects
 from carme_spawner.script import job_script
 from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
@@ -32,7 +35,9 @@ from carme_spawner.watch import watch_for
 
 # batchspawner's own endpoint sets whatever attribute a request names, a command prefix among them,
 # and importing it is enough to have it served.
-default_handlers[:] = [entry for entry in default_handlers if "batchspawner" not in entry[0]]
+default_handlers[:] = with_error_lists(
+    [entry for entry in default_handlers if "batchspawner" not in entry[0]]
+)
 
 
 class CarmeSpawner(batchspawner.BatchSpawnerBase):
@@ -100,7 +105,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     async def _render_form(self) -> str:
         snapshot, catalogue = await self._snapshot(), await self._catalogue()
+        person = await self._person()
         values = options.defaults(self.carme.session, snapshot, catalogue)
+        values = permits.fitted(values, snapshot, person) if snapshot else values
         chosen = self.user_options or self.orm_spawner.user_options or {}
         last = {name: value for name, value in chosen.items() if name in values}
         found, self._problems = self._problems, {}
@@ -111,6 +118,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             self.carme.session.presets,
             {**values, **last, **kept},
             found,
+            person=person,
+            now=time.time(),
             projects=self._projects,
             own_images=self.carme.images.own_images,
             ended_message=self.ended_message,
@@ -130,16 +139,31 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
                 reason="unavailable",
                 status_code=503,
             )
+        person = await self._person()
         base = options.defaults(self.carme.session, snapshot, catalogue)
+        base = permits.fitted(base, snapshot, person)
         choice, found = options.parse({**base, **raw})
         if choice:
-            found = options.problems(choice, snapshot, catalogue, self._projects)
+            found = await self._not_permitted(choice, snapshot, person)
+            found |= options.problems(choice, snapshot, catalogue, self._projects)
         if choice and choice.own_image and not found:
             found = await self._check_own_image(choice.own_image)
         if found:
             self._problems = found
-            raise SessionFailure(options.summary(found), reason="input")
+            raise SessionFailure(options.summary(found), reason="input", problems=found)
         self._choice, self._values = choice, {}
+
+    async def _person(self, max_age: float | None = None) -> Person:
+        return await watch_for(self.carme).person(self.user.name, max_age)
+
+    async def _not_permitted(
+        self, choice: options.Options, snapshot: Snapshot, person: Person
+    ) -> options.Problems:
+        """What is not this user's to have; asked twice, for rights may be new."""
+        found = permits.problems(choice, snapshot, person, time.time())
+        if not found or person.rights is None:
+            return found
+        return permits.problems(choice, snapshot, await self._person(0), time.time())
 
     @property
     def _projects(self) -> dict[str, Path]:
@@ -247,6 +271,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             seconds=choice.seconds,
             gpus=choice.gpus,
             gpu_type=choice.gpu_type,
+            account=choice.account,
+            qos=choice.qos,
+            reservation=choice.reservation,
             image=image,
             size_bytes=size_bytes,
             node_cache=self.carme.images.node_cache,

@@ -1,11 +1,18 @@
-"""What the hub knows of Slurm: one snapshot for all users."""
+"""What the hub knows of Slurm: one snapshot for all users, and what each of them may choose."""
 
 import asyncio
+import logging
 import time
 
 from carme.config import Config
+from carme.errors import CarmeError
 from carme.slurm.models import Choice, ExpectedStart, Snapshot
 from carme.slurm.view_client import AsyncViewClient
+from carme_spawner.person import Person, groups_of
+
+log = logging.getLogger(__name__)
+RIGHTS_SECONDS = 2.0
+"""The form does not wait longer for accounts and QoS: it works without."""
 
 
 class Watch:
@@ -24,6 +31,17 @@ class Watch:
                 self._last = await self._client.refresh(max_age)
                 self._fetched = time.monotonic()
             return self._last
+
+    async def person(self, user: str, max_age: float | None = None) -> Person:
+        """The user with groups and, if the view answers in time, rights in Slurm."""
+        groups = await asyncio.to_thread(groups_of, user)
+        try:
+            async with asyncio.timeout(RIGHTS_SECONDS):
+                rights = await self._client.rights(user, max_age)
+        except (CarmeError, TimeoutError) as error:
+            log.warning("accounts of %s are not known: %s", user, error or "no answer in time")
+            rights = None
+        return Person(user, frozenset(groups), rights)
 
     async def expected_start(self, choice: Choice) -> ExpectedStart:
         """When Slurm would start this; the view asks it seldom, and remembers."""

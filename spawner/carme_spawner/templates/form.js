@@ -5,8 +5,9 @@
   const api = window.jhdata.base_url + "api/carme/";
   const form = document.getElementById("spawn_form");
   const field = (name) => document.getElementById(name);
-  const asked = ["partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image"];
+  const asked = ["partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image", "account", "qos", "reservation"];
   let figures = null;
+  let question = 0;
 
   function add(parent, tag, text, css) {
     const node = document.createElement(tag);
@@ -19,7 +20,7 @@
   async function ask(path) {
     const answer = await fetch(api + path, { headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token } });
     const body = await answer.json();
-    if (!answer.ok) throw new Error(body.message || "HTTP " + answer.status);
+    if (!answer.ok) throw Object.assign(new Error(body.message || "HTTP " + answer.status), { errors: body.errors });
     return body;
   }
 
@@ -74,15 +75,44 @@
   }
 
   async function refreshOutlook() {
-    const query = new URLSearchParams(asked.map((name) => [name, field(name).value]));
+    const shown = asked.filter((name) => field(name) && field(name).value);
+    const query = new URLSearchParams(shown.map((name) => [name, field(name).value]));
+    const mine = ++question;
     try {
       const told = await ask("outlook?" + query);
+      if (mine !== question) return; // somebody went on typing
+      atFields(told.errors || []);
       if (told.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");
+      else if (told.held) showOutlook("This choice would wait. " + told.held, "", told.smaller);
       else if (told.refused) showOutlook("This would be refused. " + told.refused, "text-danger");
       else if (told.expected_at) showOutlook("Not now. Slurm expects it to start " + when(told.expected_at) + "; it often errs.", "", told.smaller);
       else showOutlook("This choice would wait.", "", told.smaller);
     } catch (error) {
+      if (mine !== question) return;
+      atFields(error.errors || []);
       showOutlook(error.message, "text-body-secondary");
+    }
+  }
+
+  // What does not fit stands at its field while one chooses, not only after "Start".
+  function atFields(errors) {
+    for (const old of form.querySelectorAll(".carme-live")) {
+      const at = field(old.dataset.field);
+      at.classList.remove("is-invalid");
+      at.removeAttribute("aria-invalid");
+      at.removeAttribute("aria-describedby");
+      old.remove();
+    }
+    for (const error of errors) {
+      const at = error.field && field(error.field);
+      if (!at || !form.contains(at)) continue;
+      field(error.field + "-problem")?.remove(); // what the server said of an older choice
+      const text = add(at.parentElement, "div", error.message, "invalid-feedback d-block carme-live");
+      text.id = error.field + "-problem";
+      text.dataset.field = error.field;
+      at.classList.add("is-invalid");
+      at.setAttribute("aria-invalid", "true");
+      at.setAttribute("aria-describedby", text.id);
     }
   }
 
@@ -124,6 +154,27 @@
     if (field("gpu_type").selectedOptions[0]?.hidden) field("gpu_type").value = "";
     field("image-description").textContent = field("image").selectedOptions[0]?.dataset.description || "";
     applications();
+    qualities();
+  }
+
+  // The QoS of the chosen account in the chosen partition; one alone is no choice.
+  function qualities() {
+    const row = field("qos-row");
+    if (!row) return;
+    const account = field("account")?.value || row.dataset.account;
+    const own = JSON.parse(row.dataset.associations).filter((item) => item.account === account);
+    const here = own.find((item) => item.partition === field("partition").value) || own.find((item) => !item.partition);
+    const select = field("qos");
+    const wanted = select.value || select.dataset.value;
+    const chosen = here?.qos.includes(wanted) ? wanted : here?.default_qos;
+    select.replaceChildren();
+    for (const name of here ? here.qos : []) {
+      const option = add(select, "option", name + (name === here.default_qos ? " (default)" : ""));
+      option.value = name;
+      option.selected = name === chosen;
+    }
+    row.hidden = select.options.length < 2;
+    field("qos-limits").textContent = JSON.parse(row.dataset.limits)[select.value] || "";
   }
 
   // The applications of the chosen image; one alone is no choice.
