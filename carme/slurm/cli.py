@@ -22,6 +22,7 @@ from carme.slurm.models import (
     Reservation,
 )
 from carme.slurm.rights import Rights
+from carme.slurm.submit import explain_refusal
 from carme.units import format_slurm_time
 
 log = logging.getLogger(__name__)
@@ -170,7 +171,7 @@ class CommandClient:
             return found
         if not done.returncode:
             raise InputError("Slurm does not say when such a job would start")
-        raise failure(done.stderr, "sbatch --test-only")
+        raise explain_refusal(done.stderr)
 
 
 def _options(choice: Choice) -> list[str]:

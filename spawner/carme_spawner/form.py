@@ -57,10 +57,15 @@ def render(
         own_images=own_images,
         ended_message=ended_message,
         images=catalogue.offered(),
-        values=values,
+        values={name: _plain(value) for name, value in values.items()},
         problems=found,
         labels=LABELS,
     )
+
+
+def _plain(value: Any) -> Any:
+    """`2` for 2.0: an hour is not more exact for a point."""
+    return f"{value:g}" if isinstance(value, float) else value
 
 
 def _visible(snapshot: Snapshot, person: Person) -> list[Partition]:
@@ -97,8 +102,12 @@ def _reservations(snapshot: Snapshot, person: Person, now: float) -> list[dict[s
             when = f"begins in {format_duration((plan.starts_at or 0) - now)}"
         else:
             when = f"{format_duration(plan.ends_at - now)} left" if plan.ends_at else "now"
-        found.append({"name": plan.name, "when": f"{len(plan.nodes)} nodes, {when}"})
+        found.append({"name": plan.name, "when": f"{_nodes(len(plan.nodes))}, {when}"})
     return found
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _partition(snapshot: Snapshot, partition: Partition) -> dict[str, Any]:

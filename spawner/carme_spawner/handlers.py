@@ -21,6 +21,9 @@ _FRESH_SECONDS = 5
 """How old the panel's figures may be; the view refreshes once for all who look."""
 
 
+_CLOSED = "All nodes for it are down, drained or reserved before it would end."
+
+
 class PortHandler(APIHandler):
     """`POST /hub/api/carme/port` with the session's own token and `{"port": N}`."""
 
@@ -117,6 +120,8 @@ class OutlookHandler(ClusterHandler):
         plan = outlook.reservation(choice, snapshot)
         if plan and (plan.starts_at or 0) > now:
             return {"expected_at": plan.starts_at}
+        if outlook.closed(choice, snapshot, now):
+            return {"held": _CLOSED}
         try:
             return {"expected_at": (await watch.expected_start(asked(choice))).starts_at}
         except InputError as error:

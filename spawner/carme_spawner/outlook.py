@@ -20,7 +20,20 @@ def overview(snapshot: Snapshot, now: float) -> dict[str, Any]:
             if not partition.hidden
         ],
         "maintenance": [
-            {"name": plan.name, "starts_at": plan.starts_at, "nodes": len(plan.nodes)}
+            {
+                "name": plan.name,
+                "starts_at": plan.starts_at,
+                "ends_at": plan.ends_at,
+                "nodes": len(plan.nodes),
+                "partitions": sorted(
+                    {
+                        name
+                        for node in snapshot.nodes
+                        if node.name in plan.nodes
+                        for name in node.partitions
+                    }
+                ),
+            }
             for plan in _maintenance(snapshot, now, NEAR_SECONDS)
         ],
     }
@@ -45,6 +58,7 @@ def _partition(snapshot: Snapshot, name: str) -> dict[str, Any]:
         "cpus_total": sum(node.cpus for node in nodes),
         "memory_free_gb": sum(node.memory_free_bytes for node in nodes) // GIB,
         "memory_total_gb": sum(node.memory_bytes for node in nodes) // GIB,
+        "nodes_total": len(nodes),
         "nodes_down": [node.name for node in nodes if not node.open],
         "waiting": load.waiting if load else 0,
         "largest": {
@@ -79,6 +93,11 @@ def starts_now(options: Options, snapshot: Snapshot, now: float) -> bool:
         and node.memory_free_bytes >= options.memory_gb * GIB
         for node in _usable(options, snapshot, now)
     )
+
+
+def closed(options: Options, snapshot: Snapshot, now: float) -> bool:
+    """Whether no node of the partition takes this session now, however small it were."""
+    return not _usable(options, snapshot, now)
 
 
 def smaller(options: Options, snapshot: Snapshot, now: float) -> dict[str, int] | None:

@@ -14,11 +14,11 @@ from carme_spawner.person import Person
 _FIELD = {SECONDS: "hours", "cpu": "cpus", "mem": "memory_gb", "node": "nodes"}
 _UNKNOWN = "what you have of these cannot be read from Slurm now; leave it empty"
 _FOR = {
-    "job": "a session at most",
-    "node": "a session at most",
-    "user": "one user at most",
-    "account": "one account at most",
-    "group": "everybody in it together",
+    "job": "a session",
+    "node": "a session",
+    "user": "one user",
+    "account": "one account",
+    "group": "all its jobs together",
 }
 
 
@@ -48,13 +48,20 @@ def problems(choice: Options, snapshot: Snapshot, person: Person, now: float) ->
     return found
 
 
-def fitted(values: dict[str, Any], snapshot: Snapshot, person: Person) -> dict[str, Any]:
-    """Defaults that this person may have: a time within the default account's and QoS's limits."""
-    partition = snapshot.partition(values["partition"])
-    limits = time_bounds(partition, person.rights, "", "")
-    most = min((bound.most for bound in limits), default=None)
-    hours = values["hours"] if most is None else min(values["hours"], format_hours(most))
-    return {**values, "hours": hours}
+def fitted(
+    values: dict[str, Any], raw: dict[str, Any], snapshot: Snapshot, person: Person, now: float
+) -> dict[str, Any]:
+    """Defaults that go with what was asked for: a time that account, QoS and reservation allow."""
+    given = {**values, **{name: value for name, value in raw.items() if isinstance(value, str)}}
+    partition = snapshot.partition(given["partition"])
+    limits = time_bounds(partition, person.rights, given["account"], given["qos"])
+    most = [bound.most for bound in limits]
+    for plan in person.reservations(snapshot, now):
+        if plan.name == given["reservation"] and plan.ends_at:
+            most.append(
+                max(60, round(plan.ends_at - max(now, plan.starts_at or 0)) // 60 * 60 - 60)
+            )
+    return {**values, "hours": min(values["hours"], *(format_hours(m) for m in most), 8760)}
 
 
 def wanted(choice: Options, person: Person) -> Job:
@@ -144,12 +151,13 @@ def _too_much(bound: Bound) -> str:
     if bound.what == SECONDS:
         who = bound.who.removeprefix("partition ")
         return f"{who} allows at most {format_duration(bound.most)}"
-    return f"{bound.who} gives {_FOR[bound.scope]} {_much(bound.what, bound.most)}"
+    return f"{bound.who} gives {_FOR[bound.scope]} at most {_much(bound.what, bound.most)}"
 
 
 def _full(bound: Bound) -> str:
-    who = "you" if bound.user else "others"
-    return f"{bound.who} takes no more than {bound.most} jobs at once, and {who} have that many"
+    whose, who = ("of yours ", "you have") if bound.user else ("", "there are")
+    jobs = _much("job", bound.most)
+    return f"{bound.who} takes {jobs} {whose}at a time, and {who} that many"
 
 
 def _much(what: str, count: int) -> str:
@@ -178,9 +186,11 @@ def held(choice: Options, snapshot: Snapshot, person: Person) -> str:
     """Why this would wait although nodes are free, in plain words; empty if it would not."""
     for bound, left in _short(choice, snapshot, person):
         used = _much(bound.what, bound.most - left)
-        who = "You already have" if bound.user else "Its jobs already have"
-        most = f"{bound.who} gives {_FOR[bound.scope].removesuffix(' at most')}"
-        return f"{who} {used}, and {most} {_much(bound.what, bound.most)}."
+        if not bound.user:
+            most = format_bytes(bound.most) if bound.what == "mem" else bound.most
+            return f"Jobs of {bound.who} already have {used} of the {most} that it gives."
+        most = _much(bound.what, bound.most)
+        return f"You already have {used}, and {bound.who} gives one user at most {most}."
     return ""
 
 
@@ -204,9 +214,9 @@ def reduced(choice: Options, snapshot: Snapshot, person: Person) -> Options | No
 def describe(given: Limits) -> str:
     """A QoS's limits in a line for the form; empty when it has none."""
     parts = [f"up to {format_duration(given.max_seconds)}"] if given.max_seconds else []
-    for amounts, whose in ((given.per_job, "a session"), (given.per_user, "in all")):
+    for amounts, whose in ((given.per_job, "a job"), (given.per_user, "all your jobs")):
         known = [w for w in amounts if w in ("cpu", "mem", "node") or w.startswith("gres/gpu")]
-        parts += [f"{_much(what, amounts[what])} {whose}" for what in known]
+        parts += [f"at most {_much(what, amounts[what])} in {whose}" for what in known]
     if given.max_jobs is not None:
-        parts.append(_much(JOBS, given.max_jobs))
+        parts.append(f"at most {_much(JOBS, given.max_jobs)}")
     return "; ".join(parts)

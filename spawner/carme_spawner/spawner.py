@@ -107,7 +107,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         snapshot, catalogue = await self._snapshot(), await self._catalogue()
         person = await self._person()
         values = options.defaults(self.carme.session, snapshot, catalogue)
-        values = permits.fitted(values, snapshot, person) if snapshot else values
+        if snapshot:
+            values = permits.fitted(values, {}, snapshot, person, time.time())
         chosen = self.user_options or self.orm_spawner.user_options or {}
         last = {name: value for name, value in chosen.items() if name in values}
         found, self._problems = self._problems, {}
@@ -141,7 +142,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             )
         person = await self._person()
         base = options.defaults(self.carme.session, snapshot, catalogue)
-        base = permits.fitted(base, snapshot, person)
+        base = permits.fitted(base, raw, snapshot, person, time.time())
         choice, found = options.parse({**base, **raw})
         if choice:
             found = await self._not_permitted(choice, snapshot, person)

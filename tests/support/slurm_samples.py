@@ -186,7 +186,8 @@ ClusterName             = carme
 
 # 22.05, with `format=`: the header has names of its own for some columns.
 ASSOCIATIONS = """\
-Cluster|Account|User|Partition|ParentName|QOS|Def QOS|MaxJobs|MaxSubmit|MaxWall|MaxTRES|MaxTRESPerNode|GrpJobs|GrpSubmit|GrpTRES
+Cluster|Account|User|Partition|ParentName|QOS|Def QOS|MaxJobs|MaxSubmit|MaxWall|MaxTRES|\
+MaxTRESPerNode|GrpJobs|GrpSubmit|GrpTRES
 carme|root||||normal|||||||||
 carme|root|root|||normal|||||||||
 carme|other|||root|normal||||02:00:00|||||cpu=100,gres/gpu=3,mem=1500G
@@ -200,7 +201,9 @@ faraway|research|ann|||normal|||||||||
 
 
 QOS_22 = """\
-Name|Priority|GraceTime|Preempt|PreemptExemptTime|PreemptMode|Flags|UsageThres|UsageFactor|GrpTRES|GrpTRESMins|GrpTRESRunMins|GrpJobs|GrpSubmit|GrpWall|MaxTRES|MaxTRESPerNode|MaxTRESMins|MaxWall|MaxTRESPU|MaxJobsPU|MaxSubmitPU|MaxTRESPA|MaxJobsPA|MaxSubmitPA|MinTRES
+Name|Priority|GraceTime|Preempt|PreemptExemptTime|PreemptMode|Flags|UsageThres|UsageFactor|\
+GrpTRES|GrpTRESMins|GrpTRESRunMins|GrpJobs|GrpSubmit|GrpWall|MaxTRES|MaxTRESPerNode|MaxTRESMins|\
+MaxWall|MaxTRESPU|MaxJobsPU|MaxSubmitPU|MaxTRESPA|MaxJobsPA|MaxSubmitPA|MinTRES
 normal|10|00:00:00|||cluster|||1.000000|||||||||||gres/gpu=6||||||
 short|100|00:00:00|||cluster|DenyOnLimit,OverPartQOS||1.000000||||||||||01:00:00|gres/gpu=2|2|||||
 """
@@ -208,11 +211,16 @@ short|100|00:00:00|||cluster|DenyOnLimit,OverPartQOS||1.000000||||||||||01:00:00
 
 # 23.11 and later have two columns more in the middle.
 QOS_24 = """\
-Name|Priority|GraceTime|Preempt|PreemptExemptTime|PreemptMode|Flags|UsageThres|UsageFactor|GrpTRES|GrpTRESMins|GrpTRESRunMins|GrpJobs|GrpSubmit|GrpWall|MaxTRES|MaxTRESPerNode|MaxTRESMins|MaxWall|MaxTRESPU|MaxJobsPU|MaxSubmitPU|MaxTRESPA|MaxTRESRunMinsPA|MaxTRESRunMinsPU|MaxJobsPA|MaxSubmitPA|MinTRES
+Name|Priority|GraceTime|Preempt|PreemptExemptTime|PreemptMode|Flags|UsageThres|UsageFactor|\
+GrpTRES|GrpTRESMins|GrpTRESRunMins|GrpJobs|GrpSubmit|GrpWall|MaxTRES|MaxTRESPerNode|MaxTRESMins|\
+MaxWall|MaxTRESPU|MaxJobsPU|MaxSubmitPU|MaxTRESPA|MaxTRESRunMinsPA|MaxTRESRunMinsPU|MaxJobsPA|\
+MaxSubmitPA|MinTRES
 normal|0|00:00:00|||cluster|||1.000000|||||||||||||||||||
 debug|69119|00:01:00|low||cluster|DenyOnLimit||1.000000|||||||node=8|||00:30:00||2|5||||||
-shared|67679|00:00:00|low||cluster|DenyOnLimit||1.000000|||||||gres/gpu=2,node=1|||2-00:00:00|||5000||||||
-long|0|00:00:00|||cluster|DenyOnLimit,PartitionTimeLimit||1.000000||||||||||7-00:00:00|cpu=128|4|32||||||
+shared|67679|00:00:00|low||cluster|DenyOnLimit||1.000000|||||||gres/gpu=2,node=1|||2-00:00:00|||\
+5000||||||
+long|0|00:00:00|||cluster|DenyOnLimit,PartitionTimeLimit||1.000000||||||||||7-00:00:00|cpu=128|4|\
+32||||||
 bigmem|300|00:00:00|||cluster|||1.000000|||||||||||mem=1.50T|4|32||||||
 """
 

@@ -61,7 +61,7 @@ def parse_default_accounts(text: str) -> dict[str, str]:
 
 def parse_accounting(text: str) -> tuple[str, tuple[str, ...]]:
     """The cluster's name and what it enforces, in `scontrol show config`."""
-    found = {}
+    found: dict[str, str] = {}
     for line in text.split("\n"):
         key, equals, value = line.partition("=")
         if equals:

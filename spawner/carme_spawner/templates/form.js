@@ -35,7 +35,7 @@
       const row = add(box, "div", "", "mb-2");
       const line = add(row, "div", "", "d-flex justify-content-between small");
       add(line, "span", gpu.type || "GPUs");
-      add(line, "span", gpu.free + " of " + gpu.total + " free, " + gpu.block + " on one node");
+      add(line, "span", gpu.free + " of " + gpu.total + " free" + (gpu.free ? ", up to " + gpu.block + " on one node" : ""));
       const bar = add(row, "div", "", "progress");
       bar.style.height = "6px";
       bar.setAttribute("role", "img");
@@ -43,14 +43,21 @@
       add(bar, "div", "", "progress-bar").style.width = (100 * gpu.free) / gpu.total + "%";
     }
     const list = add(box, "ul", "", "list-unstyled small mb-0");
-    add(list, "li", partition.cpus_free + " of " + partition.cpus_total + " cores, "
-      + partition.memory_free_gb + " of " + partition.memory_total_gb + " GiB of memory");
-    add(list, "li", partition.waiting === 1 ? "1 job waits" : partition.waiting + " jobs wait");
-    if (partition.nodes_down.length) add(list, "li", "Not available: " + partition.nodes_down.join(", "), "text-danger");
+    add(list, "li", partition.cpus_free + " of " + partition.cpus_total + " cores free");
+    add(list, "li", partition.memory_free_gb + " of " + partition.memory_total_gb + " GiB of memory free");
+    const waiting = partition.waiting;
+    add(list, "li", waiting ? (waiting === 1 ? "1 job waits" : waiting + " jobs wait") : "No job waits");
+    const down = partition.nodes_down;
+    if (down.length) {
+      const names = down.slice(0, 6).join(", ") + (down.length > 6 ? " and " + (down.length - 6) + " more" : "");
+      add(list, "li", down.length + " of " + nodes(partition.nodes_total) + " not available: " + names, "text-danger");
+    }
     if (!partition.up) add(list, "li", "This partition takes no jobs now", "text-danger");
     for (const plan of figures.maintenance) {
-      const when = new Date(1000 * plan.starts_at).toLocaleString();
-      add(list, "li", "Maintenance of " + plan.nodes + " nodes from " + when, "text-danger");
+      if (!plan.partitions.includes(partition.name)) continue;
+      const span = 1000 * plan.starts_at < Date.now()
+        ? " until " + (plan.ends_at ? clock(plan.ends_at) : "further notice") : " from " + clock(plan.starts_at);
+      add(list, "li", "Maintenance of " + nodes(plan.nodes) + span, "text-danger");
     }
     const stale = figures.controller === "away";
     add(list, "li", (stale ? "Slurm does not answer; seen " : "Seen ") + age + " s ago", stale ? "text-danger" : "text-body-secondary");
@@ -67,11 +74,20 @@
     button.addEventListener("click", () => fill(smaller));
   }
 
+  function nodes(count) {
+    return count === 1 ? "1 node" : count + " nodes";
+  }
+
+  function clock(seconds) {
+    const moment = new Date(1000 * seconds);
+    const short = { hour: "2-digit", minute: "2-digit" };
+    if (1000 * seconds - Date.now() < 20 * 3600 * 1000) return moment.toLocaleTimeString([], short);
+    return moment.toLocaleString([], { weekday: "short", day: "numeric", month: "short", ...short });
+  }
+
   function when(seconds) {
     const wait = seconds - Date.now() / 1000;
-    const moment = new Date(1000 * seconds);
-    const clock = wait < 20 * 3600 ? moment.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" }) : moment.toLocaleString();
-    return clock + (wait < 5400 ? " (in about " + Math.max(1, Math.round(wait / 60)) + " min)" : "");
+    return clock(seconds) + (wait < 5400 ? " (in about " + Math.max(1, Math.round(wait / 60)) + " min)" : "");
   }
 
   async function refreshOutlook() {
