@@ -9,7 +9,7 @@ from carme.config import Preset
 from carme.images import Catalogue
 from carme.slurm.models import Partition, Snapshot
 from carme.units import format_duration
-from carme_spawner.options import LABELS, Options, Problems, format_hours
+from carme_spawner.options import LABELS, Options, Problems, format_hours, summary
 from carme_spawner.permits import describe
 from carme_spawner.person import Person
 
@@ -38,6 +38,15 @@ def render(
     """The form with `values` filled in and each problem at its field."""
     offered = _visible(snapshot, person) if snapshot else []
     partitions = [_partition(snapshot, p) for p in offered] if snapshot else []
+    rights = _rights(person)
+    reservations = _reservations(snapshot, person, now) if snapshot else []
+    absent = {
+        "account": not rights["accounts"],
+        "qos": not rights["chooses_qos"],
+        "reservation": not reservations,
+        "project": not projects,
+        "own_image": not own_images,
+    }
     return _environment.get_template("form.html").render(
         partitions=partitions,
         types=sorted({kind for partition in partitions for kind in partition["types"]}),
@@ -51,16 +60,23 @@ def render(
             }
             for preset in presets
         ],
-        rights=_rights(person),
-        reservations=_reservations(snapshot, person, now) if snapshot else [],
+        rights=rights,
+        reservations=reservations,
         projects=sorted(projects),
         own_images=own_images,
         ended_message=ended_message,
         images=catalogue.offered(),
         values={name: _plain(value) for name, value in values.items()},
-        problems=found,
+        problems=_placed(found, absent),
         labels=LABELS,
     )
+
+
+def _placed(found: Problems, absent: Mapping[str, bool]) -> Problems:
+    """The problems; those of fields that are not in the form stand above it."""
+    here = {name: text for name, text in found.items() if name and not absent.get(name)}
+    above = {name: text for name, text in found.items() if name not in here}
+    return {**here, "": summary(above)} if above else here
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from carme_spawner.watch import Watch, watch_for
 MIN_PORT, MAX_PORT = 1024, 65535
 _FRESH_SECONDS = 5
 """How old the panel's figures may be; the view refreshes once for all who look."""
+_overviews = outlook.Overviews()
 
 
 _CLOSED = "All nodes for it are down, drained or reserved before it would end."
@@ -68,10 +69,10 @@ class ClusterHandler(APIHandler):
     async def get(self) -> None:
         """The panel's figures; 503 with a reason while nobody knows."""
         try:
-            snapshot = await watch_for(self._config).snapshot(_FRESH_SECONDS)
+            snapshot = await watch_for(self._config).recent(_FRESH_SECONDS)
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
-        self.write(outlook.overview(snapshot, time.time()))
+        self.write(_overviews.of(snapshot, time.time()))
 
 
 class OutlookHandler(ClusterHandler):
@@ -90,7 +91,7 @@ class OutlookHandler(ClusterHandler):
         watch = watch_for(self._config)
         try:
             snapshot, person = await asyncio.gather(
-                watch.snapshot(_FRESH_SECONDS), watch.person(self.current_user.name)
+                watch.recent(_FRESH_SECONDS), watch.person(self.current_user.name)
             )
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None

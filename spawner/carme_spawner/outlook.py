@@ -9,33 +9,39 @@ NEAR_SECONDS = 24 * 3600
 """Maintenance within this time is announced."""
 
 
-def overview(snapshot: Snapshot, now: float) -> dict[str, Any]:
-    """For the panel beside the form: per partition what is free, what is down, who waits."""
+class Overviews:
+    """For the panel beside the form: per partition what is free, what is down, who waits.
+
+    A thousand nodes are counted once a snapshot, not once for everybody who looks.
+    """
+
+    def __init__(self) -> None:
+        self._counted: tuple[Snapshot, list[dict[str, Any]]] | None = None
+
+    def of(self, snapshot: Snapshot, now: float) -> dict[str, Any]:
+        """The panel's figures."""
+        if self._counted is None or self._counted[0] is not snapshot:
+            shown = (partition for partition in snapshot.partitions if not partition.hidden)
+            self._counted = (snapshot, [_partition(snapshot, p.name) for p in shown])
+        return {
+            "age_seconds": round(max(0.0, now - snapshot.taken_at), 1),
+            "controller": snapshot.controller,
+            "partitions": self._counted[1],
+            "maintenance": [
+                _announcement(plan, snapshot) for plan in _maintenance(snapshot, now, NEAR_SECONDS)
+            ],
+        }
+
+
+def _announcement(plan: Reservation, snapshot: Snapshot) -> dict[str, Any]:
+    taken = set(plan.nodes)
+    concerned = {name for node in snapshot.nodes if node.name in taken for name in node.partitions}
     return {
-        "age_seconds": round(max(0.0, now - snapshot.taken_at), 1),
-        "controller": snapshot.controller,
-        "partitions": [
-            _partition(snapshot, partition.name)
-            for partition in snapshot.partitions
-            if not partition.hidden
-        ],
-        "maintenance": [
-            {
-                "name": plan.name,
-                "starts_at": plan.starts_at,
-                "ends_at": plan.ends_at,
-                "nodes": len(plan.nodes),
-                "partitions": sorted(
-                    {
-                        name
-                        for node in snapshot.nodes
-                        if node.name in plan.nodes
-                        for name in node.partitions
-                    }
-                ),
-            }
-            for plan in _maintenance(snapshot, now, NEAR_SECONDS)
-        ],
+        "name": plan.name,
+        "starts_at": plan.starts_at,
+        "ends_at": plan.ends_at,
+        "nodes": len(plan.nodes),
+        "partitions": sorted(concerned),
     }
 
 

@@ -96,16 +96,18 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         images = self.carme.images
         return await asyncio.to_thread(load_catalogue, images.folder, bool(images.verify_key))
 
-    async def _snapshot(self, max_age: float = 5) -> Snapshot | None:
+    async def _snapshot(self, fresh: bool = True) -> Snapshot | None:
+        watch = watch_for(self.carme)
         try:
-            return await watch_for(self.carme).snapshot(max_age)
+            return await (watch.snapshot() if fresh else watch.recent())
         except CarmeError as error:
             self.log.warning("No view of Slurm: %s", error)
             return None
 
     async def _render_form(self) -> str:
-        snapshot, catalogue = await self._snapshot(), await self._catalogue()
-        person = await self._person()
+        snapshot, catalogue, person = await asyncio.gather(
+            self._snapshot(fresh=False), self._catalogue(), self._person()
+        )
         values = options.defaults(self.carme.session, snapshot, catalogue)
         if snapshot:
             values = permits.fitted(values, {}, snapshot, person, time.time())
@@ -133,14 +135,15 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     async def _apply(self, raw: dict[str, Any]) -> None:
         """Check options, wherever they come from; a wrong one is a 400 that names its field."""
-        snapshot, catalogue = await self._snapshot(), await self._catalogue()
+        snapshot, catalogue, person = await asyncio.gather(
+            self._snapshot(), self._catalogue(), self._person()
+        )
         if snapshot is None:
             raise SessionFailure(
                 "Slurm cannot be reached at the moment. Try again in a minute.",
                 reason="unavailable",
                 status_code=503,
             )
-        person = await self._person()
         base = options.defaults(self.carme.session, snapshot, catalogue)
         base = permits.fitted(base, raw, snapshot, person, time.time())
         choice, found = options.parse({**base, **raw})

@@ -11,6 +11,8 @@ from carme.slurm.view_client import AsyncViewClient
 from carme_spawner.person import Person, groups_of
 
 log = logging.getLogger(__name__)
+STALE_SECONDS = 30.0
+"""What the hub holds itself longer than this is not shown; the view has something fresher."""
 RIGHTS_SECONDS = 2.0
 """The form does not wait longer for accounts and QoS: it works without."""
 
@@ -23,6 +25,7 @@ class Watch:
         self._lock = asyncio.Lock()
         self._last: Snapshot | None = None
         self._fetched = float("-inf")
+        self._renewal: asyncio.Task[None] | None = None
 
     async def snapshot(self, max_age: float = 5) -> Snapshot:
         """The cluster as it was at most `max_age` seconds ago, if Slurm answers."""
@@ -31,6 +34,34 @@ class Watch:
                 self._last = await self._client.refresh(max_age)
                 self._fetched = time.monotonic()
             return self._last
+
+    async def recent(self, max_age: float = 5) -> Snapshot:
+        """What is known already, its `taken_at` saying from when: nobody waits for Slurm.
+
+        Older than `max_age`, it is read anew meanwhile, for whoever asks next.
+        """
+        age = time.monotonic() - self._fetched
+        if self._last is None or age > STALE_SECONDS:
+            async with self._lock:
+                if self._last is None or time.monotonic() - self._fetched > STALE_SECONDS:
+                    self._last = await self._client.snapshot()
+                    self._fetched = time.monotonic()
+        if time.time() - self._last.taken_at > max_age and not self._renewing:
+            self._renewal = asyncio.create_task(self._renew(max_age))
+        return self._last
+
+    @property
+    def _renewing(self) -> bool:
+        return self._renewal is not None and not self._renewal.done()
+
+    async def _renew(self, max_age: float) -> None:
+        try:
+            await self.snapshot(max_age)
+        except CarmeError:
+            try:
+                self._last = await self._client.snapshot()  # says why it is not fresher
+            except CarmeError as error:
+                log.warning("no view of Slurm: %s", error)
 
     async def person(self, user: str, max_age: float | None = None) -> Person:
         """The user with groups and, if the view answers in time, rights in Slurm."""

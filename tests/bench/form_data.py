@@ -26,10 +26,10 @@ import requests
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from carme.slurm.models import Job, Node, Partition  # noqa: E402
-from carme.slurm.rights import Association, Limits, Qos, Rights  # noqa: E402
-from carme.slurm.states import JobState, NodeState  # noqa: E402
-from support.slurm_memory import Cluster, Serving, config  # noqa: E402
+from carme.slurm.models import Job, Node, Partition
+from carme.slurm.rights import Association, Limits, Qos, Rights
+from carme.slurm.states import JobState, NodeState
+from support.slurm_memory import Cluster, Serving, config
 
 NODES, JOBS = 1000, 5000
 LIMIT_MS = 200

@@ -1,8 +1,12 @@
 from carme.slurm.models import QueueLoad, Reservation
 from carme_spawner.options import Options
-from carme_spawner.outlook import closed, overview, smaller, starts_now
+from carme_spawner.outlook import Overviews, closed, smaller, starts_now
 
 NOW = 1000.0
+
+
+def overview(snapshot, now):
+    return Overviews().of(snapshot, now)
 
 
 def choice(**values):

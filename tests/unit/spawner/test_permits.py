@@ -232,3 +232,11 @@ def test_a_qos_in_a_line():
     assert permits.describe(given) == (
         "up to 1 h; at most 1 GiB in a job; at most 1 GPU of type a100 in all your jobs"
     )
+
+
+def test_a_problem_of_a_field_that_is_not_there_stands_above(snapshot, catalogue):
+    values = dict.fromkeys(Options.model_fields, "")
+    found = {"account": "you have no account <x>", "cpus": "too many"}
+    html = form.render(snapshot, catalogue, (), values, found, person=Person("ann"), now=NOW)
+    assert "Account: you have no account &lt;x&gt;</div>" in html
+    assert 'id="cpus-problem"' in html
