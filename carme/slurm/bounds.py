@@ -33,13 +33,13 @@ class Bound:
 
     def counts(self, job: Job) -> bool:
         """Whether this job uses up some of it; waiting jobs do of SUBMITTED only."""
-        there = job.state.active or (self.what == SUBMITTED and job.state.waiting)
+        # Thousands of jobs pass here for each look at the form: what is cheap goes first.
         return (
-            there
-            and self.user in ("", job.user)
+            (not self.user or self.user == job.user)
+            and (not self.qos or self.qos == job.qos)
             and (not self.accounts or job.account in self.accounts)
-            and self.qos in ("", job.qos)
             and (not self.partitions or job.partition in self.partitions)
+            and (job.state.active or (self.what == SUBMITTED and job.state.waiting))
         )
 
     def used(self, jobs: Iterable[Job]) -> int:
@@ -51,18 +51,19 @@ class Bound:
 
 def amount(job: Job, what: str) -> int:
     """How much of it a job takes; 0 of what is not known here."""
-    if what.startswith("gres/gpu:"):
-        return job.gpus.get(what.removeprefix("gres/gpu:"), 0)
-    amounts = {
-        "cpu": job.cpus,
-        "mem": job.memory_bytes,
-        "node": job.node_count,
-        "gres/gpu": job.gpu_count,
-        SECONDS: job.limit_seconds or 0,
-        JOBS: 1,
-        SUBMITTED: 1,
-    }
-    return amounts.get(what, 0)
+    if what in (JOBS, SUBMITTED):
+        return 1
+    if what == "gres/gpu":
+        return job.gpu_count
+    if what == "cpu":
+        return job.cpus
+    if what == "mem":
+        return job.memory_bytes
+    if what == "node":
+        return job.node_count
+    if what == SECONDS:
+        return job.limit_seconds or 0
+    return job.gpus.get(what.removeprefix("gres/gpu:"), 0) if what.startswith("gres/gpu:") else 0
 
 
 def time_bounds(

@@ -100,11 +100,12 @@ class OutlookHandler(ClusterHandler):
             refused = {"refused": options.summary(impossible), "errors": options.listed(impossible)}
             self.write({"starts_now": False, **refused})
             return
-        held = permits.held(choice, snapshot, person)
+        short = permits.shortages(choice, snapshot, person)
+        held = permits.held(short)
         if not held and outlook.starts_now(choice, snapshot, now):
             self.write({"starts_now": True})
             return
-        room = permits.reduced(choice, snapshot, person)
+        room = permits.reduced(choice, short)
         answer: dict[str, Any] = {
             "starts_now": False,
             "held": held,
@@ -125,6 +126,8 @@ class OutlookHandler(ClusterHandler):
             return {"held": _CLOSED}
         try:
             return {"expected_at": (await watch.expected_start(asked(choice))).starts_at}
+        except TimeoutError:
+            return {"again": True}  # Slurm still thinks; the form does not wait for it
         except InputError as error:
             return {"refused": error.message}
         except CarmeError as error:

@@ -1,6 +1,5 @@
 """What Slurm lets this person have, before it is asked: messages at fields, and why one waits."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from carme.slurm.bounds import JOBS, SECONDS, SUBMITTED, Bound, amount, time_bounds
@@ -169,35 +168,39 @@ def _much(what: str, count: int) -> str:
     return f"{count} {noun}{'s' if count != 1 else ''}{f' of type {kind}' if kind else ''}"
 
 
-def _short(choice: Options, snapshot: Snapshot, person: Person) -> Iterator[tuple[Bound, int]]:
-    """The limits that what runs now leaves too little of, with what is left."""
+def shortages(choice: Options, snapshot: Snapshot, person: Person) -> list[tuple[Bound, int]]:
+    """The limits that what runs now leaves too little of for this choice, with what is left."""
     partition = snapshot.partition(choice.partition)
     if partition is None:
-        return
+        return []
     wish = wanted(choice, person)
+    found = []
     for bound in person.bounds(partition, snapshot, choice.account, choice.qos):
-        if bound.scope in ("user", "account", "group") and bound.what != SUBMITTED:
+        asked = amount(wish, bound.what)
+        if asked and bound.scope in ("user", "account", "group") and bound.what != SUBMITTED:
             left = bound.most - bound.used(snapshot.jobs)
-            if amount(wish, bound.what) > left:
-                yield bound, max(0, left)
+            if asked > left:
+                found.append((bound, max(0, left)))
+    return found
 
 
-def held(choice: Options, snapshot: Snapshot, person: Person) -> str:
-    """Why this would wait although nodes are free, in plain words; empty if it would not."""
-    for bound, left in _short(choice, snapshot, person):
-        used = _much(bound.what, bound.most - left)
-        if not bound.user:
-            most = format_bytes(bound.most) if bound.what == "mem" else bound.most
-            return f"Jobs of {bound.who} already have {used} of the {most} that it gives."
-        most = _much(bound.what, bound.most)
-        return f"You already have {used}, and {bound.who} gives one user at most {most}."
-    return ""
+def held(short: list[tuple[Bound, int]]) -> str:
+    """Why a choice would wait although nodes are free, in plain words; empty if it would not."""
+    if not short:
+        return ""
+    bound, left = short[0]
+    used = _much(bound.what, bound.most - left)
+    if not bound.user:
+        most = format_bytes(bound.most) if bound.what == "mem" else bound.most
+        return f"Jobs of {bound.who} already have {used} of the {most} that it gives."
+    most = _much(bound.what, bound.most)
+    return f"You already have {used}, and {bound.who} gives one user at most {most}."
 
 
-def reduced(choice: Options, snapshot: Snapshot, person: Person) -> Options | None:
+def reduced(choice: Options, short: list[tuple[Bound, int]]) -> Options | None:
     """The part of the choice that limits leave room for now; None if that is nothing useful."""
     gpus, cpus, memory = choice.gpus, choice.cpus, choice.memory_gb
-    for bound, left in _short(choice, snapshot, person):
+    for bound, left in short:
         if bound.what.startswith("gres/gpu"):
             gpus = min(gpus, left)
         elif bound.what == "cpu":

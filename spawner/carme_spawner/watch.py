@@ -11,8 +11,11 @@ from carme.slurm.view_client import AsyncViewClient
 from carme_spawner.person import Person, groups_of
 
 log = logging.getLogger(__name__)
-STALE_SECONDS = 30.0
+STALE_SECONDS = 60.0
 """What the hub holds itself longer than this is not shown; the view has something fresher."""
+KEEP_SECONDS = 20.0
+"""So often the hub takes what the view has read anyway: the form's first figures are there."""
+EXPECTED_SECONDS = 0.1
 RIGHTS_SECONDS = 2.0
 """The form does not wait longer for accounts and QoS: it works without."""
 
@@ -26,6 +29,8 @@ class Watch:
         self._last: Snapshot | None = None
         self._fetched = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._asked: dict[Choice, asyncio.Future[ExpectedStart]] = {}
 
     async def snapshot(self, max_age: float = 5) -> Snapshot:
         """The cluster as it was at most `max_age` seconds ago, if Slurm answers."""
@@ -46,13 +51,24 @@ class Watch:
                 if self._last is None or time.monotonic() - self._fetched > STALE_SECONDS:
                     self._last = await self._client.snapshot()
                     self._fetched = time.monotonic()
-        if time.time() - self._last.taken_at > max_age and not self._renewing:
+        if time.time() - self._last.taken_at > max_age and not _busy(self._renewal):
             self._renewal = asyncio.create_task(self._renew(max_age))
+        if not _busy(self._keeper):
+            self._keeper = asyncio.create_task(self._keep())
         return self._last
 
-    @property
-    def _renewing(self) -> bool:
-        return self._renewal is not None and not self._renewal.done()
+    async def _keep(self) -> None:
+        """Hold the view's snapshot for who opens the form next; an unchanged one costs nothing."""
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            if time.monotonic() - self._fetched < KEEP_SECONDS:
+                continue
+            try:
+                async with self._lock:
+                    self._last = await self._client.snapshot()
+                    self._fetched = time.monotonic()
+            except CarmeError as error:
+                log.debug("no view of Slurm: %s", error)
 
     async def _renew(self, max_age: float) -> None:
         try:
@@ -75,8 +91,29 @@ class Watch:
         return Person(user, frozenset(groups), rights)
 
     async def expected_start(self, choice: Choice) -> ExpectedStart:
-        """When Slurm would start this; the view asks it seldom, and remembers."""
-        return await self._client.expected_start(choice)
+        """When Slurm would start this; the view asks it seldom, and remembers.
+
+        TimeoutError if it has not said so at once: who asks again a moment later finds its answer.
+        """
+        task = self._asked.get(choice)
+        if task is None:
+            task = asyncio.ensure_future(self._client.expected_start(choice))
+            task.add_done_callback(lambda done: self._answered(choice, done))
+            self._asked[choice] = task
+        await asyncio.wait({task}, timeout=EXPECTED_SECONDS)
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+
+    def _answered(self, choice: Choice, done: "asyncio.Future[ExpectedStart]") -> None:
+        """The view remembers the answer, and also that there is none."""
+        self._asked.pop(choice, None)
+        if not done.cancelled():
+            done.exception()
+
+
+def _busy(task: asyncio.Task[None] | None) -> bool:
+    return task is not None and not task.done()
 
 
 _watches: dict[str, Watch] = {}

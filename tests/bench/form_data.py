@@ -49,6 +49,9 @@ from carme.config import load
 
 class NoProxy(Proxy):
     routes = {{}}
+    async def start(self):
+        pass
+    stop = start
     async def add_route(self, spec, target, data):
         self.routes[spec] = {{"routespec": spec, "target": target, "data": data}}
     async def delete_route(self, spec):
@@ -199,7 +202,13 @@ def hub(folder: Path) -> Iterator[requests.Session]:
     web = requests.Session()
     web.trust_env = False
     try:
-        _wait(lambda: _answers(web, f"{base}/login"), f"the hub answers; see {folder}/hub.log")
+        try:
+            _wait(lambda: process.poll() or _answers(web, f"{base}/login"), "the hub answers")
+            if process.poll():
+                raise SystemExit("bench: the hub ended")
+        except SystemExit:
+            print((folder / "hub.log").read_text()[-3000:], file=sys.stderr)
+            raise
         data = {"username": USER, "password": password, "_xsrf": web.cookies.get("_xsrf")}
         web.post(f"{base}/login", data=data, timeout=60, allow_redirects=False)
         xsrf = next(c.value for c in web.cookies if c.name == "_xsrf" and c.path == "/hub/")

@@ -52,7 +52,7 @@ def ben(cluster, course):
 
 @pytest.fixture
 def plan(cluster, course):
-    """A reservation of the CPU node for that account."""
+    """A reservation of the CPU node for that account; asked for before users, it outlives them."""
     what = ["StartTime=now", "Duration=120", "Nodes=cpu01", f"Accounts={course}"]
     what.append("Flags=IGNORE_JOBS")
     done = cluster.run(["scontrol", "create", "reservation", f"ReservationName={PLAN}", *what])
@@ -67,7 +67,8 @@ def plan(cluster, course):
     cluster.start("view")
     wait_for(known, 60, "the view knows the reservation")
     yield PLAN
-    cluster.run(["scontrol", "delete", f"ReservationName={PLAN}"])
+    delete = ["scontrol", "delete", f"ReservationName={PLAN}"]
+    wait_for(lambda: cluster.run(delete).returncode == 0, 60, "nobody uses the reservation")
     cluster.stop("view")
     cluster.start("view")
 
@@ -82,7 +83,7 @@ def test_everybody_sees_only_their_own_rights(cluster, course):
     assert {own["account"] for own in his["associations"]} == {"research"}
 
 
-def test_fields_for_those_who_have_a_choice(cluster, ann, ben, plan):
+def test_fields_for_those_who_have_a_choice(cluster, plan, ann, ben):
     page = ann.web.get(f"{ann.url}/hub/spawn", timeout=30).text
     for name in ("account", "qos", "reservation"):
         assert f'name="{name}"' in page
@@ -147,7 +148,7 @@ def test_the_form_keeps_the_rest_and_marks_the_field(ann):
     assert 'data-value="short"' in answer.text
 
 
-def test_a_session_in_account_qos_and_reservation(cluster, ann, plan):
+def test_a_session_in_account_qos_and_reservation(cluster, plan, ann):
     ann.start(**SMALL, account=ACCOUNT, qos="short", reservation=plan)
     [job] = cluster.jobs(ann.name)
     shown = cluster.run(["squeue", "-h", "-j", job["id"], "-O", "Account:|,QOS:|,Reservation:|"])
@@ -166,7 +167,7 @@ def outlook(user, **options):
     return answer.json()
 
 
-def test_the_outlook_minds_the_reservation(cluster, ann, ben, plan):
+def test_the_outlook_minds_the_reservation(cluster, plan, ann, ben):
     wait_for(lambda: not outlook(ben)["starts_now"], 20, "the node is closed to others")
     assert "reserved" in outlook(ben)["held"]
     assert outlook(ann, account=ACCOUNT, reservation=plan)["starts_now"]

@@ -8,6 +8,7 @@
   const asked = ["partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image", "account", "qos", "reservation"];
   let figures = null;
   let question = 0;
+  let soon = null;
 
   function add(parent, tag, text, css) {
     const node = document.createElement(tag);
@@ -103,6 +104,7 @@
       else if (told.refused) showOutlook("This would be refused. " + told.refused, "text-danger");
       else if (told.expected_at) showOutlook("Not now. Slurm expects it to start " + when(told.expected_at) + "; it often errs.", "", told.smaller);
       else showOutlook("This choice would wait.", "", told.smaller);
+      if (told.again) later(1000);
     } catch (error) {
       if (mine !== question) return;
       atFields(error.errors || []);
@@ -134,8 +136,13 @@
 
   async function refreshCluster() {
     try {
+      const before = figures ? figures.age_seconds : 0;
       figures = await ask("cluster");
       showCluster();
+      // The hub answers from what it has and reads anew meanwhile: look again soon.
+      clearTimeout(soon);
+      if (figures.age_seconds > 6 && figures.controller === "up") soon = setTimeout(refreshCluster, 1500);
+      if (before > 6 && figures.age_seconds <= 6) later(0);
     } catch (error) {
       field("cluster").textContent = "What is free cannot be said now: " + error.message;
     }
@@ -213,8 +220,12 @@
   function changed() {
     types();
     if (figures) showCluster();
+    later(300);
+  }
+
+  function later(milliseconds) {
     clearTimeout(timer);
-    timer = setTimeout(refreshOutlook, 300);
+    timer = setTimeout(refreshOutlook, milliseconds);
   }
 
   for (const button of document.querySelectorAll("[data-preset]")) {

@@ -50,6 +50,14 @@ def running(number, **values):
     return Job(id=number, state=JobState.RUNNING, **{**base, "gpus": {"a100": 1}, **values})
 
 
+def held(wish, snapshot):
+    return permits.held(permits.shortages(wish, snapshot, ANN))
+
+
+def reduced(wish, snapshot):
+    return permits.reduced(wish, permits.shortages(wish, snapshot, ANN))
+
+
 @pytest.mark.parametrize(
     ("values", "field", "says"),
     [
@@ -175,27 +183,27 @@ def test_a_reservation_goes_with_account_partition_and_time(snapshot):
 
 def test_what_runs_already_counts(snapshot):
     busy = snapshot.model_copy(update={"jobs": (running(1), running(2))})
-    assert permits.held(choice(), busy, ANN) == ""
-    said = permits.held(choice(gpus=2), busy, ANN)
+    assert held(choice(), busy) == ""
+    said = held(choice(gpus=2), busy)
     assert said == "You already have 2 GPUs, and QoS normal gives one user at most 3 GPUs."
-    assert permits.reduced(choice(gpus=2), busy, ANN).gpus == 1
-    assert permits.held(choice(qos="short", gpus=2), busy, ANN) == ""
+    assert reduced(choice(gpus=2), busy).gpus == 1
+    assert held(choice(qos="short", gpus=2), busy) == ""
 
 
 def test_what_others_of_the_account_run_counts(snapshot):
     others = (running(1, user="ben", account="course"), running(2, user="cy", account="course"))
     busy = snapshot.model_copy(update={"jobs": others})
-    said = permits.held(choice(account="course"), busy, ANN)
+    said = held(choice(account="course"), busy)
     assert said == "Jobs of account school already have 2 GPUs of the 2 that it gives."
-    assert permits.reduced(choice(account="course"), busy, ANN) is None
-    assert permits.held(choice(), busy, ANN) == ""
+    assert reduced(choice(account="course"), busy) is None
+    assert held(choice(), busy) == ""
 
 
 def test_as_many_jobs_as_one_may(snapshot):
     two = tuple(running(n, qos="short", gpus={}) for n in (1, 2))
     busy = snapshot.model_copy(update={"jobs": two})
-    assert "2 running jobs" in permits.held(choice(qos="short", gpus=0), busy, ANN)
-    assert permits.reduced(choice(qos="short", gpus=0), busy, ANN) is None
+    assert "2 running jobs" in held(choice(qos="short", gpus=0), busy)
+    assert reduced(choice(qos="short", gpus=0), busy) is None
 
 
 def test_no_more_may_be_submitted(snapshot):
