@@ -56,6 +56,8 @@ class View(Section):
     """Where it listens. Everybody may connect; what is answered depends on who asks."""
     poll_seconds: Annotated[float, Field(ge=5, le=600)] = 30
     """Between polls while nothing happens: a poll is five calls, so this makes ten a minute."""
+    rights_seconds: Annotated[float, Field(ge=30, le=86400)] = 300
+    """How long one reading of accounts and QoS serves all users; a new user is looked up sooner."""
     readers: tuple[UnixName, ...] = ("carme",)
     """Unix users who may see every job (the hub, the service); others see their own."""
     extend_max_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 24

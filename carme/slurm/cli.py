@@ -21,12 +21,16 @@ from carme.slurm.models import (
     Partition,
     Reservation,
 )
+from carme.slurm.rights import Rights
+from carme.slurm.submit import explain_refusal
 from carme.units import format_slurm_time
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _MEBIBYTE = 2**20
 # What squeue says, in lower case, when it was built without JSON.
+# What sacctmgr says where Slurm keeps no accounts.
+_NO_ACCOUNTING = "not running a supported accounting_storage plugin"
 _NO_JSON = ("json plugin", "serializer", "openapi", "data_parser", "unrecognized option")
 
 
@@ -97,6 +101,25 @@ class CommandClient:
         """`sbatch --test-only`; InputError when Slurm would not take such a job."""
         return self._retried(lambda: self._expected_start_once(choice))
 
+    def rights(self) -> Rights:
+        """`sacctmgr show` associations, QoS and users; empty where Slurm has no accounting."""
+        cluster, enforced = parse.parse_accounting(self._output("scontrol", "show", "config"))
+        fields = ",".join(parse.ASSOCIATION_FIELDS)
+        try:
+            associations = self._sacctmgr("associations", f"format={fields}")
+            qos = self._sacctmgr("qos")
+            users = self._sacctmgr("users", "format=User,DefaultAccount")
+        except InputError as error:
+            if _NO_ACCOUNTING in error.message:
+                return Rights()
+            raise UnavailableError(error.message) from error
+        return Rights(
+            enforced=enforced,
+            associations=parse.parse_associations(associations, cluster),
+            qos=parse.parse_qos(qos),
+            default_accounts=parse.parse_default_accounts(users),
+        )
+
     def extend(self, job: Job, limit_seconds: int) -> None:
         """Give a job a new time limit; Slurm lets only operators raise one."""
         # The bare number of an array's first task would mean the whole array.
@@ -105,6 +128,12 @@ class CommandClient:
         limit = format_slurm_time(limit_seconds)
         argv = ["scontrol", "update", f"JobId={target}", f"TimeLimit={limit}"]
         self._retried(lambda: output(self._run(argv), "scontrol update"))
+
+    def _sacctmgr(self, what: str, *words: str) -> str:
+        return self._output("sacctmgr", "--parsable2", "show", what, *words)
+
+    def _output(self, *argv: str) -> str:
+        return self._retried(lambda: output(self._run(argv), " ".join(argv[:3])))
 
     def _show(self, what: str) -> str:
         argv = ["scontrol", "--oneliner", "--details", "--all", "show", what]
@@ -142,7 +171,7 @@ class CommandClient:
             return found
         if not done.returncode:
             raise InputError("Slurm does not say when such a job would start")
-        raise failure(done.stderr, "sbatch --test-only")
+        raise explain_refusal(done.stderr)
 
 
 def _options(choice: Choice) -> list[str]:
@@ -155,6 +184,8 @@ def _options(choice: Choice) -> list[str]:
     if choice.gpus:
         kind = f"{choice.gpu_type}:" if choice.gpu_type else ""
         options.append(f"--gres=gpu:{kind}{choice.gpus}")
+    if choice.account:
+        options.append(f"--account={choice.account}")
     if choice.qos:
         options.append(f"--qos={choice.qos}")
     if choice.reservation:

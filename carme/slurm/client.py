@@ -22,6 +22,7 @@ from carme.slurm.models import (
     queue_load,
 )
 from carme.slurm.rest import RestClient
+from carme.slurm.rights import Rights
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,9 @@ class Client(Protocol):
 
     def expected_start(self, choice: Choice) -> ExpectedStart:
         """When a job like this would start if it were submitted now by this process' user."""
+
+    def rights(self) -> Rights:
+        """Accounts, QoS and their limits, of all users."""
 
 
 def snapshot(

@@ -3,7 +3,9 @@
 from carme.config import View
 from carme.errors import DeniedError, InputError, MissingError
 from carme.slurm.access import owns
+from carme.slurm.bounds import time_bounds
 from carme.slurm.models import Job, Snapshot
+from carme.slurm.rights import UserRights
 from carme.units import format_duration
 
 
@@ -13,13 +15,14 @@ def extended_limit(
     uid: int,
     user: str,
     snapshot: Snapshot,
+    rights: UserRights,
     rules: View,
     now: float,
 ) -> int:
     """The new time limit in seconds; a typed error says why there is none.
 
     An operator's update passes by every limit of Slurm, so those that a user would have met are
-    checked here: the partition's and reservations of the job's nodes.
+    checked here: those of partition, QoS and account, and reservations of the job's nodes.
     """
     if not owns(job, user, uid):
         raise MissingError("you have no such job in the queue")
@@ -35,8 +38,8 @@ def extended_limit(
     _check(limit, int(rules.extend_max_hours * 3600), "this site")
     for name in job.partition.split(","):
         partition = snapshot.partition(name) if name else None
-        if partition and partition.max_seconds is not None:
-            _check(limit, partition.max_seconds, f"partition {name}")
+        for bound in time_bounds(partition, rights, job.account, job.qos):
+            _check(limit, bound.most, bound.who)
     if job.started_at is not None:
         _check_reservations(job, job.started_at + limit, snapshot, now)
     return limit

@@ -253,6 +253,7 @@ class Choice(Model):
     """On each node."""
     gpu_type: Word = UNTYPED
     limit_seconds: Annotated[int, Field(ge=60, le=366 * 86400)] = 3600
+    account: Word = ""
     qos: Word = ""
     reservation: Word = ""
 

@@ -24,6 +24,7 @@ from carme.slurm.models import (
     Partition,
     Reservation,
 )
+from carme.slurm.rights import Rights
 
 T = TypeVar("T")
 
@@ -170,6 +171,10 @@ class PyslurmClient:
     def expected_start(self, choice: Choice) -> ExpectedStart:
         """By sbatch."""
         return self._commands.expected_start(choice)
+
+    def rights(self) -> Rights:
+        """By sacctmgr."""
+        return self._commands.rights()
 
     def _load(self, load: Callable[[], Any]) -> list[Any]:
         return self._guarded(lambda: list(load().values()))

@@ -22,6 +22,7 @@ from carme.slurm.models import (
     Partition,
     Reservation,
 )
+from carme.slurm.rights import Rights
 from carme.slurm.wire import Reply, decode_reply, encode_request
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ _INVALID_JOB_ID = 2017
 
 
 class RestClient:
-    """A Client that asks slurmrestd; for expected starts, which it does not offer, sbatch."""
+    """A Client that asks slurmrestd; for expected starts, sbatch; for rights, sacctmgr."""
 
     def __init__(
         self,
@@ -102,6 +103,10 @@ class RestClient:
     def expected_start(self, choice: Choice) -> ExpectedStart:
         """`sbatch --test-only`."""
         return self._commands.expected_start(choice)
+
+    def rights(self) -> Rights:
+        """By sacctmgr."""
+        return self._commands.rights()
 
     def _get(self, part: str, what: str, query: dict[str, object] | None = None) -> object:
         return self._retried(lambda: self._get_once(part, what, query))

@@ -6,6 +6,7 @@ cluster and their own jobs.
 
 import asyncio
 import hashlib
+import json
 import logging
 import os
 import pwd
@@ -28,6 +29,8 @@ from carme.slurm.client import Client, connect
 from carme.slurm.extend import extended_limit
 from carme.slurm.models import Choice, History, Job, Model, Snapshot
 from carme.slurm.poller import Poller
+from carme.slurm.registry import Registry
+from carme.slurm.rights import UserRights, asked_as
 from carme.slurm.view_server import Request, UnixServer, json_reply
 from carme.slurm.waits import Waits
 from carme.slurm.wire import Reply
@@ -55,6 +58,7 @@ class View:
         self._writer = writer
         self._waits = Waits(client)
         self._archive = Archive(client)
+        self.registry = Registry(client, config.view.rights_seconds)
         self._names: dict[int, str] = {}
         self._bodies: dict[int | None, tuple[bytes, str]] = {}
         self._bodies_of: Snapshot | None = None
@@ -76,6 +80,8 @@ class View:
             return self._counters()
         if path == "/expected-start":
             return await self._expected_start(request, user)
+        if path == "/rights":
+            return _model_reply(await self._rights(request, user))
         if path == "/history":
             return _model_reply(await self._history(request, user))
         if path in ("/refresh", "/extend"):
@@ -112,9 +118,12 @@ class View:
         if viewer not in self._bodies:
             seen = current if viewer is None else visible_to(current, user, request.uid)
             # The moment is not part of what is compared: an unchanged cluster is not sent again.
-            content = seen.model_copy(update={"taken_at": 0}).model_dump_json().encode()
+            # Written once: of a thousand nodes and their jobs that takes a while.
+            body = seen.model_dump_json().encode()
+            moment = json.dumps(seen.taken_at).encode()
+            content = body.removeprefix(b'{"taken_at":' + moment)
             etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            self._bodies[viewer] = (seen.model_dump_json().encode(), etag)
+            self._bodies[viewer] = (body, etag)
         body, etag = self._bodies[viewer]
         headers = {"ETag": etag, "Carme-Taken-At": repr(current.taken_at)}
         if request.headers.get("if-none-match") == etag:
@@ -132,10 +141,7 @@ class View:
 
     async def _refresh(self, request: Request, user: str) -> Reply:
         """The snapshot once it is no older than asked for."""
-        try:
-            max_age = max(0.0, float(request.query.get("max_age_seconds", "0")))
-        except ValueError:
-            raise InputError("max_age_seconds is not a number") from None
+        max_age = _max_age(request, 0)
         if not self._reads_all(request.uid, user):
             max_age = max(max_age, _OTHERS_MAX_AGE_SECONDS)
         await self.poller.fresh(max_age, _REFRESH_SECONDS)
@@ -149,7 +155,23 @@ class View:
         except ValidationError as error:
             first = error.errors()[0]
             raise InputError(f"{first['loc'][0]}: {first['msg']}") from None
-        return _model_reply(await self._waits.expected_start(choice))
+        # Slurm is asked by this process' own user, who may have less than whom it is asked for.
+        try:
+            own = await self.registry.of(await self._user(os.geteuid()))
+        except CarmeError as error:
+            log.debug("expected start without account and QoS: %s", error)
+            own = UserRights(user="")
+        return _model_reply(await self._waits.expected_start(asked_as(choice, own)))
+
+    async def _rights(self, request: Request, user: str) -> UserRights:
+        """What accounts and QoS somebody has: anybody's for readers, else one's own."""
+        wanted = request.query.get("user", user)
+        if wanted != user and not self._reads_all(request.uid, user):
+            raise DeniedError("only readers of the view may ask for other users' rights")
+        if not wanted:
+            raise DeniedError("you have no user name here")
+        keep = self._config.view.rights_seconds
+        return await self.registry.of(wanted, min(keep, _max_age(request, keep)))
 
     async def _history(self, request: Request, user: str) -> History:
         """Everybody's jobs for readers; one's own for others."""
@@ -175,8 +197,9 @@ class View:
             if not current.job(wish.job_id):  # perhaps it has only just been submitted
                 current = await self.poller.fresh(0, _REFRESH_SECONDS)
             job = self._job(wish.job_id, request.uid, user)
+            rights, rules = await self.registry.of(user), self._config.view
             limit = extended_limit(
-                job, wish.seconds, request.uid, user, current, self._config.view, time.time()
+                job, wish.seconds, request.uid, user, current, rights, rules, time.time()
             )
             await asyncio.to_thread(self._writer.extend, job, limit)
             log.info("job %d of %s: time limit is now %d s", wish.job_id, user, limit)
@@ -196,11 +219,19 @@ class View:
     def _counters(self) -> Reply:
         own = asdict(self.poller.counters)
         more = {"requests": self._requests, "test_only_asked": self._waits.asked}
+        more["rights_reads"] = self.registry.reads
         return json_reply({**own, **more, "age_seconds": self._age()})
 
     def _age(self) -> float | None:
         current = self.poller.snapshot
         return None if current is None else max(0.0, time.time() - current.taken_at)
+
+
+def _max_age(request: Request, otherwise: float) -> float:
+    try:
+        return max(0.0, float(request.query.get("max_age_seconds", otherwise)))
+    except ValueError:
+        raise InputError("max_age_seconds is not a number") from None
 
 
 def _model_reply(model: Model) -> Reply:

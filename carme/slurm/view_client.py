@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from carme.config import View
 from carme.errors import UnavailableError
 from carme.slurm.models import Choice, ExpectedStart, History, HistoryJob, Job, Model, Snapshot
+from carme.slurm.rights import UserRights
 from carme.slurm.wire import Reply, decode_reply, encode_request, error_from
 
 M = TypeVar("M", bound=Model)
@@ -78,6 +79,10 @@ class ViewClient:
     def expected_start(self, choice: Choice) -> ExpectedStart:
         """When a job like this would start; InputError if Slurm would not take it."""
         return _model(self._ask("GET", "/expected-start", _query(choice)), ExpectedStart)
+
+    def rights(self, user: str, max_age_seconds: float | None = None) -> UserRights:
+        """The user's accounts and QoS with their limits; other users' for readers only."""
+        return _model(self._ask("GET", "/rights", _whose(user, max_age_seconds)), UserRights)
 
     def extend(self, job_id: int, seconds: int) -> Job:
         """More time for a job of one's own."""
@@ -155,6 +160,11 @@ class AsyncViewClient:
         reply = await self._ask("GET", "/expected-start", _query(choice))
         return _model(reply, ExpectedStart)
 
+    async def rights(self, user: str, max_age_seconds: float | None = None) -> UserRights:
+        """As ViewClient.rights."""
+        reply = await self._ask("GET", "/rights", _whose(user, max_age_seconds))
+        return _model(reply, UserRights)
+
     async def extend(self, job_id: int, seconds: int) -> Job:
         """As ViewClient.extend."""
         body = {"job_id": job_id, "seconds": seconds}
@@ -193,6 +203,11 @@ class AsyncViewClient:
         except OSError as error:  # TimeoutError is one, too
             raise _unavailable(self._path, error) from error
         return _checked(decode_reply(received))
+
+
+def _whose(user: str, max_age_seconds: float | None) -> dict[str, object]:
+    asked: dict[str, object] = {"user": user}
+    return asked if max_age_seconds is None else {**asked, "max_age_seconds": max_age_seconds}
 
 
 def _query(choice: Choice) -> dict[str, object]:

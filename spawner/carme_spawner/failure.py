@@ -1,5 +1,6 @@
 """Why a session cannot be had, in a form that every page and the REST API shows."""
 
+from collections.abc import Mapping
 from html import escape
 
 from jupyterhub.spawner import SpawnException
@@ -11,11 +12,21 @@ class SessionFailure(SpawnException):
     JupyterHub's pages look for attributes that its own exception does not set.
     """
 
-    def __init__(self, message: str, *, reason: str, log: str = "", status_code: int = 400) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str,
+        log: str = "",
+        status_code: int = 400,
+        problems: Mapping[str, str] | None = None,
+    ) -> None:
         html = f"<p>{escape(message)}</p>"
         if log:
             html += f'<p>The end of its log:</p><pre class="text-start">{escape(log)}</pre>'
             message += f"\nThe end of its log:\n{log}"
         super().__init__(message, reason=reason, message_html=html, status_code=status_code)
+        self.problems = problems or {}
+        """Field to message, when the options were wrong."""
         self.jupyterhub_message = message
         self.jupyterhub_html_message = html

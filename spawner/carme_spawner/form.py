@@ -8,7 +8,10 @@ import jinja2
 from carme.config import Preset
 from carme.images import Catalogue
 from carme.slurm.models import Partition, Snapshot
-from carme_spawner.options import LABELS, Options, Problems, format_hours
+from carme.units import format_duration
+from carme_spawner.options import LABELS, Options, Problems, format_hours, summary
+from carme_spawner.permits import describe
+from carme_spawner.person import Person
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
@@ -26,13 +29,25 @@ def render(
     values: Mapping[str, Any],
     found: Problems,
     *,
+    person: Person,
+    now: float,
     projects: Collection[str] = (),
     own_images: bool = False,
     max_nodes: int = 1,
     ended_message: str = "",
 ) -> str:
     """The form with `values` filled in and each problem at its field."""
-    partitions = [_partition(snapshot, p) for p in _visible(snapshot)] if snapshot else []
+    offered = _visible(snapshot, person) if snapshot else []
+    partitions = [_partition(snapshot, p) for p in offered] if snapshot else []
+    rights = _rights(person)
+    reservations = _reservations(snapshot, person, now) if snapshot else []
+    absent = {
+        "account": not rights["accounts"],
+        "qos": not rights["chooses_qos"],
+        "reservation": not reservations,
+        "project": not projects,
+        "own_image": not own_images,
+    }
     return _environment.get_template("form.html").render(
         partitions=partitions,
         types=sorted({kind for partition in partitions for kind in partition["types"]}),
@@ -46,19 +61,71 @@ def render(
             }
             for preset in presets
         ],
+        rights=rights,
+        reservations=reservations,
         projects=sorted(projects),
         own_images=own_images,
         max_nodes=max_nodes,
         ended_message=ended_message,
         images=catalogue.offered(),
-        values=values,
-        problems=found,
+        values={name: _plain(value) for name, value in values.items()},
+        problems=_placed(found, absent),
         labels=LABELS,
     )
 
 
-def _visible(snapshot: Snapshot) -> list[Partition]:
-    return [partition for partition in snapshot.partitions if not partition.hidden]
+def _placed(found: Problems, absent: Mapping[str, bool]) -> Problems:
+    """The problems; those of fields that are not in the form stand above it."""
+    here = {name: text for name, text in found.items() if name and not absent.get(name)}
+    above = {name: text for name, text in found.items() if name not in here}
+    return {**here, "": summary(above)} if above else here
+
+
+def _plain(value: Any) -> Any:
+    """`2` for 2.0: an hour is not more exact for a point."""
+    return f"{value:g}" if isinstance(value, float) else value
+
+
+def _visible(snapshot: Snapshot, person: Person) -> list[Partition]:
+    """The partitions that this person can get into; all that are shown if that is none."""
+    shown = [partition for partition in snapshot.partitions if not partition.hidden]
+    return [partition for partition in shown if person.may_use(partition)] or shown
+
+
+def _rights(person: Person) -> dict[str, Any]:
+    """Accounts and QoS for the form; it shows a field where there is a choice."""
+    rights = person.rights
+    own = [item for item in rights.associations if item.qos or item.account] if rights else []
+    return {
+        "accounts": person.accounts if person.chooses_account else (),
+        "default_account": rights.default_account if rights else "",
+        "chooses_qos": person.chooses_qos,
+        "associations": [
+            {
+                "account": item.account,
+                "partition": item.partition,
+                "qos": item.qos,
+                "default_qos": rights.default_qos(item.account, item.partition) if rights else "",
+            }
+            for item in own
+        ],
+        "limits": {qos.name: describe(qos.limits) for qos in rights.qos} if rights else {},
+    }
+
+
+def _reservations(snapshot: Snapshot, person: Person, now: float) -> list[dict[str, str]]:
+    found = []
+    for plan in person.reservations(snapshot, now):
+        if (plan.starts_at or 0) > now:
+            when = f"begins in {format_duration((plan.starts_at or 0) - now)}"
+        else:
+            when = f"{format_duration(plan.ends_at - now)} left" if plan.ends_at else "now"
+        found.append({"name": plan.name, "when": f"{_nodes(len(plan.nodes))}, {when}"})
+    return found
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _partition(snapshot: Snapshot, partition: Partition) -> dict[str, Any]:

@@ -1,22 +1,29 @@
 """The hub's endpoints: a session reports its port; the form asks what is free."""
 
+import asyncio
 import json
 import time
 from typing import Any
 
 from jupyterhub.apihandlers import APIHandler
+from jupyterhub.apihandlers.users import UserServerAPIHandler
 from tornado import web
 
 from carme.config import Config
 from carme.errors import CarmeError, InputError
-from carme.slurm.models import Choice
-from carme_spawner import options, outlook
+from carme.slurm.models import Choice, Snapshot
+from carme_spawner import options, outlook, permits
 from carme_spawner.care import SessionHandler, spawner_of
-from carme_spawner.watch import watch_for
+from carme_spawner.failure import SessionFailure
+from carme_spawner.watch import Watch, watch_for
 
 MIN_PORT, MAX_PORT = 1024, 65535
 _FRESH_SECONDS = 5
 """How old the panel's figures may be; the view refreshes once for all who look."""
+_overviews = outlook.Overviews()
+
+
+_CLOSED = "All nodes for it are down, drained or reserved before it would end."
 
 
 class PortHandler(APIHandler):
@@ -54,10 +61,10 @@ class ClusterHandler(APIHandler):
     async def get(self) -> None:
         """The panel's figures; 503 with a reason while nobody knows."""
         try:
-            snapshot = await watch_for(self._config).snapshot(_FRESH_SECONDS)
+            snapshot = await watch_for(self._config).recent(_FRESH_SECONDS)
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
-        self.write(outlook.overview(snapshot, time.time()))
+        self.write(_overviews.of(snapshot, time.time()))
 
 
 class OutlookHandler(ClusterHandler):
@@ -70,42 +77,101 @@ class OutlookHandler(ClusterHandler):
         raw.pop("_xsrf", None)
         choice, found = options.parse({name: value for name, value in raw.items() if value})
         if choice is None:
-            raise web.HTTPError(400, options.summary(found))
+            self.set_status(400)
+            self.write(_refusal(400, options.summary(found), found))
+            return
         watch = watch_for(self._config)
         try:
-            snapshot = await watch.snapshot(_FRESH_SECONDS)
+            snapshot, person = await asyncio.gather(
+                watch.recent(_FRESH_SECONDS), watch.person(self.current_user.name)
+            )
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
-        if impossible := options.limits(choice, snapshot, self._config.session.max_nodes):
-            self.write({"starts_now": False, "refused": options.summary(impossible)})
+        now, most = time.time(), self._config.session.max_nodes
+        if impossible := permits.limits(choice, snapshot, person, now, most):
+            refused = {"refused": options.summary(impossible), "errors": options.listed(impossible)}
+            self.write({"starts_now": False, **refused})
             return
-        now = time.time()
-        if outlook.starts_now(choice, snapshot, now):
+        short = permits.shortages(choice, snapshot, person)
+        held = permits.held(short)
+        if not held and outlook.starts_now(choice, snapshot, now):
             self.write({"starts_now": True})
             return
+        room = permits.reduced(choice, short)
         answer: dict[str, Any] = {
             "starts_now": False,
-            "smaller": outlook.smaller(choice, snapshot, now),
+            "held": held,
+            "smaller": outlook.smaller(room, snapshot, now) if room else None,
         }
+        if not held:
+            answer |= await self._expected(watch, choice, snapshot, now)
+        self.write(answer)
+
+    async def _expected(
+        self, watch: Watch, choice: options.Options, snapshot: Snapshot, now: float
+    ) -> dict[str, Any]:
+        """When Slurm, or the reservation, would let it start; nothing if nobody says."""
+        plan = outlook.reservation(choice, snapshot)
+        if plan and (plan.starts_at or 0) > now:
+            return {"expected_at": plan.starts_at}
+        if outlook.closed(choice, snapshot, now):
+            return {"held": _CLOSED}
         try:
-            expected = await watch.expected_start(
-                Choice(
-                    partition=choice.partition,
-                    nodes=choice.nodes,
-                    cpus=choice.cpus,
-                    memory_bytes=choice.memory_gb * options.GIB,
-                    gpus=choice.gpus,
-                    gpu_type=choice.gpu_type,
-                    limit_seconds=choice.seconds,
-                )
-            )
-            answer["expected_at"] = expected.starts_at
+            return {"expected_at": (await watch.expected_start(asked(choice))).starts_at}
+        except TimeoutError:
+            return {"again": True}  # Slurm still thinks; the form does not wait for it
         except InputError as error:
-            answer["refused"] = error.message
+            return {"refused": error.message}
         except CarmeError as error:
             # Slurm is asked at most six times a minute for everybody: no answer is no failure.
             self.log.debug("No expected start: %s", error)
-        self.write(answer)
+            return {}
+
+
+def asked(choice: options.Options) -> Choice:
+    """The choice as the view understands it."""
+    return Choice(
+        partition=choice.partition,
+        nodes=choice.nodes,
+        cpus=choice.cpus,
+        memory_bytes=choice.memory_gb * options.GIB,
+        gpus=choice.gpus,
+        gpu_type=choice.gpu_type,
+        limit_seconds=choice.seconds,
+        account=choice.account,
+        qos=choice.qos,
+        reservation=choice.reservation,
+    )
+
+
+class ServerHandler(UserServerAPIHandler):
+    """JupyterHub's own start and stop of servers, with wrong options as a list of errors."""
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """JupyterHub's JSON; for a 400 with `errors`, one for each field that is wrong."""
+        error = (kwargs.get("exc_info") or (None, None, None))[1]
+        if status_code != 400 or not isinstance(error, web.HTTPError):
+            super().write_error(status_code, **kwargs)
+            return
+        if isinstance(error, SessionFailure):
+            message, found = error.message, dict(error.problems)
+        else:
+            message, found = error.get_message() or error.reason or "Bad Request", {}
+        self.set_header("Content-Type", "application/json")
+        self.clear_header("Content-Length")
+        self.write(_refusal(status_code, message, found or {"": message}))
+
+
+def _refusal(status: int, message: str, found: options.Problems) -> dict[str, Any]:
+    return {"status": status, "message": message, "errors": options.listed(found)}
+
+
+def with_error_lists(served: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """JupyterHub's handlers, with ours where servers are started."""
+    return [
+        (path, ServerHandler if handler is UserServerAPIHandler else handler, *rest)
+        for path, handler, *rest in served
+    ]
 
 
 class ExtendHandler(APIHandler):

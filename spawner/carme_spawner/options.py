@@ -12,10 +12,11 @@ from carme.config import Session
 from carme.errors import InputError
 from carme.images import Catalogue
 from carme.slurm.models import Partition, Snapshot
-from carme.units import format_bytes, format_duration
+from carme.units import format_bytes
 
 GIB = 2**30
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+OptionalName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$")]
 Problems = dict[str, str]
 """Field to message; the empty name is for what belongs to no field."""
 
@@ -29,7 +30,7 @@ class Options(BaseModel):
     nodes: Annotated[int, Field(ge=1, le=10_000)] = 1
     """GPUs, cores and memory are those of each node."""
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
-    gpu_type: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$")] = ""
+    gpu_type: OptionalName = ""
     cpus: Annotated[int, Field(ge=1, le=4096)]
     memory_gb: Annotated[int, Field(ge=1, le=65536)]
     hours: Annotated[float, Field(gt=0, le=24 * 365, allow_inf_nan=False)]
@@ -42,6 +43,12 @@ class Options(BaseModel):
     """What to open; empty means the first that the image offers."""
     project: Annotated[str, Field(pattern=r"^([a-z_][a-z0-9_-]{0,31})?$")] = ""
     """The group whose folder the session works in; empty means the user's home."""
+    account: OptionalName = ""
+    """Who the work is charged to; empty means the user's default account."""
+    qos: OptionalName = ""
+    """The quality of service; empty means the account's default."""
+    reservation: OptionalName = ""
+    """Nodes set aside; empty means none."""
 
     @field_validator("nodes", "gpus", "cpus", "memory_gb", "hours", mode="before")
     @classmethod
@@ -68,6 +75,9 @@ LABELS = {
     "own_image": "An image of your own",
     "application": "Application",
     "project": "Project folder",
+    "account": "Account",
+    "qos": "Quality of service",
+    "reservation": "Reservation",
 }
 
 
@@ -89,6 +99,9 @@ def defaults(settings: Session, snapshot: Snapshot | None, catalogue: Catalogue)
         "own_image": "",
         "application": "",
         "project": "",
+        "account": "",
+        "qos": "",
+        "reservation": "",
     }
 
 
@@ -108,7 +121,13 @@ def parse(raw: dict[str, Any]) -> tuple[Options | None, Problems]:
     try:
         return Options.model_validate(raw), {}
     except ValidationError as error:
-        return None, {_field(problem): _message(problem) for problem in error.errors()}
+        wrong = error.errors(include_url=False, include_input=False)
+        known = [problem for problem in wrong if problem["type"] != "extra_forbidden"]
+        found = {_field(problem): _message(problem) for problem in known}
+        if strange := [repr(str(p["loc"][0])[:40]) for p in wrong if p not in known]:
+            names = ", ".join(Options.model_fields)
+            found[""] = f"unknown option {', '.join(strange[:10])}; known are {names}"
+        return None, found
 
 
 def _field(problem: Any) -> str:
@@ -117,9 +136,6 @@ def _field(problem: Any) -> str:
 
 
 def _message(problem: Any) -> str:
-    if problem["type"] == "extra_forbidden":
-        known = ", ".join(Options.model_fields)
-        return f"unknown option {str(problem['loc'][0])[:40]!r}; known are {known}"
     if problem["type"] == "string_pattern_mismatch":
         return "this is not a name of one of the choices"
     said = str(problem["msg"]).removeprefix("Value error, ")
@@ -142,7 +158,7 @@ def problems(
 
 
 def limits(options: Options, snapshot: Snapshot, max_nodes: int | None = None) -> Problems:
-    """What the partition and its nodes could not give even if they were empty."""
+    """What the partition and its nodes could not give even if they were empty; not how long."""
     partition = snapshot.partition(options.partition)
     if partition is None or partition.hidden:
         names = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
@@ -150,9 +166,6 @@ def limits(options: Options, snapshot: Snapshot, max_nodes: int | None = None) -
     found: Problems = {}
     if not partition.up:
         found["partition"] = f"{partition.name} takes no jobs now (it is {partition.state.lower()})"
-    if partition.max_seconds and options.seconds > partition.max_seconds:
-        limit = format_duration(partition.max_seconds)
-        found["hours"] = f"{partition.name} allows at most {limit}"
     return {
         **found,
         **_node_problems(options, partition, max_nodes),
@@ -229,3 +242,8 @@ def summary(found: Problems) -> str:
     return "; ".join(
         f"{LABELS.get(name, name)}: {text}" if name else text for name, text in found.items()
     )
+
+
+def listed(found: Problems) -> list[dict[str, str]]:
+    """The problems one by one, for REST clients that are programs."""
+    return [{"field": name, "message": text} for name, text in found.items()]

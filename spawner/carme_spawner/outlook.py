@@ -9,20 +9,39 @@ NEAR_SECONDS = 24 * 3600
 """Maintenance within this time is announced."""
 
 
-def overview(snapshot: Snapshot, now: float) -> dict[str, Any]:
-    """For the panel beside the form: per partition what is free, what is down, who waits."""
+class Overviews:
+    """For the panel beside the form: per partition what is free, what is down, who waits.
+
+    A thousand nodes are counted once a snapshot, not once for everybody who looks.
+    """
+
+    def __init__(self) -> None:
+        self._counted: tuple[Snapshot, list[dict[str, Any]]] | None = None
+
+    def of(self, snapshot: Snapshot, now: float) -> dict[str, Any]:
+        """The panel's figures."""
+        if self._counted is None or self._counted[0] is not snapshot:
+            shown = (partition for partition in snapshot.partitions if not partition.hidden)
+            self._counted = (snapshot, [_partition(snapshot, p.name) for p in shown])
+        return {
+            "age_seconds": round(max(0.0, now - snapshot.taken_at), 1),
+            "controller": snapshot.controller,
+            "partitions": self._counted[1],
+            "maintenance": [
+                _announcement(plan, snapshot) for plan in _maintenance(snapshot, now, NEAR_SECONDS)
+            ],
+        }
+
+
+def _announcement(plan: Reservation, snapshot: Snapshot) -> dict[str, Any]:
+    taken = set(plan.nodes)
+    concerned = {name for node in snapshot.nodes if node.name in taken for name in node.partitions}
     return {
-        "age_seconds": round(max(0.0, now - snapshot.taken_at), 1),
-        "controller": snapshot.controller,
-        "partitions": [
-            _partition(snapshot, partition.name)
-            for partition in snapshot.partitions
-            if not partition.hidden
-        ],
-        "maintenance": [
-            {"name": plan.name, "starts_at": plan.starts_at, "nodes": len(plan.nodes)}
-            for plan in _maintenance(snapshot, now, NEAR_SECONDS)
-        ],
+        "name": plan.name,
+        "starts_at": plan.starts_at,
+        "ends_at": plan.ends_at,
+        "nodes": len(plan.nodes),
+        "partitions": sorted(concerned),
     }
 
 
@@ -45,6 +64,7 @@ def _partition(snapshot: Snapshot, name: str) -> dict[str, Any]:
         "cpus_total": sum(node.cpus for node in nodes),
         "memory_free_gb": sum(node.memory_free_bytes for node in nodes) // GIB,
         "memory_total_gb": sum(node.memory_bytes for node in nodes) // GIB,
+        "nodes_total": len(nodes),
         "nodes_down": [node.name for node in nodes if not node.open],
         "waiting": load.waiting if load else 0,
         "largest": {
@@ -72,7 +92,7 @@ def _maintenance(snapshot: Snapshot, now: float, within: float) -> list[Reservat
 
 
 def starts_now(options: Options, snapshot: Snapshot, now: float) -> bool:
-    """Whether enough open nodes have all of this free, and no maintenance comes in between."""
+    """Whether enough open nodes have all of this free, and no reservation comes in between."""
     fitting = sum(
         _gpus(node.gpus_free, options.gpu_type) >= options.gpus
         and node.cpus_free >= options.cpus
@@ -80,6 +100,11 @@ def starts_now(options: Options, snapshot: Snapshot, now: float) -> bool:
         for node in _usable(options, snapshot, now)
     )
     return fitting >= options.nodes
+
+
+def closed(options: Options, snapshot: Snapshot, now: float) -> bool:
+    """Whether no node of the partition takes this session now, however small it were."""
+    return not _usable(options, snapshot, now)
 
 
 def smaller(options: Options, snapshot: Snapshot, now: float) -> dict[str, int] | None:
@@ -101,14 +126,39 @@ def smaller(options: Options, snapshot: Snapshot, now: float) -> dict[str, int] 
     return best
 
 
+def reservation(options: Options, snapshot: Snapshot) -> Reservation | None:
+    """The reservation that the choice names."""
+    named = (plan for plan in snapshot.reservations if plan.name == options.reservation)
+    return next(named, None) if options.reservation else None
+
+
 def _usable(options: Options, snapshot: Snapshot, now: float) -> list[Node]:
-    """The open nodes of the partition that no maintenance takes away before the session's end."""
-    taken = {name for plan in _maintenance(snapshot, now, options.seconds) for name in plan.nodes}
+    """The open nodes of the partition that nothing takes away before the session's end."""
     partition = snapshot.partition(options.partition)
     if partition is None or not partition.up:
         return []
+    chosen = reservation(options, snapshot)
+    if options.reservation and (chosen is None or (chosen.starts_at or 0) > now):
+        return []
+    end = now + options.seconds
+    taken = {
+        name
+        for plan in snapshot.reservations
+        if plan.name != options.reservation
+        and (plan.starts_at or 0) < end
+        and (plan.ends_at is None or plan.ends_at > now)
+        for name in plan.nodes
+    }
     nodes = snapshot.nodes_in(options.partition)
+    if chosen:
+        nodes = tuple(_admitting(node) for node in nodes if node.name in chosen.nodes)
     return [node for node in nodes if node.open and node.name not in taken]
+
+
+def _admitting(node: Node) -> Node:
+    """The node as those see it whom its reservation is for."""
+    flags = tuple(flag for flag in node.flags if flag != "RESERVED")
+    return node.model_copy(update={"flags": flags})
 
 
 def _gpus(free: dict[str, int], kind: str) -> int:

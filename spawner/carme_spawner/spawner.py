@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import pwd
 import sys
+import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -21,9 +22,11 @@ from carme.errors import CarmeError
 from carme.images import Catalogue, load_catalogue
 from carme.slurm.helper_client import HelperClient
 from carme.slurm.models import Job, Snapshot
-from carme_spawner import form, options, words
+from carme_spawner import form, options, permits, words
 from carme_spawner.failure import SessionFailure
+from carme_spawner.handlers import with_error_lists
 from carme_spawner.launch import idle_options, session_files
+from carme_spawner.person import Person
 from carme_spawner.progress import Progress
 from carme_spawner.projects import projects
 from carme_spawner.script import job_script
@@ -32,7 +35,9 @@ from carme_spawner.watch import watch_for
 
 # batchspawner's own endpoint sets whatever attribute a request names, a command prefix among them,
 # and importing it is enough to have it served.
-default_handlers[:] = [entry for entry in default_handlers if "batchspawner" not in entry[0]]
+default_handlers[:] = with_error_lists(
+    [entry for entry in default_handlers if "batchspawner" not in entry[0]]
+)
 
 
 class CarmeSpawner(batchspawner.BatchSpawnerBase):
@@ -90,16 +95,21 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         images = self.carme.images
         return await asyncio.to_thread(load_catalogue, images.folder, bool(images.verify_key))
 
-    async def _snapshot(self, max_age: float = 5) -> Snapshot | None:
+    async def _snapshot(self, fresh: bool = True) -> Snapshot | None:
+        watch = watch_for(self.carme)
         try:
-            return await watch_for(self.carme).snapshot(max_age)
+            return await (watch.snapshot() if fresh else watch.recent())
         except CarmeError as error:
             self.log.warning("No view of Slurm: %s", error)
             return None
 
     async def _render_form(self) -> str:
-        snapshot, catalogue = await self._snapshot(), await self._catalogue()
+        snapshot, catalogue, person = await asyncio.gather(
+            self._snapshot(fresh=False), self._catalogue(), self._person()
+        )
         values = options.defaults(self.carme.session, snapshot, catalogue)
+        if snapshot:
+            values = permits.fitted(values, {}, snapshot, person, time.time())
         chosen = self.user_options or self.orm_spawner.user_options or {}
         last = {name: value for name, value in chosen.items() if name in values}
         found, self._problems = self._problems, {}
@@ -110,6 +120,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             self.carme.session.presets,
             {**values, **last, **kept},
             found,
+            person=person,
+            now=time.time(),
             projects=self._projects,
             own_images=self.carme.images.own_images,
             max_nodes=self.carme.session.max_nodes,
@@ -123,7 +135,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     async def _apply(self, raw: dict[str, Any]) -> None:
         """Check options, wherever they come from; a wrong one is a 400 that names its field."""
-        snapshot, catalogue = await self._snapshot(), await self._catalogue()
+        snapshot, catalogue, person = await asyncio.gather(
+            self._snapshot(), self._catalogue(), self._person()
+        )
         if snapshot is None:
             raise SessionFailure(
                 "Slurm cannot be reached at the moment. Try again in a minute.",
@@ -131,17 +145,31 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
                 status_code=503,
             )
         base = options.defaults(self.carme.session, snapshot, catalogue)
+        base = permits.fitted(base, raw, snapshot, person, time.time())
         choice, found = options.parse({**base, **raw})
         if choice:
-            found = options.problems(
+            found = await self._not_permitted(choice, snapshot, person)
+            found |= options.problems(
                 choice, snapshot, catalogue, self._projects, self.carme.session.max_nodes
             )
         if choice and choice.own_image and not found:
             found = await self._check_own_image(choice.own_image)
         if found:
             self._problems = found
-            raise SessionFailure(options.summary(found), reason="input")
+            raise SessionFailure(options.summary(found), reason="input", problems=found)
         self._choice, self._values = choice, {}
+
+    async def _person(self, max_age: float | None = None) -> Person:
+        return await watch_for(self.carme).person(self.user.name, max_age)
+
+    async def _not_permitted(
+        self, choice: options.Options, snapshot: Snapshot, person: Person
+    ) -> options.Problems:
+        """What is not this user's to have; asked twice, for rights may be new."""
+        found = permits.problems(choice, snapshot, person, time.time())
+        if not found or person.rights is None:
+            return found
+        return permits.problems(choice, snapshot, await self._person(0), time.time())
 
     @property
     def _projects(self) -> dict[str, Path]:
@@ -245,6 +273,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             seconds=choice.seconds,
             gpus=choice.gpus,
             gpu_type=choice.gpu_type,
+            account=choice.account,
+            qos=choice.qos,
+            reservation=choice.reservation,
             image=image,
             size_bytes=size_bytes,
             node_cache=self.carme.images.node_cache,

@@ -50,14 +50,22 @@ NUMBERS = [
 ]
 NUMBERS += ["--1", "1;id", "NaN", "1e-400", " ", "null", "true", "[]", "{}", "10" * 60]
 TYPES = [None, True, [], {}, ["gpu"], {"a": 1}, 10**40, -(10**40), [[[[]]]], {"$ref": "x"}]
+FOREIGN = ["root", "normal,short", "+normal", "-1", "research,root", "nobody-has-this", "MAINT"]
 KEYS = ["cmd", "prologue", "srun", "exec_prefix", "batch_script", "req_prologue", "user", "uid"]
 KEYS += ["__class__", "image_path", "environment", "notebook_dir", "ip", "port", "partition ", ""]
 
+NAMES = ("partition", "gpu_type", "image", "account", "qos", "reservation")
+
 CASES = [
-    *({field: text} for field in ("partition", "gpu_type", "image") for text in SHELL + UNICODE),
+    *({field: text} for field in NAMES for text in SHELL + UNICODE),
+    *({field: text} for field in ("account", "qos", "reservation") for text in FOREIGN),
     *({"image": text} for text in PATHS),
     *({field: text} for field in ("gpus", "cpus", "memory_gb", "hours") for text in NUMBERS),
-    *({field: value} for field in ("partition", "gpus", "hours", "image") for value in TYPES),
+    *(
+        {field: value}
+        for field in ("partition", "gpus", "hours", "image", "account", "qos")
+        for value in TYPES
+    ),
     *({key: "id"} for key in KEYS),
 ]
 LEGAL = [{"gpus": "0"}, {"hours": "1e-400"}]
@@ -81,6 +89,8 @@ def test_over_rest(cluster, ann):
         answer = ann.spawn(**case)
         assert answer.status_code == 400, (case, answer.text)
         assert answer.json()["message"], case
+        assert answer.json()["errors"], case
+        assert all(error["message"] for error in answer.json()["errors"]), case
     assert cluster.jobs(ann.name) == []
     assert MARK not in {path.name for path in Path("/tmp").iterdir()} - before
     assert not list(Path(f"/home/{ann.name}").glob(f"**/{MARK}"))

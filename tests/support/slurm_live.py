@@ -60,7 +60,7 @@ def helper(cluster: Any, verb: str, **arguments: object) -> Any:
     return python_as(cluster, cluster.config.hub.user, _HELPER_CALL, *words)
 
 
-def view(cluster: Any, user: str, verb: str, **arguments: object) -> Any:
+def view(cluster: Any, user: str, verb: str, /, **arguments: object) -> Any:
     """What this user gets from the view."""
     socket = str(cluster.config.view.socket)
     return python_as(cluster, user, _VIEW_CALL, socket, verb, json.dumps(arguments))

@@ -19,6 +19,7 @@ from carme.slurm.models import (
     Partition,
     Reservation,
 )
+from carme.slurm.rights import Association, Limits, Qos, Rights
 from carme.slurm.states import JobState, NodeState
 from carme.slurm.view import View as Answers
 from carme.slurm.view_server import UnixServer
@@ -36,6 +37,17 @@ ALICE = Job(
     started_at=1000,
 )
 BOB = ALICE.model_copy(update={"id": 2, "user": "bob", "uid": 70002, "name": "thesis"})
+RIGHTS = Rights(
+    enforced=("associations", "limits", "qos"),
+    associations=(
+        Association(account="root"),
+        Association(account="lab", parent="root"),
+        Association(account="lab", user="alice", qos=("normal", "short"), default_qos="normal"),
+        Association(account="lab", user="bob", qos=("normal",)),
+    ),
+    qos=(Qos(name="normal"), Qos(name="short", limits=Limits(max_seconds=3600))),
+    default_accounts={"alice": "lab", "bob": "lab"},
+)
 NODE = Node(name="gpu01", state=NodeState.MIXED, partitions=("gpu",), cpus=8, cpus_used=2)
 
 
@@ -47,6 +59,7 @@ class Cluster(Client):
         self.found = (ALICE, BOB)
         self.away = False
         self.extended: list[tuple[int, int]] = []
+        self.known_rights = RIGHTS
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)
@@ -87,6 +100,10 @@ class Cluster(Client):
         if choice.partition == "nope":
             raise InputError("invalid partition")
         return ExpectedStart(starts_at=5, partition=choice.partition)
+
+    def rights(self) -> Rights:
+        self._ask("rights")
+        return self.known_rights
 
     def extend(self, job: Job, limit_seconds: int) -> None:
         self.extended.append((job.id, limit_seconds))

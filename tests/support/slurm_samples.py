@@ -173,3 +173,61 @@ Unknown|2026-11-16T03:06:07|UNLIMITED|0:15|00:00:00||0
 14|14|bad|name|slb|FAILED|n1|1|1||cpu=1|Unknown|Unknown|60|1:0|00:00:00||0
 15|15|next|slb|RUNNING|n1|1|1|cpu=1|cpu=1|2026-11-16T03:05:07|Unknown|60|0:0|00:00:00||7
 """.strip()
+
+
+CONFIG = """\
+Configuration data as of 2026-11-16T06:30:00
+AccountingStorageBackupHost = (null)
+AccountingStorageEnforce = associations,limits,qos
+AccountingStorageTRES   = cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu
+ClusterName             = carme
+"""
+
+
+# 22.05, with `format=`: the header has names of its own for some columns.
+ASSOCIATIONS = """\
+Cluster|Account|User|Partition|ParentName|QOS|Def QOS|MaxJobs|MaxSubmit|MaxWall|MaxTRES|\
+MaxTRESPerNode|GrpJobs|GrpSubmit|GrpTRES
+carme|root||||normal|||||||||
+carme|root|root|||normal|||||||||
+carme|other|||root|normal||||02:00:00|||||cpu=100,gres/gpu=3,mem=1500G
+carme|sub|||other|normal||||02:00:00|||||
+carme|sub|ann|||short||||02:00:00|gres/gpu:a100=1||||
+carme|research|||root|normal|||||||||
+carme|research|ann|||normal,short|normal|4|||||||
+carme|research|ben|||normal,short|normal||||||||
+faraway|research|ann|||normal|||||||||
+"""
+
+
+QOS_22 = """\
+Name|Priority|GraceTime|Preempt|PreemptExemptTime|PreemptMode|Flags|UsageThres|UsageFactor|\
+GrpTRES|GrpTRESMins|GrpTRESRunMins|GrpJobs|GrpSubmit|GrpWall|MaxTRES|MaxTRESPerNode|MaxTRESMins|\
+MaxWall|MaxTRESPU|MaxJobsPU|MaxSubmitPU|MaxTRESPA|MaxJobsPA|MaxSubmitPA|MinTRES
+normal|10|00:00:00|||cluster|||1.000000|||||||||||gres/gpu=6||||||
+short|100|00:00:00|||cluster|DenyOnLimit,OverPartQOS||1.000000||||||||||01:00:00|gres/gpu=2|2|||||
+"""
+
+
+# 23.11 and later have two columns more in the middle.
+QOS_24 = """\
+Name|Priority|GraceTime|Preempt|PreemptExemptTime|PreemptMode|Flags|UsageThres|UsageFactor|\
+GrpTRES|GrpTRESMins|GrpTRESRunMins|GrpJobs|GrpSubmit|GrpWall|MaxTRES|MaxTRESPerNode|MaxTRESMins|\
+MaxWall|MaxTRESPU|MaxJobsPU|MaxSubmitPU|MaxTRESPA|MaxTRESRunMinsPA|MaxTRESRunMinsPU|MaxJobsPA|\
+MaxSubmitPA|MinTRES
+normal|0|00:00:00|||cluster|||1.000000|||||||||||||||||||
+debug|69119|00:01:00|low||cluster|DenyOnLimit||1.000000|||||||node=8|||00:30:00||2|5||||||
+shared|67679|00:00:00|low||cluster|DenyOnLimit||1.000000|||||||gres/gpu=2,node=1|||2-00:00:00|||\
+5000||||||
+long|0|00:00:00|||cluster|DenyOnLimit,PartitionTimeLimit||1.000000||||||||||7-00:00:00|cpu=128|4|\
+32||||||
+bigmem|300|00:00:00|||cluster|||1.000000|||||||||||mem=1.50T|4|32||||||
+"""
+
+
+USERS = """\
+User|Def Acct
+ann|research
+ben|research
+nobody|
+"""

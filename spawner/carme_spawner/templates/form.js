@@ -5,8 +5,10 @@
   const api = window.jhdata.base_url + "api/carme/";
   const form = document.getElementById("spawn_form");
   const field = (name) => document.getElementById(name);
-  const asked = ["partition", "nodes", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image"];
+  const asked = ["partition", "nodes", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image", "account", "qos", "reservation"];
   let figures = null;
+  let question = 0;
+  let soon = null;
 
   function add(parent, tag, text, css) {
     const node = document.createElement(tag);
@@ -19,7 +21,7 @@
   async function ask(path) {
     const answer = await fetch(api + path, { headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token } });
     const body = await answer.json();
-    if (!answer.ok) throw new Error(body.message || "HTTP " + answer.status);
+    if (!answer.ok) throw Object.assign(new Error(body.message || "HTTP " + answer.status), { errors: body.errors });
     return body;
   }
 
@@ -34,7 +36,7 @@
       const row = add(box, "div", "", "mb-2");
       const line = add(row, "div", "", "d-flex justify-content-between small");
       add(line, "span", gpu.type || "GPUs");
-      add(line, "span", gpu.free + " of " + gpu.total + " free, " + gpu.block + " on one node");
+      add(line, "span", gpu.free + " of " + gpu.total + " free" + (gpu.free ? ", up to " + gpu.block + " on one node" : ""));
       const bar = add(row, "div", "", "progress");
       bar.style.height = "6px";
       bar.setAttribute("role", "img");
@@ -42,14 +44,21 @@
       add(bar, "div", "", "progress-bar").style.width = (100 * gpu.free) / gpu.total + "%";
     }
     const list = add(box, "ul", "", "list-unstyled small mb-0");
-    add(list, "li", partition.cpus_free + " of " + partition.cpus_total + " cores, "
-      + partition.memory_free_gb + " of " + partition.memory_total_gb + " GiB of memory");
-    add(list, "li", partition.waiting === 1 ? "1 job waits" : partition.waiting + " jobs wait");
-    if (partition.nodes_down.length) add(list, "li", "Not available: " + partition.nodes_down.join(", "), "text-danger");
+    add(list, "li", partition.cpus_free + " of " + partition.cpus_total + " cores free");
+    add(list, "li", partition.memory_free_gb + " of " + partition.memory_total_gb + " GiB of memory free");
+    const waiting = partition.waiting;
+    add(list, "li", waiting ? (waiting === 1 ? "1 job waits" : waiting + " jobs wait") : "No job waits");
+    const down = partition.nodes_down;
+    if (down.length) {
+      const names = down.slice(0, 6).join(", ") + (down.length > 6 ? " and " + (down.length - 6) + " more" : "");
+      add(list, "li", down.length + " of " + nodes(partition.nodes_total) + " not available: " + names, "text-danger");
+    }
     if (!partition.up) add(list, "li", "This partition takes no jobs now", "text-danger");
     for (const plan of figures.maintenance) {
-      const when = new Date(1000 * plan.starts_at).toLocaleString();
-      add(list, "li", "Maintenance of " + plan.nodes + " nodes from " + when, "text-danger");
+      if (!plan.partitions.includes(partition.name)) continue;
+      const span = 1000 * plan.starts_at < Date.now()
+        ? " until " + (plan.ends_at ? clock(plan.ends_at) : "further notice") : " from " + clock(plan.starts_at);
+      add(list, "li", "Maintenance of " + nodes(plan.nodes) + span, "text-danger");
     }
     const stale = figures.controller === "away";
     add(list, "li", (stale ? "Slurm does not answer; seen " : "Seen ") + age + " s ago", stale ? "text-danger" : "text-body-secondary");
@@ -66,30 +75,74 @@
     button.addEventListener("click", () => fill(smaller));
   }
 
+  function nodes(count) {
+    return count === 1 ? "1 node" : count + " nodes";
+  }
+
+  function clock(seconds) {
+    const moment = new Date(1000 * seconds);
+    const short = { hour: "2-digit", minute: "2-digit" };
+    if (1000 * seconds - Date.now() < 20 * 3600 * 1000) return moment.toLocaleTimeString([], short);
+    return moment.toLocaleString([], { weekday: "short", day: "numeric", month: "short", ...short });
+  }
+
   function when(seconds) {
     const wait = seconds - Date.now() / 1000;
-    const moment = new Date(1000 * seconds);
-    const clock = wait < 20 * 3600 ? moment.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" }) : moment.toLocaleString();
-    return clock + (wait < 5400 ? " (in about " + Math.max(1, Math.round(wait / 60)) + " min)" : "");
+    return clock(seconds) + (wait < 5400 ? " (in about " + Math.max(1, Math.round(wait / 60)) + " min)" : "");
   }
 
   async function refreshOutlook() {
-    const query = new URLSearchParams(asked.map((name) => [name, field(name)?.value ?? ""]));
+    const shown = asked.filter((name) => field(name) && field(name).value);
+    const query = new URLSearchParams(shown.map((name) => [name, field(name).value]));
+    const mine = ++question;
     try {
       const told = await ask("outlook?" + query);
+      if (mine !== question) return; // somebody went on typing
+      atFields(told.errors || []);
       if (told.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");
+      else if (told.held) showOutlook("This choice would wait. " + told.held, "", told.smaller);
       else if (told.refused) showOutlook("This would be refused. " + told.refused, "text-danger");
       else if (told.expected_at) showOutlook("Not now. Slurm expects it to start " + when(told.expected_at) + "; it often errs.", "", told.smaller);
       else showOutlook("This choice would wait.", "", told.smaller);
+      if (told.again) later(1000);
     } catch (error) {
+      if (mine !== question) return;
+      atFields(error.errors || []);
       showOutlook(error.message, "text-body-secondary");
+    }
+  }
+
+  // What does not fit stands at its field while one chooses, not only after "Start".
+  function atFields(errors) {
+    for (const old of form.querySelectorAll(".carme-live")) {
+      const at = field(old.dataset.field);
+      at.classList.remove("is-invalid");
+      at.removeAttribute("aria-invalid");
+      at.removeAttribute("aria-describedby");
+      old.remove();
+    }
+    for (const error of errors) {
+      const at = error.field && field(error.field);
+      if (!at || !form.contains(at)) continue;
+      field(error.field + "-problem")?.remove(); // what the server said of an older choice
+      const text = add(at.parentElement, "div", error.message, "invalid-feedback d-block carme-live");
+      text.id = error.field + "-problem";
+      text.dataset.field = error.field;
+      at.classList.add("is-invalid");
+      at.setAttribute("aria-invalid", "true");
+      at.setAttribute("aria-describedby", text.id);
     }
   }
 
   async function refreshCluster() {
     try {
+      const before = figures ? figures.age_seconds : 0;
       figures = await ask("cluster");
       showCluster();
+      // The hub answers from what it has and reads anew meanwhile: look again soon.
+      clearTimeout(soon);
+      if (figures.age_seconds > 6 && figures.controller === "up") soon = setTimeout(refreshCluster, 1500);
+      if (before > 6 && figures.age_seconds <= 6) later(0);
     } catch (error) {
       field("cluster").textContent = "What is free cannot be said now: " + error.message;
     }
@@ -124,6 +177,27 @@
     if (field("gpu_type").selectedOptions[0]?.hidden) field("gpu_type").value = "";
     field("image-description").textContent = field("image").selectedOptions[0]?.dataset.description || "";
     applications();
+    qualities();
+  }
+
+  // The QoS of the chosen account in the chosen partition; one alone is no choice.
+  function qualities() {
+    const row = field("qos-row");
+    if (!row) return;
+    const account = field("account")?.value || row.dataset.account;
+    const own = JSON.parse(row.dataset.associations).filter((item) => item.account === account);
+    const here = own.find((item) => item.partition === field("partition").value) || own.find((item) => !item.partition);
+    const select = field("qos");
+    const wanted = select.value || select.dataset.value;
+    const chosen = here?.qos.includes(wanted) ? wanted : here?.default_qos;
+    select.replaceChildren();
+    for (const name of here ? here.qos : []) {
+      const option = add(select, "option", name + (name === here.default_qos ? " (default)" : ""));
+      option.value = name;
+      option.selected = name === chosen;
+    }
+    row.hidden = select.options.length < 2;
+    field("qos-limits").textContent = JSON.parse(row.dataset.limits)[select.value] || "";
   }
 
   // The applications of the chosen image; one alone is no choice.
@@ -146,8 +220,12 @@
   function changed() {
     types();
     if (figures) showCluster();
+    later(300);
+  }
+
+  function later(milliseconds) {
     clearTimeout(timer);
-    timer = setTimeout(refreshOutlook, 300);
+    timer = setTimeout(refreshOutlook, milliseconds);
   }
 
   for (const button of document.querySelectorAll("[data-preset]")) {

@@ -9,6 +9,15 @@
 {% if gpus %}
 #SBATCH --gres=gpu:{{ gpu_type ~ ':' if gpu_type else '' }}{{ gpus }}
 {% endif %}
+{% if account %}
+#SBATCH --account={{ account }}
+{% endif %}
+{% if qos %}
+#SBATCH --qos={{ qos }}
+{% endif %}
+{% if reservation %}
+#SBATCH --reservation={{ reservation }}
+{% endif %}
 #SBATCH --comment=carme-image={{ image.name }}
 #SBATCH --signal=B:TERM@{{ notice_seconds }}
 #SBATCH --no-requeue

@@ -4,6 +4,7 @@ from carme.config import View
 from carme.errors import CarmeError, DeniedError, InputError, MissingError
 from carme.slurm.extend import extended_limit
 from carme.slurm.models import Job, Partition, Reservation, Snapshot
+from carme.slurm.rights import Association, Limits, Qos, UserRights
 from carme.slurm.states import JobState
 
 NOW = 10_000
@@ -26,9 +27,10 @@ def limit(
     uid: int = 1001,
     snapshot: Snapshot = SNAPSHOT,
     hours: float = 24,
+    rights: UserRights = UserRights(user="alice"),  # noqa: B008 (frozen)
 ) -> int:
     rules = View(extend_max_hours=hours)
-    return extended_limit(job, seconds, uid, "alice", snapshot, rules, NOW)
+    return extended_limit(job, seconds, uid, "alice", snapshot, rights, rules, NOW)
 
 
 def test_more_time() -> None:
@@ -68,3 +70,43 @@ def test_a_reservation_ahead_is_respected() -> None:
         update={"reservations": (ahead.model_copy(update={"nodes": ("gpu02",)}),)}
     )
     assert limit(snapshot=elsewhere) == 7200
+
+
+RIGHTS = UserRights(
+    user="alice",
+    enforced=("limits",),
+    default_account="lab",
+    associations=(
+        Association(account="lab", user="alice", qos=("normal", "short")),
+        Association(account="slow", user="alice", limits=Limits(max_seconds=2 * 3600)),
+    ),
+    qos=(
+        Qos(name="normal"),
+        Qos(name="short", limits=Limits(max_seconds=5400)),
+        Qos(name="long", flags=("PartitionTimeLimit",), limits=Limits(max_seconds=20 * 3600)),
+    ),
+)
+
+
+def test_limits_of_qos_and_account_count() -> None:
+    short = JOB.model_copy(update={"account": "lab", "qos": "short"})
+    with pytest.raises(DeniedError, match="QoS short allows 1 h 30 min in all"):
+        limit(job=short, rights=RIGHTS)
+    assert limit(1800, job=short, rights=RIGHTS) == 5400
+    slow = JOB.model_copy(update={"account": "slow", "qos": "normal"})
+    with pytest.raises(DeniedError, match="account slow allows 2 h"):
+        limit(2 * 3600, job=slow, rights=RIGHTS)
+    assert limit(3600, job=slow, rights=RIGHTS) == 7200
+
+
+def test_a_qos_may_go_beyond_the_partition() -> None:
+    long = JOB.model_copy(update={"account": "lab", "qos": "long"})
+    assert limit(10 * 3600, job=long, rights=RIGHTS) == 11 * 3600
+    with pytest.raises(DeniedError, match="QoS long allows 20 h"):
+        limit(20 * 3600, job=long, rights=RIGHTS)
+
+
+def test_limits_that_slurm_does_not_enforce_do_not_count() -> None:
+    lax = RIGHTS.model_copy(update={"enforced": ("associations",)})
+    short = JOB.model_copy(update={"account": "lab", "qos": "short"})
+    assert limit(job=short, rights=lax) == 7200

@@ -7,12 +7,15 @@ from hypothesis import strategies as st
 
 from carme.slurm import parse
 from support.slurm_samples import (
+    ASSOCIATIONS,
+    CONFIG,
     HEADER,
     NEW_JOB,
     NODES,
     OLD_JOB,
     PARTITIONS,
     PENDING,
+    QOS_24,
     RESERVATIONS,
     ROWS,
     RUNNING,
@@ -54,6 +57,14 @@ def test_scontrol(text: str) -> None:
 @given(mangled(printed(RUNNING, PENDING)))
 def test_squeue(text: str) -> None:
     parse.parse_squeue(text, SEPARATOR)
+
+
+@given(mangled(ASSOCIATIONS + QOS_24 + CONFIG))
+def test_sacctmgr(text: str) -> None:
+    parse.parse_associations(text)
+    parse.parse_qos(text)
+    parse.parse_default_accounts(text)
+    parse.parse_accounting(text)
 
 
 @given(mangled(f"{HEADER}\n{ROWS}\n"))

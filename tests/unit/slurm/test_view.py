@@ -134,6 +134,31 @@ def test_expected_start(serving: Serving) -> None:
         ask(serving, 0, "/expected-start?partition=a%20b;c")
 
 
+def test_rights(serving: Serving) -> None:
+    client = ViewClient(serving.path)
+    assert client.rights("alice").account_names() == ("lab",)
+    assert asyncio.run(AsyncViewClient(serving.path).rights("bob", 0)).default_account == "lab"
+    assert serving.cluster.asked.count("rights") == 1
+    serving.view._names.update({70001: "alice", 70002: "bob"})
+    own = json.loads(ask(serving, 70001, "/rights").body)
+    assert own["user"] == "alice"
+    with pytest.raises(DeniedError):
+        ask(serving, 70002, "/rights?user=alice")
+    with pytest.raises(DeniedError):  # a uid without a name
+        ask(serving, 70003, "/rights")
+    with pytest.raises(InputError):
+        ask(serving, 0, "/rights?user=alice&max_age_seconds=soon")
+
+
+def test_more_time_ends_with_the_qos(serving: Serving) -> None:
+    short = ALICE.model_copy(update={"account": "lab", "qos": "short"})
+    serving.cluster.found = (short,)
+    serving.view._names[70001] = "alice"
+    with pytest.raises(DeniedError, match="QoS short allows 1 h"):
+        ask(serving, 70001, "/extend", "POST", {"job_id": 1, "seconds": 600})
+    assert serving.cluster.extended == []
+
+
 def test_history(serving: Serving) -> None:
     client = ViewClient(serving.path)
     now = int(time.time())

@@ -4,6 +4,9 @@ import pytest
 
 from carme.config import Session
 from carme_spawner import form, options
+from carme_spawner.person import Person
+
+ANN = Person("ann")
 
 GOOD = {
     "partition": "gpu",
@@ -16,6 +19,9 @@ GOOD = {
     "own_image": "",
     "application": "",
     "project": "",
+    "account": "",
+    "qos": "",
+    "reservation": "",
 }
 
 
@@ -36,7 +42,6 @@ def test_the_defaults_are_a_good_choice(snapshot, catalogue):
         ({"partition": "none"}, "partition", "there are gpu, cpu, old"),
         ({"partition": "secret"}, "partition", "there is no partition secret"),
         ({"partition": "old", "gpus": 0}, "partition", "takes no jobs now"),
-        ({"hours": 9}, "hours", "at most 8 h"),
         ({"gpus": 5}, "gpus", "at most 4 GPUs"),
         ({"gpus": 3, "gpu_type": "t4"}, "gpus", "at most 2 GPUs of type t4"),
         ({"gpu_type": "h100"}, "gpu_type", "gpu has a100, t4"),
@@ -76,10 +81,12 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("field", ["partition", "gpu_type", "image"])
+@pytest.mark.parametrize(
+    "field", ["partition", "gpu_type", "image", "account", "qos", "reservation"]
+)
 def test_hostile_names_are_refused(field, text, snapshot, catalogue):
-    if field == "gpu_type" and text == "":
-        pytest.skip("an empty type means any")
+    if text == "" and field not in ("partition", "image"):
+        pytest.skip("empty means any, or the default")
     assert field in found({field: text}, snapshot, catalogue)
 
 
@@ -90,6 +97,8 @@ def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue)
         Session().presets,
         {**GOOD, "cpus": '"><script>evil'},
         {"cpus": "<too many>"},
+        person=ANN,
+        now=0,
     )
     assert "<script>evil" not in html
     assert 'id="cpus-problem">&lt;too many&gt;' in html
@@ -98,10 +107,16 @@ def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue)
 
 
 def test_the_form_says_when_slurm_is_away(catalogue):
-    html = form.render(None, catalogue, (), GOOD, {})
+    html = form.render(None, catalogue, (), GOOD, {}, person=ANN, now=0)
     assert "Slurm cannot be reached" in html
 
 
 def test_form_data_become_raw_options():
     sent = {"_xsrf": ["x"], "gpus": ["1"], "cpus": [""], "partition": [" gpu "], "evil": ["1"]}
     assert form.parse(sent) == {"gpus": "1", "partition": "gpu", "evil": "1"}
+
+
+def test_unknown_options_are_all_named():
+    _, problems = options.parse({**GOOD, "cmd": 1, "prologue": 2, "cpus": "x"})
+    assert "'cmd', 'prologue'" in problems[""]
+    assert [error["field"] for error in options.listed(problems)] == ["cpus", ""]

@@ -1,8 +1,12 @@
 from carme.slurm.models import QueueLoad, Reservation
 from carme_spawner.options import Options
-from carme_spawner.outlook import overview, smaller, starts_now
+from carme_spawner.outlook import Overviews, closed, smaller, starts_now
 
 NOW = 1000.0
+
+
+def overview(snapshot, now):
+    return Overviews().of(snapshot, now)
 
 
 def choice(**values):
@@ -47,7 +51,33 @@ def test_maintenance_before_the_end_counts(snapshot):
     )
     near = snapshot.model_copy(update={"reservations": (plan,)})
     assert overview(near, NOW)["maintenance"] == [
-        {"name": "m", "starts_at": int(NOW) + 1800, "nodes": 1}
+        {
+            "name": "m",
+            "starts_at": int(NOW) + 1800,
+            "ends_at": int(NOW) + 9000,
+            "nodes": 1,
+            "partitions": ["gpu"],
+        }
     ]
     assert not starts_now(choice(gpu_type="t4", hours=1), near, NOW)
     assert starts_now(choice(gpu_type="t4", hours=0.4), near, NOW)
+
+
+def test_a_reservation_of_others_closes_its_nodes(snapshot):
+    plan = Reservation(name="course", starts_at=0, ends_at=int(NOW) + 9000, nodes=("gpu02",))
+    busy = snapshot.model_copy(
+        update={
+            "reservations": (plan,),
+            "nodes": tuple(
+                n.model_copy(update={"flags": ("RESERVED",)}) if n.name == "gpu02" else n
+                for n in snapshot.nodes
+            ),
+        }
+    )
+    assert not starts_now(choice(gpu_type="t4"), busy, NOW)
+    assert starts_now(choice(gpu_type="t4", reservation="course"), busy, NOW)
+    assert not starts_now(choice(gpu_type="a100", reservation="course"), busy, NOW)
+    assert closed(choice(partition="gpu", reservation="other"), busy, NOW)
+    later = plan.model_copy(update={"starts_at": int(NOW) + 60})
+    ahead = busy.model_copy(update={"reservations": (later,)})
+    assert not starts_now(choice(gpu_type="t4", reservation="course"), ahead, NOW)
