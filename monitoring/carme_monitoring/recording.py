@@ -17,13 +17,11 @@ from typing import Literal
 import yaml
 
 WINDOWS = {"5m": 300, "1h": 3600}
-_LOOK_BACK = {"5m": "10m", "1h": "1h"}
-"""How long before the window its first value may lie: an outage so long loses nothing."""
 OWNER = ("user", "account", "partition")
 _BY = "cluster"
 _JOB = ("cluster", "jobid", *OWNER)
 _HELD_BACK = "10m"
-"""A job's series may be away for so long (its node's exporter is started again) and still count."""
+"""An exporter may be away for so long (it is started again) and its series still count."""
 
 
 @dataclass(frozen=True)
@@ -163,18 +161,16 @@ def _jobs() -> Iterator[Rule]:
 
 
 def _gained(counter: str, window: str, young: str = "") -> str:
-    """What a counter gained in the window; one that began anew counts from zero."""
-    now = f"last_over_time({counter}[{window}])"
-    before = f"last_over_time({counter}[{_LOOK_BACK[window]}] offset {window})"
+    """What a counter gained in the window; nothing in the one in which it began anew."""
+    now = f"last_over_time({counter}[{_HELD_BACK}])"
+    before = f"last_over_time({counter}[{_HELD_BACK}] offset {window})"
     first = f"min_over_time({counter}[{window}])"
     base = " or ".join(filter(None, (before, young, first)))
-    return f"{now} - ({base}) >= 0 or {now}"
+    return f"clamp_min({now} - ({base}), 0)"
 
 
 def _joined(metric: str, keep: tuple[str, ...] = (), how: str = "sum") -> str:
-    labels = ", ".join(("cluster", "jobid", "node", *keep))
-    inner = f"max by ({labels}) (last_over_time(carme_{metric}[{_HELD_BACK}]))"
-    return _join(inner, how, keep)
+    return _join(f"last_over_time(carme_{metric}[{_HELD_BACK}])", how, keep)
 
 
 def _join(inner: str, how: str = "sum", keep: tuple[str, ...] = ()) -> str:

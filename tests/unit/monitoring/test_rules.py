@@ -36,7 +36,7 @@ OTHERS = {
 """What Prometheus and the exporter's own process export; the live test asks them."""
 WORDS = {
     *("sum", "max", "min", "avg", "topk", "by", "on", "group_left", "and", "or", "unless"),
-    *("offset", "time", "abs", "clamp", "increase", "timestamp", "predict_linear"),
+    *("offset", "time", "abs", "clamp", "clamp_min", "increase", "timestamp", "predict_linear"),
     *("last_over_time", "max_over_time", "min_over_time", "avg_over_time"),
 }
 EXPRESSIONS = {
