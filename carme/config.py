@@ -151,6 +151,11 @@ class Session(Section):
     """How many sessions a user may have beside the first one."""
     idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
     """A session whose kernels and terminals did nothing for this long ends; 0 turns that off."""
+    gpu_idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
+    """A session whose GPUs and kernels did nothing for this long ends; 0 turns that off. One whose
+    kernels work while its GPUs do not is only told."""
+    gpu_idle_notice_minutes: Annotated[float, Field(ge=0, le=24 * 60)] = 15
+    """How long before that end the user is warned."""
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
     """From the job's start until the server answers; waiting in the queue does not count."""
     wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72
@@ -273,6 +278,15 @@ class Exporter(Section):
     """JSON kept current by another program (grams_per_kwh, price_per_kwh); wins over the above."""
 
 
+class Prometheus(Section):
+    """The Prometheus that keeps what the exporters measure."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")] = "http://127.0.0.1:9090"
+    """Where it answers."""
+    login_file: Path | None = Path("/etc/carme/prometheus-login")
+    """Holds `user:password`; readable by carme-view, which answers about jobs, and by nobody else."""
+
+
 class Config(Section):
     """The whole file."""
 
@@ -283,6 +297,7 @@ class Config(Section):
     images: Images = Images()
     session: Session = Session()
     exporter: Exporter = Exporter()
+    prometheus: Prometheus = Prometheus()
     local: Local = Local()
 
 

@@ -157,6 +157,10 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
             "web_config": base / "etc/exporter/web.yml",
             "unrecorded_jobs": False,
         },
+        "prometheus": {
+            "url": f"http://{LOOPBACK}:{config.local.ports.prometheus}",
+            "login_file": base / "etc/view/prometheus-login",
+        },
         "images": {"folder": base / "images", "apptainer": apptainer},
         "local": {"nodes": with_gpus(config.local.nodes, real)} if real else {},
     }

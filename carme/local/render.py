@@ -45,6 +45,7 @@ def make_folders(layout: Layout) -> None:
     folder(layout.state / "tmp")
     folder(layout.run / "rest", mode=0o700, owner=config.local.view_user)
     folder(config.view.socket.parent, owner=config.local.view_user)
+    folder(layout.etc / "view", mode=0o750, owner=config.local.view_user)
     folder(layout.hub_dir, mode=0o700, owner=config.hub.user)
     folder(layout.state / "prometheus", mode=0o700, owner="prometheus")
     folder(layout.etc / "prometheus", mode=0o750, owner="prometheus")
@@ -183,6 +184,11 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
                 controller_exporter=f"{LOOPBACK}:{layout.exporter_port(None)}",
             ),
             {},
+        ),
+        (
+            layout.etc / "view/prometheus-login",
+            ":".join(secrets.prometheus_login),
+            {"mode": 0o600, "owner": local.view_user},
         ),
         *(
             (layout.etc / "prometheus" / name, text, {"mode": 0o600, "owner": "prometheus"})
