@@ -41,6 +41,7 @@ def _group(title: str, *metrics: tuple[str, Kind, str, str]) -> Iterator[Metric]
 
 _JOB = "jobid node"
 _GPU = "gpu uuid"
+_OWNER = "user account partition"
 
 TABLE: tuple[Metric, ...] = (
     *_group(
@@ -145,6 +146,8 @@ TABLE: tuple[Metric, ...] = (
          "Relative standard uncertainty, from sources and sampling."),
         ("job_emissions_grams_total", "counter", _JOB, "CO2 equivalent, by the factor in force."),
         ("job_cost_total", "counter", "jobid node currency", "Cost, by the price in force."),
+        ("node_emissions_grams_total", "counter", "consumer", "CO2 equivalent, by who used it."),
+        ("node_cost_total", "counter", "consumer currency", "Cost of the energy, by who used it."),
         ("node_energy_joules_total", "counter", "consumer component",
          "Energy of the node by who used it: jobs, unallocated, system."),
         ("node_metered_joules_total", "counter", "",
@@ -161,10 +164,34 @@ TABLE: tuple[Metric, ...] = (
         ("job_gpu_held_seconds_total", "counter", _JOB, "GPU-seconds held."),
         ("job_gpu_idle_seconds_total", "counter", _JOB, "GPU-seconds held while idle."),
         ("job_gpu_idle_joules_total", "counter", _JOB, "GPU energy while held and idle."),
+        ("job_gpu_utilised_seconds_total", "counter", _JOB,
+         "GPU-seconds held times utilisation."),
+        ("job_cpu_asked_seconds_total", "counter", _JOB, "CPU-seconds asked for."),
         ("job_cpu_idle_seconds_total", "counter", _JOB, "CPU-seconds asked for and not used."),
         ("job_memory_untouched_bytes", "gauge", _JOB, "Memory asked for and never touched."),
         ("node_gpu_held_seconds_total", "counter", "", "GPU-seconds held, all jobs."),
         ("node_gpu_idle_seconds_total", "counter", "", "GPU-seconds held while idle, all jobs."),
+        ("node_gpu_utilised_seconds_total", "counter", "",
+         "GPU-seconds held times utilisation, all jobs."),
+        ("node_gpu_idle_joules_total", "counter", "",
+         "GPU energy while held and idle, all jobs."),
+        ("node_cpu_asked_seconds_total", "counter", "", "CPU-seconds asked for, all jobs."),
+        ("node_cpu_idle_seconds_total", "counter", "",
+         "CPU-seconds asked for and not used, all jobs."),
+    ),
+    *_group(
+        "Owners",
+        ("owner_energy_joules_total", "counter", f"{_OWNER} component", "Energy of their jobs."),
+        ("owner_emissions_grams_total", "counter", _OWNER, "CO2 equivalent of their jobs."),
+        ("owner_cost_total", "counter", f"{_OWNER} currency", "Cost of their jobs."),
+        ("owner_gpu_held_seconds_total", "counter", _OWNER, "GPU-seconds held."),
+        ("owner_gpu_idle_seconds_total", "counter", _OWNER, "GPU-seconds held while idle."),
+        ("owner_gpu_utilised_seconds_total", "counter", _OWNER,
+         "GPU-seconds held times utilisation."),
+        ("owner_gpu_idle_joules_total", "counter", _OWNER, "GPU energy while held and idle."),
+        ("owner_cpu_asked_seconds_total", "counter", _OWNER, "CPU-seconds asked for."),
+        ("owner_cpu_idle_seconds_total", "counter", _OWNER,
+         "CPU-seconds asked for and not used."),
     ),
     *_group(
         "Bursts",
