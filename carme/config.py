@@ -284,7 +284,7 @@ class Prometheus(Section):
     url: Annotated[str, Field(pattern=r"^https?://")] = "http://127.0.0.1:9090"
     """Where it answers."""
     login_file: Path | None = Path("/etc/carme/prometheus-login")
-    """Holds `user:password`; readable by carme-view, which answers about jobs, and by nobody else."""
+    """Holds `user:password`; for carme-view, which answers about jobs, and nobody else to read."""
 
 
 class Config(Section):

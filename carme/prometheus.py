@@ -50,7 +50,9 @@ class Prometheus:
             self._headers["Authorization"] = f"Basic {token}"
 
     @classmethod
-    def of(cls, url: str, login_file: Path | None, timeout_seconds: float = _SECONDS) -> "Prometheus":
+    def of(
+        cls, url: str, login_file: Path | None, timeout_seconds: float = _SECONDS
+    ) -> "Prometheus":
         """With the `user:password` that `login_file` holds."""
         try:
             login = login_file.read_text(encoding="utf-8") if login_file else ""
@@ -125,7 +127,9 @@ def _rows(data: Any) -> list[tuple[dict[str, str], dict[str, Any]]]:
         raise UnavailableError("Prometheus' answer cannot be read") from None
 
 
-def _refused(url: str, error: urllib.error.HTTPError) -> DeniedError | InputError | UnavailableError:
+def _refused(
+    url: str, error: urllib.error.HTTPError
+) -> DeniedError | InputError | UnavailableError:
     if error.code in (401, 403):
         return DeniedError(f"{url} wants other credentials", "--login FILE, prometheus.login_file")
     try:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from pydantic import Field
+
 from carme.slurm.models import Gpus, Model
 from carme.slurm.states import JobState
 
@@ -13,7 +15,7 @@ class Asked(Model):
     nodes: int = 0
     cpus: int = 0
     memory_bytes: int = 0
-    gpus: Gpus = {}
+    gpus: Gpus = Field(default_factory=dict)
     limit_seconds: int | None = None
 
     @property

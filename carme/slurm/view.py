@@ -178,7 +178,9 @@ class View:
             return await self._jobs.idle(*_idle_question(request.query))
         if not user:
             raise DeniedError("you have no user name here")
-        all_seen = all_seen or await asyncio.to_thread(in_group, user, self._config.hub.admins_group)
+        all_seen = all_seen or await asyncio.to_thread(
+            in_group, user, self._config.hub.admins_group
+        )
         seen = self._current()
         seen = seen if all_seen else visible_to(seen, user, uid)
 

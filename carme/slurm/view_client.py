@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from carme.config import View
 from carme.errors import UnavailableError
-from carme.jobs.models import Idleness, IdleJobs, JobList, JobReport
+from carme.jobs.models import IdleJobs, Idleness, JobList, JobReport
 from carme.slurm.models import Choice, ExpectedStart, History, HistoryJob, Job, Model, Snapshot
 from carme.slurm.wire import Reply, decode_reply, encode_request, error_from
 
