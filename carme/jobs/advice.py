@@ -33,7 +33,7 @@ def _all(job: JobLine) -> Iterator[Advice]:
     yield from _memory(job, measured)
     if job.elapsed_seconds >= _SHORT_SECONDS:
         yield from _gpus(job, measured)
-        yield from _cpus(job, measured)
+        yield from _cpus(job)
     yield from _time(job)
 
 
@@ -56,10 +56,10 @@ def _gpus(job: JobLine, measured: Measured) -> Iterator[Advice]:
     yield Advice(what="gpus", text=text)
 
 
-def _cpus(job: JobLine, measured: Measured) -> Iterator[Advice]:
-    if measured.cpu_seconds is None or job.asked.cpus <= 1:
+def _cpus(job: JobLine) -> Iterator[Advice]:
+    used = job.cpus_used
+    if used is None or job.asked.cpus <= 1:
         return
-    used = measured.cpu_seconds / job.elapsed_seconds
     # Slurm gives out whole cores, and every node of a job has at least one.
     enough = max(1, job.asked.nodes, math.ceil(used * _RESERVE))
     if enough <= _WORTH * job.asked.cpus:

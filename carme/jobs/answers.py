@@ -104,7 +104,7 @@ class Answers:
         except CarmeError as error:
             log.warning("job %d: %s", job_id, error)
             return report(job, now, problem=_AWAY)
-        problem = "" if measured else "No exporter measured it: it is too old, or too new."
+        problem = "" if measured else _unmeasured(plain)
         return report(job, now, measured, gpu, power, problem)
 
     async def listing(self, wish: Wish, seen: Snapshot, history: History) -> JobList:
@@ -169,6 +169,12 @@ class Answers:
                 f"you have no job {job_id} of the last month", "`carme jobs` lists what there is"
             )
         return found
+
+
+def _unmeasured(job: JobLine) -> str:
+    if not job.ended_at and job.elapsed_seconds < queries.SETTLE_SECONDS:
+        return "It has only just begun: the first figures come within a minute."
+    return "Prometheus has no figures of it: older than it keeps, or on nodes without an exporter."
 
 
 def _span(job: JobLine, now: float) -> tuple[float, float]:

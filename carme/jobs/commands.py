@@ -145,6 +145,7 @@ def to_csv(found: tuple[JobLine, ...]) -> str:
         more = {
             "name": _plain(entry.name),
             "nodes": " ".join(entry.nodes),
+            "elapsed_seconds": round(entry.elapsed_seconds),
             "cpus": entry.asked.cpus,
             "memory_bytes": entry.asked.memory_bytes,
             "gpus": entry.asked.gpu_count,

@@ -59,6 +59,14 @@ class Measured(Model):
         return sum(self.joules.values())
 
     @property
+    def cpu_busy_ratio(self) -> float | None:
+        """The part of the processor time it asked for that it used."""
+        if self.cpu_seconds is None or self.cpu_idle_seconds is None:
+            return None
+        asked = self.cpu_seconds + self.cpu_idle_seconds
+        return self.cpu_seconds / asked if asked else None
+
+    @property
     def gpu_busy_ratio(self) -> float | None:
         """The part of its GPU time in which a GPU worked."""
         if not self.gpu_held_seconds or self.gpu_idle_seconds is None:
@@ -101,6 +109,17 @@ class JobLine(Model):
     exit_signal: int | None = None
     asked: Asked = Asked()
     measured: Measured | None = None
+
+    @property
+    def cpus_used(self) -> float | None:
+        """Mean number of processors at work."""
+        measured = self.measured or Measured()
+        # Both counters were read at one moment, which the clock of a running job was not.
+        if (busy := measured.cpu_busy_ratio) is not None:
+            return self.asked.cpus * busy
+        if measured.cpu_seconds is None or not self.elapsed_seconds:
+            return None
+        return measured.cpu_seconds / self.elapsed_seconds
 
 
 class JobReport(JobLine):

@@ -76,7 +76,8 @@ def _elapsed(job: Job | HistoryJob, ended: int | None, now: float) -> float:
 
 def _with_slurm(job: Job | HistoryJob, measured: Measured | None) -> Measured | None:
     """What only Slurm's accounting saw, where no exporter measured."""
-    if not isinstance(job, HistoryJob) or (job.cpu_seconds is None and job.max_rss_bytes is None):
+    # While a job runs the accounting says zero.
+    if not isinstance(job, HistoryJob) or not (job.state.ended or job.state.ending):
         return measured
     base = measured or Measured()
     changes: dict[str, float] = {}

@@ -68,7 +68,7 @@ def listing(found: JobList) -> Iterator[RenderableType]:
             format_duration(job.elapsed_seconds) if job.started_at else "–",
             str(job.asked.gpu_count or "–"),
             "–" if busy is None else Text(f"{busy:.0%}", style="red" if busy < 0.5 else ""),
-            _ratio(measured.cpu_seconds, job.asked.cpus * job.elapsed_seconds),
+            _ratio(job.cpus_used, job.asked.cpus),
             format_joules(measured.total_joules) if measured.joules else "–",
         )
     yield table if found.jobs else Text("no jobs in this time", style="dim")
@@ -154,21 +154,23 @@ def _use(job: JobReport) -> Table:
         table.add_row(
             "GPUs",
             _gpus(asked.gpus),
-            "–" if busy is None else f"{busy / 3600:.3g} GPU-h",
+            "–" if busy is None else _hours(busy, "GPU"),
             _ratio(busy, held),
-            "" if idle is None else Text(f"{idle / 3600:.3g} GPU-h idle", _waste(idle, held)),
+            "" if idle is None else Text(_hours(idle, "GPU") + " idle", _waste(idle, held)),
         )
         if measured.gpu_memory_peak_bytes is not None:
             used = format_bytes(measured.gpu_memory_peak_bytes)
             table.add_row("GPU memory", "", f"{used} on a GPU", "", "")
-    cpu, could = measured.cpu_seconds, asked.cpus * spent
-    unused = None if cpu is None else max(0.0, could - cpu)
+    cpu, unused = measured.cpu_seconds, measured.cpu_idle_seconds
+    if unused is None and cpu is not None:
+        unused = max(0.0, asked.cpus * spent - cpu)
+    could = None if cpu is None or unused is None else cpu + unused
     table.add_row(
         "CPUs",
         str(asked.cpus),
-        "–" if cpu is None else f"{cpu / 3600:.3g} CPU-h",
+        "–" if cpu is None else _hours(cpu, "CPU"),
         _ratio(cpu, could),
-        "" if unused is None else Text(f"{unused / 3600:.3g} CPU-h idle", _waste(unused, could)),
+        "" if unused is None else Text(_hours(unused, "CPU") + " idle", _waste(unused, could)),
     )
     peak, memory = measured.memory_peak_bytes, asked.memory_bytes
     left = None if peak is None or not memory else max(0.0, memory - peak)
@@ -180,6 +182,13 @@ def _use(job: JobReport) -> Table:
         "" if left is None else Text(f"{format_bytes(left)} untouched", _waste(left, memory)),
     )
     return table
+
+
+def _hours(seconds: float, what: str) -> str:
+    """`1.5 GPU-h`; minutes while they are few."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:.3g} {what}-h"
+    return f"{seconds / 60:.2g} {what}-min" if seconds >= 60 else f"{seconds:.0f} {what}-s"
 
 
 def _waste(wasted: float, whole: float | None) -> str:
