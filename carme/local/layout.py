@@ -115,6 +115,11 @@ class Layout:
         place = nodes.index(node) if node else len(nodes)
         return self.config.local.ports.exporter_first + place
 
+    @property
+    def alertmanager_port(self) -> int:
+        ports = self.config.local.ports
+        return ports.alertmanager or ports.prometheus + 3
+
     def minors(self, node: LocalNode) -> list[int]:
         """N of the node's /dev/nvidiaN; nodes on one machine share the numbers."""
         return vgpu.minors(self.config.local.nodes)[node.name]
@@ -130,6 +135,7 @@ class Layout:
             "slurmdbd": local.ports.slurmdbd,
             "mariadbd": local.ports.mariadb,
             "prometheus": local.ports.prometheus,
+            "alertmanager": self.alertmanager_port,
             **{f"slurmd-{node.name}": self.slurmd_port(node) for node in local.nodes},
             **{f"exporter-{node.name}": self.exporter_port(node) for node in local.nodes},
             "exporter-controller": self.exporter_port(None),
@@ -158,6 +164,7 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
             "unrecorded_jobs": False,
         },
         "prometheus": {
+            "targets": base / "run/discovery/nodes.json",
             "url": f"http://{LOOPBACK}:{config.local.ports.prometheus}",
             "login_file": base / "etc/view/prometheus-login",
         },

@@ -117,7 +117,8 @@ def _jobs() -> Iterator[Rule]:
                "Whose job it is; to join with.")  # fmt: skip
     component = "job_component:carme_energy_joules:last"
     yield Rule(component, _joined("job_energy_joules_total", ("component",)),
-               (*_JOB, "component"), "Energy so far by component: gpu, cpu, dram, rest.")  # fmt: skip
+               (*_JOB, "component"),
+               "Energy so far by component: gpu, cpu, dram, rest.")  # fmt: skip
     yield Rule("job:carme_energy_joules:last", f"sum by ({', '.join(_JOB)}) ({component})", _JOB,
                "Energy so far.")  # fmt: skip
     for name, metric, meaning in JOB_TOTALS:
@@ -130,11 +131,13 @@ def _jobs() -> Iterator[Rule]:
         yield Rule(f"job:carme_{name}:last",
                    f"job:carme_{over}:last / (job:carme_gpu_held_seconds:last > 0)",
                    _JOB, meaning)  # fmt: skip
-    yield Rule("job:carme_start_timestamp_seconds:min", _joined(
-        "job_start_timestamp_seconds", (), "min"), _JOB, "When it began, on its first node.")  # fmt: skip
+    yield Rule("job:carme_start_timestamp_seconds:min",
+               _joined("job_start_timestamp_seconds", (), "min"), _JOB,
+               "When it began, on its first node.")  # fmt: skip
     running = "unless on (cluster, jobid, node) carme_job_end_timestamp_seconds"
     gained = (
-        f"sum by (cluster, jobid, node) (increase(carme_job_energy_joules_total[5m])) {running}"
+        "(sum by (cluster, jobid, node) (increase(carme_job_energy_joules_total[5m]))\n"
+        f"    {running})"
     )
     age = "(time() - job:carme_start_timestamp_seconds:min)"
     yield Rule(
