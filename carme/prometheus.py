@@ -94,10 +94,10 @@ class Prometheus:
         where = f"label/{urllib.parse.quote(label, safe='')}/values?{query}"
         return tuple(str(value) for value in self._get(where))
 
-    def series(self, match: str, start: float, end: float) -> tuple[dict[str, str], ...]:
-        """Labels of every series that matches and had a value in that time."""
-        asked = {"match[]": match, "start": f"{start:.3f}", "end": f"{end:.3f}"}
-        return tuple(self._post("series", asked))
+    def label_names(self, match: Sequence[str]) -> tuple[str, ...]:
+        """The labels that the series that match have; none if there are no such series."""
+        query = urllib.parse.urlencode([("match[]", text) for text in match])
+        return tuple(str(name) for name in self._get(f"labels?{query}"))
 
     def _post(self, what: str, asked: Mapping[str, str]) -> Any:
         return self._ask(what, urllib.parse.urlencode(asked).encode())
