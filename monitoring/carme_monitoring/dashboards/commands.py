@@ -97,7 +97,11 @@ def chosen(names: Sequence[str], config: Config) -> list[Dashboard]:
 
 def draw(found: Sequence[Checked]) -> Table:
     """A line for each query."""
-    table = Table("dashboard", "panel", "", "series", "ms", "", box=None, pad_edge=False)
+    table = Table(
+        "dashboard", "panel", "", "series", "ms", "", box=None, pad_edge=False, header_style="bold"
+    )
+    table.columns[1].no_wrap = True
+    table.columns[1].overflow = "ellipsis"
     for column in table.columns[3:5]:
         column.justify = "right"
     for result in found:

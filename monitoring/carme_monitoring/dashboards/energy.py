@@ -62,7 +62,8 @@ BOARD = Dashboard(
             (
                 lines(
                     "By who used it",
-                    "Jobs, nobody, the system.",
+                    "Jobs, what nobody held, and the nodes themselves. The middle part is what powering nodes"
+                    " down would save.",
                     ("cluster_consumer:carme_power_watts:avg5m", "{{consumer}}"),
                     unit="watt",
                     stack=True,

@@ -53,7 +53,7 @@ BOARD = Dashboard(
                 stat(
                     "Cost",
                     f"sum by (currency) (job:carme_cost:last{{{_J}}})",
-                    "Cost of its electricity.",
+                    "Cost of its electricity, by the price that was in force.",
                     needs="price",
                 ),
                 stat(

@@ -90,7 +90,7 @@ BOARD = Dashboard(
                     needs="gpus",
                 ),
                 lines(
-                    "Memory",
+                    "GPU memory",
                     "Used memory of each card, as a part of what it has.",
                     (f"carme_gpu_memory_used_bytes{{{_N}}}"
                      f" / carme_gpu_memory_total_bytes{{{_N}}}", "GPU {{gpu}}"),

@@ -45,7 +45,7 @@ BOARD = Dashboard(
                 stat(
                     "Error of energy, median",
                     f"quantile(0.5, {_error('joules')})",
-                    "Likewise for energy.",
+                    "Half of the jobs were off by less. Much worse than time: are power readings missing?",
                     "percentunit",
                     warn=0.1,
                     alarm=0.2,
@@ -65,7 +65,7 @@ BOARD = Dashboard(
                 stat(
                     "Energies within their interval",
                     _covered("joules"),
-                    "Likewise for energy.",
+                    "Should be what the interval promises, as for time.",
                     "percentunit",
                     most=1,
                     warn=0.85,

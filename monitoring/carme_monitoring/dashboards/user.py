@@ -16,7 +16,7 @@ BOARD = Dashboard(
                 stat(
                     "GPUs held",
                     f"sum(user:carme_gpus_held:avg5m{{{_U}}})",
-                    "Over five minutes.",
+                    "Held by their jobs, over five minutes.",
                     needs="jobs",
                 ),
                 stat(
@@ -30,7 +30,7 @@ BOARD = Dashboard(
                 stat(
                     "Power",
                     f"sum(user:carme_power_watts:avg5m{{{_U}}})",
-                    "Of all their jobs.",
+                    "Drawn by all of their jobs, over five minutes.",
                     "watt",
                     needs="jobs",
                 ),
@@ -44,14 +44,14 @@ BOARD = Dashboard(
                 stat(
                     "Emissions, last hour",
                     f"sum(user:carme_emissions_grams:increase1h{{{_U}}})",
-                    "CO2 equivalent.",
+                    "CO2 equivalent of all their jobs' energy, by the factor in force.",
                     "massg",
                     needs="emissions",
                 ),
                 stat(
                     "Cost, last hour",
                     f"sum by (currency) (user:carme_cost:increase1h{{{_U}}})",
-                    "Of their electricity.",
+                    "Cost of their jobs' electricity; `carme jobs --csv` has every job.",
                     needs="price",
                 ),
             ),
@@ -61,7 +61,7 @@ BOARD = Dashboard(
             (
                 lines(
                     "GPUs",
-                    "Held, working and idle.",
+                    "Held, working and idle. A gap that stays is worth a talk about job sizes.",
                     (f"user:carme_gpus_held:avg5m{{{_U}}}", "held"),
                     (f"user:carme_gpus_utilised:avg5m{{{_U}}}", "working"),
                     (f"user:carme_gpus_idle:avg5m{{{_U}}}", "idle"),
@@ -78,7 +78,7 @@ BOARD = Dashboard(
                 ),
                 lines(
                     "Jobs in the queue",
-                    "Their jobs by state.",
+                    "Their jobs by state. Many that wait while few run: a limit of theirs?",
                     (f"sum by (state) (carme_slurm_jobs{{{_U}}})", "{{state}}"),
                     needs="jobs",
                 ),
