@@ -62,8 +62,8 @@ BOARD = Dashboard(
             (
                 lines(
                     "By who used it",
-                    "Jobs, what nobody held, and the nodes themselves. The middle part is what powering nodes"
-                    " down would save.",
+                    "Jobs, what nobody held (powering nodes down would save it), and the nodes"
+                    " themselves.",
                     ("cluster_consumer:carme_power_watts:avg5m", "{{consumer}}"),
                     unit="watt",
                     stack=True,

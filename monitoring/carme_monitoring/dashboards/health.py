@@ -133,7 +133,7 @@ BOARD = Dashboard(
             (
                 lines(
                     "Samples a second",
-                    "What Prometheus takes in; how-to/monitoring has what to expect of a cluster of your size.",
+                    "What Prometheus takes in; how-to/monitoring says what to expect.",
                     (f"sum(rate(prometheus_tsdb_head_samples_appended_total[{_RATE}]))", "samples"),
                 ),
                 lines(

@@ -45,7 +45,7 @@ BOARD = Dashboard(
                 stat(
                     "Error of energy, median",
                     f"quantile(0.5, {_error('joules')})",
-                    "Half of the jobs were off by less. Much worse than time: are power readings missing?",
+                    "Half of the jobs were off by less. Worse than time: are meters missing?",
                     "percentunit",
                     warn=0.1,
                     alarm=0.2,

@@ -17,7 +17,7 @@ BOARD = Dashboard(
                 stat(
                     "GPUs held idle",
                     "cluster:carme_gpus_idle:avg5m",
-                    "GPUs that jobs hold and that did nothing, over five minutes. The tables below say whose.",
+                    "Held by jobs, doing nothing, over five minutes. The tables below say whose.",
                     warn=1,
                     alarm=8,
                 ),
@@ -102,7 +102,7 @@ BOARD = Dashboard(
                 ),
                 bars(
                     "Processors idle, by user",
-                    "Asked for and not used, mean over the last hour. Sessions ask for few by default.",
+                    "Asked for and not used, mean over the last hour.",
                     "topk(15, user:carme_cpus_idle:avg1h)",
                     "{{user}}",
                     link=USER,
@@ -119,7 +119,7 @@ BOARD = Dashboard(
                 ),
                 lines(
                     "Utilisation, by partition",
-                    "Of the GPUs held there. Compare partitions of one GPU type before buying more of it.",
+                    "Of the GPUs held there: compare before buying more of a type.",
                     ("partition:carme_gpu_utilisation_ratio:avg5m", "{{partition}}"),
                     unit="percentunit",
                     most=1,
