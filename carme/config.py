@@ -152,10 +152,10 @@ class Session(Section):
     idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
     """A session whose kernels and terminals did nothing for this long ends; 0 turns that off."""
     gpu_idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
-    """A session whose GPUs and kernels did nothing for this long ends; 0 turns that off. One whose
-    kernels work while its GPUs do not is only told."""
-    gpu_idle_notice_minutes: Annotated[float, Field(ge=0, le=24 * 60)] = 15
-    """How long before that end the user is warned."""
+    """A session whose GPUs and kernels did nothing for this long is warned, and then ended; one
+    whose kernels work while its GPUs do not is only told. 0 turns that off."""
+    gpu_idle_notice_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 15
+    """From that warning to the end."""
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
     """From the job's start until the server answers; waiting in the queue does not count."""
     wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72

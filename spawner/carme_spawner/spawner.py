@@ -6,6 +6,7 @@ import hmac
 import json
 import pwd
 import sys
+import time
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +26,7 @@ from carme.slurm.helper_models import LOG_FILE
 from carme.slurm.models import Job, Snapshot
 from carme_spawner import form, options, words
 from carme_spawner.failure import SessionFailure
+from carme_spawner.idle import Care, ask_server, figures_for, judge
 from carme_spawner.projects import projects
 from carme_spawner.script import job_script
 from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
@@ -75,6 +77,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._job = self._new_job()
         self.ended_message = ""
         """What became of the last session, for its user."""
+        self._care = Care(self.carme.session)
+        self._ask_token = ("", float("-inf"))
         self._changed = asyncio.Condition()
         self._said = {"progress": 5, "message": "Asking Slurm"}
 
@@ -167,6 +171,11 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     def job(self) -> Job | None:
         """The job as it was last seen, for the hub's pages."""
         return self._job.last if self._job.kept.job_id else None
+
+    @property
+    def warning(self) -> str:
+        """What the user of this session should know now, for the hub's pages; else empty."""
+        return self._care.warning
 
     async def extend(self, seconds: int) -> int:
         """More time, where the site allows it; when the session now ends."""
@@ -279,13 +288,48 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
                 return 1
         job = await self._job.look(POLL_AGE_SECONDS)
         if job is None or not (job.state.ended or job.state.ending):
-            return None
+            return 1 if await self._ended_for_idleness(job) else None
         if job.state.ending:
             await asyncio.sleep(2 * LOOK_SECONDS)  # the reason comes with the next state
             job = await self._job.look() or job
-        self.ended_message = words.ended(job)
+        self.ended_message = self._care.over or words.ended(job)
         self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
         return 1
+
+    async def _ended_for_idleness(self, job: Job | None) -> bool:
+        """Warn, or end, a session that does nothing with its GPUs, where the site wants that."""
+        seconds = self._care.window_seconds
+        if not seconds or job is None or not job.gpu_count or not self.ready:
+            return False
+        gpus = await figures_for(self.carme).of(job.id, seconds)
+        if gpus is None:
+            return False
+        try:
+            activity = await ask_server(f"{self._job.url}{self.server.base_url}", self._own_token())
+        except (OSError, ValueError, KeyError) as error:
+            self.log.warning("%s: its server does not say what it does: %s", self._log_name, error)
+            return False
+        before = self._care.warning
+        over = self._care.take(judge(gpus, activity, time.time() - seconds), job.gpu_count)
+        if self._care.warning != before:
+            said = self._care.warning or "uses its GPUs again"
+            self.log.info("%s: job %s: %s", self._log_name, job.id, said)
+        if over:
+            self.ended_message = self._care.over
+            self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
+            await self.stop()
+        return over
+
+    def _own_token(self) -> str:
+        """A token that opens this one session, for the hub itself; kept for an hour."""
+        known, until = self._ask_token
+        if time.monotonic() > until:
+            scope = f"access:servers!server={self.user.name}/{self.name}"
+            known = self.user.new_api_token(
+                note="Carme looks whether the session is idle", expires_in=3600, scopes=[scope]
+            )
+            self._ask_token = (known, time.monotonic() + 3000)
+        return known
 
     async def _resume(self) -> None:
         """Go on waiting for a session that an earlier hub submitted, as its own spawn would."""
@@ -341,6 +385,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         super().clear_state()
         self._job.restore({})
         self._job = self._new_job()
+        self._care = Care(self.carme.session)
 
     # --- progress -------------------------------------------------------------------------------
 
