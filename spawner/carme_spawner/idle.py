@@ -22,7 +22,7 @@ from carme.units import format_duration
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 30
-"""How old the figures of all sessions may be: as often as there are new ones."""
+"""How old the figures of all sessions may be at most: there are new ones every 15 s."""
 _FORGET_SECONDS = 600
 _BUSY_RATIO = 0.01
 """Below this part of its time a GPU did nothing; the exporter counts likewise."""
@@ -121,7 +121,7 @@ class Figures:
         """Of this job; None while nobody knows, and at the first question about it."""
         now = self._now()
         self._wanted[job_id] = now
-        if now - self._asked >= LOOK_SECONDS:
+        if now - self._asked >= min(LOOK_SECONDS, seconds / 4):
             self._asked = now
             self._wanted = {k: at for k, at in self._wanted.items() if now - at < _FORGET_SECONDS}
             try:

@@ -89,7 +89,7 @@ def test_one_question_for_all_sessions():
     figures = Figures(view, clock)
 
     def of(job):
-        return asyncio.run(figures.of(job, 60))
+        return asyncio.run(figures.of(job, 7200))
 
     assert of(1) == QUIET
     assert of(2) is None, "at the next round"
