@@ -85,7 +85,8 @@ class Discovery:
             return None
         groups = targets(snapshot.nodes, self._cluster, self._port, self._ports)
         try:
-            if not write(self._path, json.dumps(groups, indent=0) + "\n", mode=0o640):
+            lines = ",\n".join(json.dumps(group) for group in groups)
+            if not write(self._path, f"[\n{lines}\n]\n", mode=0o640):
                 os.utime(self._path)  # its age tells Prometheus that somebody looks after it
         except OSError as error:
             self._say(f"{self._path}: {error.strerror}")

@@ -3,8 +3,11 @@
 The same dozen figures for users, accounts, partitions, nodes and the cluster, over five minutes and
 an hour, would be a hundred and fifty rules to keep alike by hand.
 
-Rates come from counters that live as long as the node: `increase()` does not see a counter's first
-value, and with it every short job would be lost. A job's totals are the last value of its counters.
+Rates come from counters that live as long as the node: a job's counter may have a single value, and
+`increase()` would lose every short job with it. What a counter gained is its last value less the
+last one before the window, without `increase()`'s extrapolation: windows side by side then add up
+to what was used, also over a restart of an exporter or of Prometheus. A job's totals are the last
+value of its counters.
 """
 
 from collections.abc import Iterator
@@ -18,7 +21,7 @@ OWNER = ("user", "account", "partition")
 _BY = "cluster"
 _JOB = ("cluster", "jobid", *OWNER)
 _HELD_BACK = "10m"
-"""A job's series may be away for so long (its node's exporter is started again) and still count."""
+"""An exporter may be away for so long (it is started again) and its series still count."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class Ratio:
 
 
 FIGURES = (
-    Figure("power_watts", "energy_joules_total", "avg", "Mean power."),
     Figure("energy_joules", "energy_joules_total", "increase", "Energy used."),
+    Figure("power_watts", "energy_joules_total", "avg", "Mean power."),
     Figure("emissions_grams", "emissions_grams_total", "increase", "CO2 equivalent."),
     Figure("cost", "cost_total", "increase", "Cost of the energy.", ("currency",)),
     Figure("gpus_held", "gpu_held_seconds_total", "avg", "GPUs held by jobs, on average."),
@@ -109,11 +112,14 @@ def groups() -> dict[str, tuple[str | None, list[Rule]]]:
 
 def _jobs() -> Iterator[Rule]:
     info = "job_node:carme_job_info:last"
-    last = f"last_over_time(carme_job_info[{_HELD_BACK}])"
     labels = ("cluster", "jobid", "node", *OWNER)
     # Two at once would fail every join: a job may be known by its cgroup before its record is read.
-    one = f"topk by (cluster, jobid, node) (1, {last})"
-    yield Rule(info, f"max by ({', '.join(labels)}) ({one})", labels,
+    known, any_ = (
+        f"topk by (cluster, jobid, node) (1, last_over_time(carme_job_info{which}[{_HELD_BACK}]))"
+        for which in ('{user!=""}', "")
+    )
+    one = f"{known}\n  or on (cluster, jobid, node) {any_}"
+    yield Rule(info, f"max by ({', '.join(labels)}) (\n  {one}\n)", labels,
                "Whose job it is; to join with.")  # fmt: skip
     component = "job_component:carme_energy_joules:last"
     yield Rule(component, _joined("job_energy_joules_total", ("component",)),
@@ -135,14 +141,16 @@ def _jobs() -> Iterator[Rule]:
                _joined("job_start_timestamp_seconds", (), "min"), _JOB,
                "When it began, on its first node.")  # fmt: skip
     running = "unless on (cluster, jobid, node) carme_job_end_timestamp_seconds"
-    gained = (
-        "(sum by (cluster, jobid, node) (increase(carme_job_energy_joules_total[5m]))\n"
-        f"    {running})"
+    energy = "carme_job_energy_joules_total"
+    # A young job began at zero, whenever it was first seen.
+    young = (
+        f"0 * last_over_time({energy}[5m]) and on (cluster, jobid, node)"
+        " (time() - carme_job_start_timestamp_seconds < 330)"
     )
-    age = "(time() - job:carme_start_timestamp_seconds:min)"
+    gained = f"(sum by (cluster, jobid, node) ({_gained(energy, '5m', young)})\n    {running})"
     yield Rule(
         "job:carme_power_watts:avg5m",
-        f"{_join(gained)}\n/ clamp({age}, 1, 300)",
+        f"{_join(gained)}\n/ clamp(time() - job:carme_start_timestamp_seconds:min, 1, 300)",
         _JOB, "Mean power of a running job in the last five minutes, or since it began.",
     )  # fmt: skip
     yield Rule(
@@ -152,10 +160,17 @@ def _jobs() -> Iterator[Rule]:
     )  # fmt: skip
 
 
+def _gained(counter: str, window: str, young: str = "") -> str:
+    """What a counter gained in the window; nothing in the one in which it began anew."""
+    now = f"last_over_time({counter}[{_HELD_BACK}])"
+    before = f"last_over_time({counter}[{_HELD_BACK}] offset {window})"
+    first = f"min_over_time({counter}[{window}])"
+    base = " or ".join(filter(None, (before, young, first)))
+    return f"clamp_min({now} - ({base}), 0)"
+
+
 def _joined(metric: str, keep: tuple[str, ...] = (), how: str = "sum") -> str:
-    labels = ", ".join(("cluster", "jobid", "node", *keep))
-    inner = f"max by ({labels}) (last_over_time(carme_{metric}[{_HELD_BACK}]))"
-    return _join(inner, how, keep)
+    return _join(f"last_over_time(carme_{metric}[{_HELD_BACK}])", how, keep)
 
 
 def _join(inner: str, how: str = "sum", keep: tuple[str, ...] = ()) -> str:
@@ -207,8 +222,13 @@ def _cluster(window: str) -> Iterator[Rule]:
 def _figure(
     level: str, by: tuple[str, ...], kind: str, figure: Figure, window: str, whose: str = ""
 ) -> Rule:
-    function = "rate" if figure.how == "avg" else "increase"
-    expr = f"sum by ({', '.join(by)}) ({function}(carme_{kind}_{figure.counter}[{window}]))"
+    if figure.name == "power_watts" and level in ("owner", "node"):
+        expr = f"{level}:carme_energy_joules:increase{window}"  # worked out just before
+    else:
+        gained = _gained(f"carme_{kind}_{figure.counter}", window)
+        expr = f"sum by ({', '.join(by)}) (\n  {gained}\n)"
+    if figure.how == "avg":
+        expr += f" / {WINDOWS[window]}"
     words = " ".join(filter(None, (figure.meaning.rstrip("."), whose))) + "."
     return Rule(f"{level}:carme_{figure.name}:{figure.how}{window}", expr, by,
                 f"{words} {_last(window)}")  # fmt: skip
