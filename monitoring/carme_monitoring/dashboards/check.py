@@ -13,13 +13,11 @@ from carme.errors import CarmeError, InputError
 from carme.prometheus import Prometheus
 from carme_monitoring.dashboards import promql
 from carme_monitoring.dashboards.known import LABELS, is_known
-from carme_monitoring.dashboards.model import Dashboard, Need, Panel, Query, Variable
+from carme_monitoring.dashboards.model import POINTS, Dashboard, Need, Panel, Query, Variable
 
 Status = Literal["ok", "empty", "not here", "error", "unknown", "padded"]
 _TRIES = 25
 """Values of a variable that are tried at most."""
-_POINTS = 1000
-_MACROS = {"$__rate_interval": "1m", "$__interval": "15s"}
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,18 @@ class Checker:
     """Checks dashboards against one Prometheus, at one moment."""
 
     def __init__(
-        self, prometheus: Prometheus, at: float | None = None, required: Iterable[Need] = ()
+        self,
+        prometheus: Prometheus,
+        at: float | None = None,
+        required: Iterable[Need] = (),
+        rate_interval: str = "1m",
     ) -> None:
         self._prometheus = prometheus
         self._at = time.time() if at is None else at
         self._required = frozenset(required)
         """Needs that are met here: a panel with one of them may not be empty."""
+        self._macros = {"__rate_interval": rate_interval}
+        """As Grafana works it out: four times the scrape interval."""
         self._labels: dict[str, frozenset[str]] = {}
 
     def check(self, boards: Iterable[Dashboard]) -> Iterator[Checked]:
@@ -119,13 +123,13 @@ class Checker:
         """Series in the answer, and the time of the slowest try."""
         slowest = 0.0
         for choice in _choices(query.expr, values):
-            expr = fill(query.expr, choice)
+            expr = fill(query.expr, {**self._macros, **choice})
             started = time.perf_counter()
             if panel.is_instant:
                 rows = len(self._prometheus.query(expr, self._at))
             else:
                 span = board.hours * 3600
-                step = max(15.0, span / _POINTS)
+                step = max(15.0, span / POINTS)
                 found = self._prometheus.query_range(expr, self._at - span, self._at, step)
                 rows = len(found)
             slowest = max(slowest, (time.perf_counter() - started) * 1000)
@@ -167,8 +171,8 @@ def _choices(expr: str, values: dict[str, tuple[str, ...]]) -> Iterator[dict[str
 
 def fill(expr: str, values: dict[str, str]) -> str:
     """The query as Grafana would send it."""
-    for name, value in {**_MACROS, **{f"${name}": value for name, value in values.items()}}.items():
-        expr = expr.replace(name, value)
+    for name, value in values.items():
+        expr = expr.replace(f"${name}", value)
     return expr
 
 

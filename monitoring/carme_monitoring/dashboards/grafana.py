@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from carme_monitoring.dashboards.boards import BOARDS
-from carme_monitoring.dashboards.model import Dashboard, Link, Panel, Variable
+from carme_monitoring.dashboards.model import POINTS, Dashboard, Link, Panel, Variable
 
 SCHEMA_VERSION = 39
 """Grafana 10.3 and newer; later ones bring it up to date by themselves."""
@@ -105,6 +105,8 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "gridPos": place,
         "datasource": SOURCE,
         "targets": [_target(panel, index) for index in range(len(panel.queries))],
+        "maxDataPoints": POINTS,
+        "interval": "15s",
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
         "options": _options(panel),
     }

@@ -65,15 +65,15 @@ BOARD = Dashboard(
             (
                 table(
                     "Targets",
-                    "1 where Prometheus gets its answer. 0: is the part running, and are the"
+                    "Those that are down first: 1 where Prometheus gets its answer. 0: is the part running, and are the"
                     " credentials the same on both sides?",
-                    ("min by (job, node, instance) (up)", "up"),
+                    ("bottomk(30, min by (job, node, instance) (up))", "up"),
                     width=12,
                 ),
                 lines(
                     "Time of a collection",
-                    "How long exporters take to read their node. Seconds: a driver that hangs.",
-                    ("carme_exporter_collection_seconds", "{{instance}}"),
+                    "How long the slowest exporters take to read their node. Seconds: a driver that hangs.",
+                    ("topk(10, carme_exporter_collection_seconds)", "{{instance}}"),
                     unit="s",
                     warn=1,
                     alarm=5,
@@ -123,7 +123,7 @@ BOARD = Dashboard(
                 lines(
                     "Memory of the exporters",
                     "Resident memory; it should stay below 100 MiB.",
-                    ('process_resident_memory_bytes{job=~"carme.*"}', "{{instance}}"),
+                    ('topk(10, process_resident_memory_bytes{job=~"carme.*"})', "{{instance}}"),
                     unit="bytes",
                 ),
             ),

@@ -16,6 +16,9 @@ RECORDED: frozenset[Need] = frozenset(
 )
 """What the one-machine cluster cannot have: these panels are checked on recorded series."""
 
+POINTS = 300
+"""Values of a series that a panel asks for: more than it has room for would only cost."""
+
 
 @dataclass(frozen=True)
 class Query:

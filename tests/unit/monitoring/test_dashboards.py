@@ -21,7 +21,7 @@ from carme_monitoring.dashboards.compat import PROFILES
 from carme_monitoring.dashboards.known import PREDICTIONS
 from carme_monitoring.dashboards.model import RECORDED, Dashboard, Row, stat
 from carme_monitoring.metrics import BY_NAME
-from support.prometheus import blocks, line, serving
+from support.recorded_series import blocks, line, serving
 
 FOLDER = Path(__file__).parents[3] / "monitoring/grafana/dashboards"
 needs_prometheus = pytest.mark.skipif(
