@@ -1,9 +1,10 @@
 """`./dev bench dashboards [--json]`: what dashboards, rules and discovery cost with 1,000 jobs.
 
 A private Prometheus holds the series of 1,000 jobs on 250 nodes and evaluates the recording rules
-on them every 15 s. Every query of every dashboard is asked as Grafana would ask it, three times; the
-best of the three counts, for other programs on the machine are not the query's fault. Queries about parts that are not there (Prometheus' and the hub's own
-metrics, the prediction service) are checked on the live cluster and on recorded series by tests.
+on them every 15 s. Every query of every dashboard is asked as Grafana would ask it, three times;
+the best of the three counts, for other programs on the machine are not the query's fault. Queries about
+parts that are not there (Prometheus' and the hub's own metrics, the prediction service) are checked
+on the live cluster and on recorded series by tests.
 """
 
 import json

@@ -65,14 +65,14 @@ BOARD = Dashboard(
             (
                 table(
                     "Targets",
-                    "Those that are down first: 1 where Prometheus gets its answer. 0: is the part running, and are the"
-                    " credentials the same on both sides?",
+                    "Those that are down first: 1 where Prometheus gets its answer. 0: is the part"
+                    " running, and are the credentials the same on both sides?",
                     ("bottomk(30, min by (job, node, instance) (up))", "up"),
                     width=12,
                 ),
                 lines(
                     "Time of a collection",
-                    "How long the slowest exporters take to read their node. Seconds: a driver that hangs.",
+                    "How long the slowest exporters take for a node. Seconds: a driver that hangs.",
                     ("topk(10, carme_exporter_collection_seconds)", "{{instance}}"),
                     unit="s",
                     warn=1,
