@@ -2,9 +2,9 @@
 
 A private Prometheus holds the series of 1,000 jobs on 250 nodes and evaluates the recording rules
 on them every 15 s. Every query of every dashboard is asked as Grafana would ask it, three times;
-the best of the three counts, for other programs on the machine are not the query's fault. Queries about
-parts that are not there (Prometheus' and the hub's own metrics, the prediction service) are checked
-on the live cluster and on recorded series by tests.
+the best of the three counts, for other programs on the machine are not the query's fault. Queries
+about parts that are not there (Prometheus' and the hub's own metrics, the prediction service) are
+checked on the live cluster and on recorded series by tests.
 """
 
 import json
@@ -22,6 +22,7 @@ from carme_monitoring.dashboards.boards import BOARDS
 from carme_monitoring.dashboards.check import Checked, Checker
 from carme_monitoring.dashboards.known import PREDICTIONS
 from carme_monitoring.dashboards.model import Need, Panel, Row
+from carme_monitoring.metrics import TABLE
 from support import discovery_load, loaded_prometheus
 
 JOBS = 1000
@@ -67,6 +68,9 @@ def ask(prometheus: Prometheus, at: float, of_rules: bool) -> list[Checked]:
 def bench() -> dict[str, float]:
     """The figures."""
     loaded_prometheus._VALUES.update(_VALUES)
+    # Its jobs run.
+    running = (metric for metric in TABLE if metric.name != "carme_job_end_timestamp_seconds")
+    loaded_prometheus.TABLE = tuple(running)
     with loaded_prometheus.loaded_prometheus(JOBS, evaluate_seconds=15) as url:
         prometheus = Prometheus(url, timeout_seconds=60)
         [newest] = prometheus.query("max(timestamp(last_over_time(carme_node_cpus[1h])))")
