@@ -163,6 +163,11 @@ class Session(Section):
     """How long a server that is told to stop may take before its job is cancelled."""
     keep_days: Annotated[float, Field(ge=1, le=3650)] = 30
     """Folders of past sessions in ~/.carme/sessions go when nothing in them changed for so long."""
+    gpu_idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
+    """A session whose GPUs and kernels did nothing for this long is warned, and then ended; one
+    whose kernels work while its GPUs do not is only told. 0 turns that off."""
+    gpu_idle_notice_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 15
+    """From that warning to the end."""
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
     """From the job's start until the server answers; waiting in the queue does not count."""
     wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72
@@ -288,8 +293,12 @@ class Exporter(Section):
 
 
 class Prometheus(Section):
-    """How often the exporters are read, and how long the series are kept."""
+    """Where Prometheus answers, how often it reads the exporters, how long it keeps the series."""
 
+    url: Annotated[str, Field(pattern=r"^https?://")] = "http://127.0.0.1:9090"
+    """Where it answers."""
+    login_file: Path | None = Path("/etc/carme/prometheus-login")
+    """Holds `user:password`; for carme-view, which answers about jobs, and nobody else to read."""
     scrape_seconds: Annotated[float, Field(ge=1, le=60)] = 15
     """No more than twice `exporter.interval_seconds`: a new user's first figures would be lost."""
     evaluation_seconds: Annotated[float, Field(ge=1, le=60)] = 15

@@ -163,7 +163,11 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
             "web_config": base / "etc/exporter/web.yml",
             "unrecorded_jobs": False,
         },
-        "prometheus": {"targets": base / "run/discovery/nodes.json"},
+        "prometheus": {
+            "targets": base / "run/discovery/nodes.json",
+            "url": f"http://{LOOPBACK}:{config.local.ports.prometheus}",
+            "login_file": base / "etc/view/prometheus-login",
+        },
         "images": {"folder": base / "images", "apptainer": apptainer},
         "local": {"nodes": with_gpus(config.local.nodes, real)} if real else {},
     }

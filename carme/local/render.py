@@ -45,6 +45,7 @@ def make_folders(layout: Layout) -> None:
     folder(layout.state / "tmp")
     folder(layout.run / "rest", mode=0o700, owner=config.local.view_user)
     folder(config.view.socket.parent, owner=config.local.view_user)
+    folder(layout.etc / "view", mode=0o750, owner=config.local.view_user)
     folder(layout.hub_dir, mode=0o700, owner=config.hub.user)
     monitoring.make_folders(layout)
     folder(config.images.folder)
@@ -166,6 +167,11 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
         ),
         (layout.etc / "jupyterhub_config.py", render("jupyterhub_config.py.j2"), {}),
         *monitoring.files(layout, secrets),
+        (
+            layout.etc / "view/prometheus-login",
+            ":".join(secrets.prometheus_login),
+            {"mode": 0o600, "owner": local.view_user},
+        ),
     ]
 
 

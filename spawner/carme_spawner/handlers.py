@@ -191,6 +191,16 @@ class ExtendHandler(APIHandler):
         self.write({"ends_at": ends_at})
 
 
+class WarningsHandler(APIHandler):
+    """`GET /hub/api/carme/warnings`: what the user's sessions should know, by their names."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """Only sessions with a warning; the default session's name is empty."""
+        spawners = getattr(self.current_user, "spawners", {})
+        self.write({name: s.warning for name, s in spawners.items() if s.ready and s.warning})
+
+
 def parse_extension(body: bytes) -> tuple[str, int]:
     """Name and minutes in the body; from one minute to thirty days."""
     try:
@@ -211,6 +221,7 @@ def handlers(config: Config) -> list[tuple[Any, ...]]:
         (r"/api/carme/port", PortHandler),
         (r"/api/carme/extend", ExtendHandler),
         (r"/api/carme/session", SessionHandler, {"config": config}),
+        (r"/api/carme/warnings", WarningsHandler),
         (r"/api/carme/cluster", ClusterHandler, {"config": config}),
         (r"/api/carme/outlook", OutlookHandler, {"config": config}),
     ]

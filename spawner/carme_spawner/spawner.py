@@ -25,6 +25,7 @@ from carme.slurm.models import Job, Snapshot
 from carme_spawner import form, options, permits, words
 from carme_spawner.failure import SessionFailure
 from carme_spawner.handlers import with_error_lists
+from carme_spawner.idle import Care, ask_server, figures_for, judge
 from carme_spawner.launch import idle_options, session_files
 from carme_spawner.person import Person
 from carme_spawner.progress import Progress
@@ -80,6 +81,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._job = self._new_job()
         self.ended_message = ""
         """What became of the last session, for its user."""
+        self._care = Care(self.carme.session)
+        self._ask_token = ("", float("-inf"))
         self._progress = Progress()
 
     def _new_job(self) -> SessionJob:
@@ -198,6 +201,11 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         """The job as it was last seen, for the hub's pages."""
         return self._job.last if self._job.kept.job_id else None
 
+    @property
+    def warning(self) -> str:
+        """What the user of this session should know now, for the hub's pages; else empty."""
+        return self._care.warning
+
     async def extend(self, seconds: int) -> int:
         """More time, where the site allows it; when the session now ends."""
         return await self._job.extend(self.user.name, seconds)
@@ -304,13 +312,48 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
                 return 1
         job = await self._job.look(POLL_AGE_SECONDS)
         if job is None or not (job.state.ended or job.state.ending):
-            return None
+            return 1 if await self._ended_for_idleness(job) else None
         if job.state.ending:
             await asyncio.sleep(2 * LOOK_SECONDS)  # the reason comes with the next state
             job = await self._job.look() or job
-        self.ended_message = words.ended(job)
+        self.ended_message = self._care.over or words.ended(job)
         self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
         return 1
+
+    async def _ended_for_idleness(self, job: Job | None) -> bool:
+        """Warn, or end, a session that does nothing with its GPUs, where the site wants that."""
+        seconds = self._care.window_seconds
+        if not seconds or job is None or not job.gpu_count or not self.ready:
+            return False
+        gpus = await figures_for(self.carme).of(job.id, seconds)
+        if gpus is None:
+            return False
+        try:
+            activity = await ask_server(f"{self._job.url}{self.server.base_url}", self._own_token())
+        except (OSError, ValueError, KeyError) as error:
+            self.log.warning("%s: its server does not say what it does: %s", self._log_name, error)
+            return False
+        before = self._care.warning
+        over = self._care.take(judge(gpus, activity, time.time() - seconds), job.gpu_count)
+        if self._care.warning != before:
+            said = self._care.warning or "uses its GPUs again"
+            self.log.info("%s: job %s: %s", self._log_name, job.id, said)
+        if over:
+            self.ended_message = self._care.over
+            self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
+            await self.stop()
+        return over
+
+    def _own_token(self) -> str:
+        """A token that opens this one session, for the hub itself; kept for an hour."""
+        known, until = self._ask_token
+        if time.monotonic() > until:
+            scope = f"access:servers!server={self.user.name}/{self.name}"
+            known = self.user.new_api_token(
+                note="Carme looks whether the session is idle", expires_in=3600, scopes=[scope]
+            )
+            self._ask_token = (known, time.monotonic() + 3000)
+        return known
 
     async def _resume(self) -> None:
         """Go on waiting for a session that an earlier hub submitted, as its own spawn would."""
@@ -367,6 +410,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         super().clear_state()
         self._job.restore({})
         self._job = self._new_job()
+        self._care = Care(self.carme.session)
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         """A line whenever something changed."""

@@ -1,0 +1,231 @@
+"""Known loads of three users: `carme job`, rules and dashboards say what was done, within 2 %."""
+
+import json
+import time
+from collections import defaultdict
+
+import pytest
+
+from carme.prometheus import Prometheus
+from carme_monitoring.dashboards.boards import BOARDS
+from carme_monitoring.dashboards.check import Checker
+from carme_monitoring.dashboards.compat import PROFILES
+from carme_monitoring.dashboards.model import RECORDED
+from support.cluster import wait_for
+from support.exporter import Exporter, submit, wait_ended
+
+SPIN = "timeout {0} sh -c 'while :; do :; done'; true"
+WAVES = "while :; do timeout 1 sh -c 'while :; do :; done'; sleep 1; done"
+EATS = "sleep 20; python3 -c 'x = bytearray(600 * 2**20); import time; time.sleep(60)'"
+ONE = ("--gres=gpu:1", "--mem=200", "-t", "10")
+HERE = {"jobs", "waiting", "gpus", "profile", "emissions", "price"}
+
+
+class Loads:
+    """The jobs, and everything that was said about them."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.nodes = [node.name for node in cluster.config.local.nodes if node.gpus][:2]
+        self.exporters = [Exporter(cluster, node) for node in self.nodes]
+        settings = cluster.config.prometheus
+        self.prometheus = Prometheus.of(settings.url, settings.login_file)
+        self.ids = {}
+        self.owners = {}
+
+    def submit(self, name, user, script, *options):
+        self.owners[name] = user
+        self.ids[name] = submit(self.cluster, user, self.nodes[0], script, *options)
+
+    def done_joules(self, name):
+        """By the virtual GPUs' own record, on every node."""
+        return sum(exporter.recorded_joules(self.ids[name]) for exporter in self.exporters)
+
+    def report(self, name, user=None):
+        command = ["carme", "job", str(self.ids[name]), "--json"]
+        done = self.cluster.run_as(user or self.owners[name], command)
+        return json.loads(done.stdout) if done.stdout else {"error": done.stderr}
+
+    def value(self, expression):
+        rows = self.prometheus.query(expression)
+        return sum(row.value for row in rows) if rows else None
+
+    def charged(self):
+        """GPU energy by user so far: counters that live as long as the node."""
+        found = defaultdict(float)
+        for row in self.prometheus.query(
+            'sum by (user) (carme_owner_energy_joules_total{component="gpu"})'
+        ):
+            found[row.labels["user"]] = row.value
+        return found
+
+
+@pytest.fixture(scope="module")
+def loads(cluster):
+    """Everything is run; Prometheus is restarted in the middle."""
+    ann, ben, ada = (*cluster.users[:2], cluster.admin)
+    made = Loads(cluster)
+    wait_for(lambda: made.value('sum(up{job="carme"})'), 60, "Prometheus reads the exporters")
+    made.before = made.charged()
+    made.submit("idle", ann, "sleep 45", *ONE)
+    made.submit("hungry", ben, EATS, "--gres=gpu:1", "--mem=300", "-t", "10")
+    both = ("-N2", "--ntasks-per-node=1", "-w", ",".join(made.nodes), *ONE)
+    made.submit("pair", ada, f'srun sh -c "{SPIN.format(40)}"', *both)
+    made.submit("plain", ben, "sleep 30", "--mem=100", "-t", "5", "-c", "2")
+    # These run, or wait, while the dashboards are checked.
+    made.submit("waves", ada, WAVES, "--comment=carme-profile", *ONE)
+    made.submit("waiting", ben, "true", "--gres=gpu:4", "--mem=100", "-t", "5")
+    time.sleep(15)
+    before = cluster.pid("prometheus")
+    cluster.stop("prometheus")
+    cluster.start("prometheus")
+    wait_for(lambda: cluster.pid("prometheus") not in (0, before), 30, "Prometheus is back")
+    made.submit("short", ann, SPIN.format(2), *ONE)
+    yield made
+    cluster.run(["scancel", *map(str, made.ids.values())])
+
+
+def test_the_dashboards_while_jobs_run(cluster, loads):
+    """Every panel and variable has an answer; only absent hardware and events are excused."""
+    boards = [*BOARDS, *PROFILES.values()]
+    last = []
+
+    def all_fine():
+        last[:] = Checker(loads.prometheus, required=HERE).check(boards)
+        return all(result.is_fine for result in last) or time.sleep(5)
+
+    try:
+        wait_for(all_fine, 200, "every query has an answer")
+    finally:
+        for result in last:
+            print(f"{result.status:9}{result.rows:5} {result.milliseconds:5.0f} ms"
+                  f"  {result.board}: {result.panel} {result.note}")  # fmt: skip
+    absent = {result.needs for result in last if result.status == "not here"}
+    assert absent <= RECORDED | {"alerts", "failures", "rolled-up"}
+
+
+def test_a_running_job_and_a_waiting_one(cluster, loads):
+    running = wait_for(
+        lambda: (found := loads.report("waves")).get("measured") and found, 60, "its figures"
+    )
+    assert running["state"] == "RUNNING"
+    assert running["ended_at"] is None
+    assert running["measured"]["joules"]["gpu"] > 0
+    waiting = loads.report("waiting")
+    assert (waiting["state"], waiting["measured"]) == ("PENDING", None)
+
+
+def test_reports_rules_and_dashboards_agree_with_what_was_done(cluster, loads):
+    cluster.run(["scancel", str(loads.ids["waiting"]), str(loads.ids["waves"])])
+    first, second = loads.exporters
+    wait_ended(
+        cluster, first, *(loads.ids[name] for name in ("idle", "hungry", "pair", "short", "waves"))
+    )
+    wait_ended(cluster, second, loads.ids["pair"])
+    ended = max(exporter.fresh() for exporter in loads.exporters)
+    newest = "min(carme_exporter_collected_timestamp_seconds)"
+    wait_for(lambda: (loads.value(newest) or 0) >= ended, 60, "Prometheus has the last values")
+    time.sleep(cluster.config.prometheus.evaluation_seconds)  # the rules, once more
+    gained = loads.charged()
+    energy = next(
+        p for b in BOARDS if b.uid == "carme-job" for p in b.panels if p.title == "Energy"
+    )
+    for name in ("idle", "hungry", "pair", "short"):
+        done, jobid = loads.done_joules(name), str(loads.ids[name])
+        assert done > 50
+        said = wait_for(
+            lambda name=name: (r := loads.report(name)).get("ended_at") and r, 40, "the accounting"
+        )
+        near = pytest.approx(done, rel=0.02)
+        assert sum(said["measured"]["joules"].values()) == near
+        assert loads.value(f'job:carme_energy_joules:last{{jobid="{jobid}"}}') == near
+        assert loads.value(energy.queries[0].expr.replace("$jobid", jobid)) == near
+        grams = said["measured"]["emissions_grams"]
+        factor = cluster.config.exporter.emissions_grams_per_kwh
+        assert grams == pytest.approx(done / 3.6e6 * factor, rel=0.02)
+        cost = cluster.config.exporter.price_per_kwh * done / 3.6e6
+        assert said["measured"]["cost"]["EUR"] == pytest.approx(cost, rel=0.02)
+    for user in {loads.owners[name] for name in ("idle", "hungry", "pair")}:
+        own = [name for name, owner in loads.owners.items() if owner == user and name != "waiting"]
+        done = sum(loads.done_joules(name) for name in own)
+        assert gained[user] - loads.before[user] == pytest.approx(done, rel=0.02), (
+            "short jobs too are in the totals"
+        )
+
+
+def test_the_reports_say_what_went_wrong(cluster, loads):
+    idle = loads.report("idle")
+    assert idle["measured"]["gpu_idle_seconds"] == pytest.approx(45, abs=2)
+    assert idle["measured"]["gpu_held_seconds"] == pytest.approx(45, abs=2)
+    assert "No GPU did anything" in json.dumps(idle["advice"])
+    hungry = loads.report("hungry")
+    assert hungry["state"] == "OUT_OF_MEMORY"
+    assert "ran out of memory" in json.dumps(hungry["advice"])
+    pair = loads.report("pair")
+    assert sorted(pair["measured"]["joules_by_node"]) == loads.nodes
+    assert pair["measured"]["gpu_idle_seconds"] < 0.2 * pair["measured"]["gpu_held_seconds"]
+    assert pair["power_plot"]["values"]
+    plain = loads.report("plain")
+    assert plain["asked"]["gpus"] == {}
+    assert plain["measured"]["gpu_held_seconds"] in (None, 0)
+    assert plain["measured"]["memory_peak_bytes"] > 0
+
+
+def test_jobs_lists_what_one_may_see(cluster, loads):
+    def listed(user, *options):
+        done = cluster.run_as(user, ["carme", "jobs", "--json", "-n", "500", *options])
+        assert done.returncode == 0, done.stderr
+        return {job["id"]: job for job in json.loads(done.stdout)["jobs"]}
+
+    ann, ben, ada = (*cluster.users[:2], cluster.admin)
+    ids = loads.ids
+    hers = listed(ann)
+    assert {ids["idle"], ids["short"]} <= hers.keys()
+    assert {job["user"] for job in hers.values()} == {ann}
+    assert sum(hers[ids["idle"]]["measured"]["joules"].values()) == pytest.approx(
+        loads.done_joules("idle"), rel=0.02
+    )
+    assert set(ids.values()) <= listed(ada).keys()
+    assert {job["user"] for job in listed(ada, "-u", ben).values()} == {ben}
+    dead = listed(ben, "--state", "out_of_memory", "--partition", "gpu", "--since", "1h")
+    assert ids["hungry"] in dead
+    assert ids["plain"] not in dead
+    table = cluster.run_as(ada, ["carme", "jobs", "--csv"]).stdout
+    assert f"\n{ids['pair']}," in table
+
+
+def test_bad_input_and_other_peoples_jobs(cluster, loads):
+    ann, ben = cluster.users[:2]
+
+    def said(user, *words):
+        done = cluster.run_as(user, ["carme", *words])
+        assert done.returncode == 1
+        return done.stderr
+
+    unknown = said(ann, "job", "59999999")
+    others = said(ann, "job", str(loads.ids["hungry"]))
+    assert others == unknown.replace("59999999", str(loads.ids["hungry"]))
+    assert "is not the number of a job" in said(ann, "job", "1; id")
+    assert "is not a time" in said(ann, "jobs", "--since", "yesterday")
+    assert "no state" in said(ann, "jobs", "--state", "odd")
+    assert ben not in cluster.run_as(ann, ["carme", "jobs", "-u", ben]).stdout
+    # The login for Prometheus is the view's, and no user's.
+    login = cluster.config.prometheus.login_file
+    assert cluster.run_as(ann, ["cat", str(login)]).returncode != 0
+    assert "cannot be read" in said(ann, "dashboards", "check")
+
+
+def test_without_prometheus_slurms_figures_are_shown(cluster, loads):
+    cluster.stop("prometheus")
+    try:
+        ann = cluster.users[0]
+        done = cluster.run_as(ann, ["carme", "job", str(loads.ids["idle"])])
+        assert done.returncode == 3
+        assert "Prometheus does not answer" in done.stdout
+        assert "45 s" in done.stdout or "46 s" in done.stdout or "44 s" in done.stdout
+        done = cluster.run_as(ann, ["carme", "jobs"])
+        assert done.returncode == 0
+        assert "Prometheus does not answer" in done.stdout
+    finally:
+        cluster.start("prometheus")
+    wait_for(lambda: cluster.well("prometheus"), 60, "Prometheus is back")

@@ -1,0 +1,73 @@
+"""A Prometheus of a test's own, on series that the test makes up or replays."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+
+from carme.prometheus import Prometheus
+from support.cluster import wait_for
+
+Point = tuple[float, float]
+
+
+def line(name: str, labels: Mapping[str, str], points: Iterable[Point]) -> str:
+    """A series as OpenMetrics text, with its values at (Unix seconds, value)."""
+    named = ",".join(f'{key}="{_escape(value)}"' for key, value in labels.items())
+    head = f"{name}{{{named}}}"
+    return "".join(f"{head} {value!r} {at:.3f}\n" for at, value in points)
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def blocks(text: Iterable[str], data: Path) -> None:
+    """Make TSDB blocks of OpenMetrics text in `data`."""
+    data.mkdir(parents=True, exist_ok=True)
+    source = data.with_suffix(".txt")
+    with source.open("w", encoding="utf-8") as file:
+        file.writelines(text)
+        file.write("# EOF\n")
+    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(source), str(data)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    source.unlink()
+
+
+@contextmanager
+def serving(data: Path, rules: Iterable[Path] = ()) -> Iterator[Prometheus]:
+    """A Prometheus on the blocks in `data`, on a free port of loopback; it scrapes nothing."""
+    program = shutil.which("prometheus", path="/usr/bin:/usr/local/bin")
+    assert program, "prometheus is not installed"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = data.with_suffix(".yml")
+    files = "".join(f"  - {path}\n" for path in rules)
+    config.write_text(f"rule_files:\n{files}" if files else "", encoding="ascii")
+    command = [
+        *(program, f"--config.file={config}", f"--storage.tsdb.path={data}"),
+        *(f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: _ready(url), 60, "Prometheus is ready")
+        yield Prometheus(url, timeout_seconds=60)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _ready(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/-/ready", timeout=5).status_code == 200
+    except requests.ConnectionError:
+        time.sleep(0.2)
+        return False

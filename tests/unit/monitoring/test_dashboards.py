@@ -1,0 +1,203 @@
+"""The dashboards: generated files, what their queries name, and panels on recorded series."""
+
+import json
+import shutil
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from carme.errors import InputError
+from carme.templates import render
+from carme_monitoring.dashboards import grafana, promql
+from carme_monitoring.dashboards.boards import BOARDS
+from carme_monitoring.dashboards.check import Checker, static_problems
+from carme_monitoring.dashboards.commands import chosen, dashboards
+from carme_monitoring.dashboards.compat import PROFILES
+from carme_monitoring.dashboards.known import PREDICTIONS
+from carme_monitoring.dashboards.model import RECORDED, Dashboard, Row, stat
+from carme_monitoring.metrics import BY_NAME
+from support.recorded_series import blocks, line, serving
+
+FOLDER = Path(__file__).parents[3] / "monitoring/grafana/dashboards"
+needs_prometheus = pytest.mark.skipif(
+    not shutil.which("promtool", path="/usr/bin:/usr/local/bin"), reason="no Prometheus here"
+)
+
+
+def test_the_files_agree_with_the_code() -> None:
+    made = grafana.texts()
+    there = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+    assert there.keys() == made.keys()
+    how = "./dev run python -m carme_monitoring.dashboards.grafana monitoring/grafana/dashboards"
+    assert there == made, f"renew them: {how}"
+
+
+def test_every_query_names_what_somebody_exports() -> None:
+    assert static_problems([*BOARDS, *PROFILES.values()]) == []
+
+
+@pytest.mark.parametrize(
+    ("expr", "problem"),
+    [
+        ("carme_nothing", "no exporter"),
+        ('carme_gpu_lost{color="red"}', "no label color"),
+        ("sum by (flavour) (carme_gpu_lost)", "nothing has the label flavour"),
+        ("carme_gpu_lost or vector(0)", "padded"),
+        ("user:carme_nothing:avg5m", "no exporter"),
+    ],
+)
+def test_a_wrong_query_is_found(expr: str, problem: str) -> None:
+    board = Dashboard("x", "x", "x", (Row("r", (stat("p", expr, "t"),)),))
+    assert any(problem in said for said in static_problems([board]))
+
+
+def test_names() -> None:
+    found = promql.names(
+        'topk(5, sum by (user) (rate(a_total{x=~"y|by (z)",w!="1"}[5m] offset 1h)))'
+        " * on (jobid) group_left (b) up == bool 1e3 / 2"
+    )
+    assert found.metrics == {"a_total": {"x", "w"}, "up": frozenset()}
+    assert found.grouping == {"user", "jobid", "b"}
+    assert promql.names('{__name__="x"}').metrics == {}
+    assert promql.legend_labels("{{node}} GPU {{ gpu }}") == {"node", "gpu"}
+    assert not promql.is_padded('up{x="vector(0)"}')
+    assert promql.is_padded("up or absent(up)")
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
+def test_a_dashboard_is_whole(board: Dashboard) -> None:
+    made = grafana.dashboard(board)
+    ids = [panel["id"] for panel in made["panels"]]
+    assert len(set(ids)) == len(ids)
+    assert all(len(panel.text) > 25 for panel in board.panels), "a text that helps"
+    titles = [panel.title for panel in board.panels]
+    assert len(set(titles)) == len(titles)
+    cells: set[tuple[int, int]] = set()
+    for panel in made["panels"]:
+        place = panel["gridPos"]
+        own = {(x, y) for x in range(place["x"], place["x"] + place["w"])
+               for y in range(place["y"], place["y"] + place["h"])}  # fmt: skip
+        assert not own & cells, f"{panel['title']} lies on another"
+        assert place["x"] + place["w"] <= 24
+        cells |= own
+    boards = {other.uid: other for other in BOARDS}
+    for panel in board.panels:
+        if panel.link:
+            target = boards[panel.link.uid]
+            assert panel.link.variable in {variable.name for variable in target.variables}
+
+
+def test_low_and_high_can_be_bad() -> None:
+    high = grafana._steps(stat("x", "up", "t", warn=1, alarm=2))
+    assert [step["color"] for step in high] == ["green", "yellow", "red"]
+    low = grafana._steps(stat("x", "up", "t", warn=0.5, alarm=0.2))
+    assert [(step["color"], step["value"]) for step in low] == [
+        ("red", None),
+        ("yellow", 0.2),
+        ("green", 0.5),
+    ]
+
+
+def recorded(world: Any) -> tuple[list[str], float]:
+    """What the exporter says of the captured node over two minutes, as OpenMetrics text."""
+    exporter = world.exporter(emissions_grams_per_kwh=400, price_per_kwh=0.25)
+    world.gpus.xids = {("GPU-aaaa", 79): 1}
+    base = time.time() - 600
+    series: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, float]]]
+    series = defaultdict(list)
+    for step in range(9):
+        world.wait(15)
+        for gpu in world.gpus.gpus:
+            world.gpus.burn(gpu.uuid, 1000)
+        for name, key, value in exporter.collect():
+            metric = BY_NAME[name]
+            labels = dict(zip(metric.labels, key, strict=True))
+            whole = {"job": "carme", "instance": "n1", "node": "n1", "cluster": "c", **labels}
+            series[name, tuple(whole.items())].append((base + 15 * step, float(value)))
+    text = [line(name, dict(labels), points) for (name, labels), points in series.items()]
+    ends = {"predicted": 1.0, "low": 0.8, "high": 1.2, "measured": 1.1}
+    for name in PREDICTIONS:
+        for job in range(5):
+            for kind, factor in ends.items():
+                labels = {"jobid": str(100 + job), "kind": kind}
+                points = [(base + 15 * step, 1000.0 * factor * (job + 1)) for step in range(9)]
+                text.append(line(name, labels, points))
+    return text, base + 120
+
+
+@needs_prometheus
+def test_panels_for_absent_hardware_on_recorded_series(world: Any, tmp_path: Path) -> None:
+    text, at = recorded(world)
+    blocks(text, tmp_path / "data")
+    with serving(tmp_path / "data") as prometheus:
+        checker = Checker(prometheus, at, RECORDED)
+        found = [
+            result
+            for board in BOARDS
+            if (panels := [panel for panel in board.panels if panel.needs in RECORDED])
+            for result in checker.check_panels(board, panels)
+        ]
+        assert len(found) >= 20
+        assert [result for result in found if result.status != "ok"] == []
+        # The same checker finds what is wrong.
+        odd = Dashboard("x", "x", "x", (Row("r", (
+            stat("gone", "carme_gone", "t"),
+            stat("label", 'carme_node_cpus{colour!="red"}', "t"),
+            stat("none", "carme_node_cpus < 0", "t"),
+            stat("broken", "sum(", "t"),
+            stat("padded", "carme_gone or vector(0)", "t"),
+            stat("absent", "carme_gone", "t", needs="waiting"),
+            stat("fine", "carme_node_cpus", "t"),
+        )),))  # fmt: skip
+        said = {result.panel: result.status for result in checker.check([odd])}
+    assert said == {
+        "gone": "unknown",
+        "label": "unknown",
+        "none": "empty",
+        "broken": "error",
+        "padded": "padded",
+        "absent": "not here",
+        "fine": "ok",
+    }
+
+
+def test_provisioning(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        dashboards, ["write", str(tmp_path), "--password-file", "/etc/grafana/password"]
+    )
+    assert done.exit_code == 0, done.output
+    assert len(list((tmp_path / "dashboards").glob("*.json"))) == len(BOARDS)
+    source = yaml.safe_load((tmp_path / "provisioning/datasources/carme.yml").read_text())
+    [entry] = source["datasources"]
+    assert entry["secureJsonData"]["basicAuthPassword"] == "$__file{/etc/grafana/password}"
+    provider = yaml.safe_load((tmp_path / "provisioning/dashboards/carme.yml").read_text())
+    assert provider["providers"][0]["options"]["path"] == "/var/lib/grafana/dashboards/carme"
+    open_one = render(
+        "grafana-datasources.yml",
+        prometheus_url="http://x:9090",
+        prometheus_user="carme",
+        prometheus_password_file=None,
+    )
+    assert "basicAuth" not in open_one
+    assert json.loads((tmp_path / "dashboards/carme-job.json").read_text())["uid"] == "carme-job"
+
+
+def test_choosing() -> None:
+    from carme.config import Config
+
+    config = Config()
+    assert chosen((), config) == list(BOARDS)
+    on = config.model_copy(update={"exporter": replace_profiles(config)})
+    assert chosen((), on)[-1].uid == "dcgm"
+    assert [board.uid for board in chosen(("waste", "dcgm"), config)] == ["carme-waste", "dcgm"]
+    with pytest.raises(InputError, match="no dashboard nope"):
+        chosen(("nope",), config)
+
+
+def replace_profiles(config: Any) -> Any:
+    return config.exporter.model_copy(update={"profiles": ("dcgm",)})
