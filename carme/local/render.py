@@ -48,6 +48,8 @@ def make_folders(layout: Layout) -> None:
     folder(layout.hub_dir, mode=0o700, owner=config.hub.user)
     folder(layout.state / "prometheus", mode=0o700, owner="prometheus")
     folder(layout.etc / "prometheus", mode=0o750, owner="prometheus")
+    folder(layout.service_dir, mode=0o700, owner=config.service.user)
+    folder(layout.etc / "service", mode=0o750, owner=config.service.user)
     folder(config.images.folder)
     exporter = grp.getgrnam(config.local.exporter_user).gr_name
     folder(layout.state / "exporter", mode=0o700, owner=config.local.exporter_user)
@@ -180,6 +182,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
                     {"name": node.name, "address": f"{LOOPBACK}:{layout.exporter_port(node)}"}
                     for node in local.nodes
                 ],
+                service_address=f"{LOOPBACK}:{config.service.port}",
                 controller_exporter=f"{LOOPBACK}:{layout.exporter_port(None)}",
             ),
             {},
@@ -191,6 +194,11 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
                 ("hub-token", secrets.hub_metrics_token),
                 ("exporter-password", secrets.exporter_password),
             )
+        ),
+        (
+            layout.etc / "service/prometheus-password",
+            secrets.prometheus_password,
+            {"mode": 0o600, "owner": config.service.user},
         ),
     ]
 

@@ -17,6 +17,7 @@ class Secrets:
     hub_metrics_token: str
     prometheus_password: str
     exporter_password: str
+    service_token: str
 
     @property
     def prometheus_login(self) -> tuple[str, str]:
