@@ -10,8 +10,8 @@ from carme.errors import InputError, MissingError
 from carme.simulator.hardware import Cluster, Gpu
 from carme.slurm.models import Snapshot
 
-CPU = "xeon-gold-6148"
-"""Stands for nodes without GPUs; only a fit makes it one's own."""
+CORE = "cpu-core"
+"""The worker on nodes without GPUs; only a fit makes it one's own."""
 
 
 def known_gpu(kind: str, names: Mapping[str, str]) -> Gpu:
@@ -47,7 +47,7 @@ def hardware_of(
             f"{found.name} has no {gpu_type!r}", f"it has {', '.join(types) or 'no GPUs'}"
         )
     if not types:
-        return _cpus(len(snapshot.nodes_in(found.name)), found.name)
+        return _cores([node.cpus for node in snapshot.nodes_in(found.name)], found.name)
     kind = gpu_type or max(types, key=lambda name: types[name])
     gpu = known_gpu(kind, names)
     counts = [n.gpus[kind] for n in snapshot.nodes_in(found.name) if n.gpus.get(kind)]
@@ -61,8 +61,8 @@ def hardware_of(
     )
 
 
-def _cpus(nodes: int, partition: str) -> Cluster:
-    node = library.node(library.gpu(CPU).default_node)
-    return Cluster(
-        name="cpus", title=f"CPUs of partition {partition}", node=node, nodes=max(nodes, 1)
-    )
+def _cores(counts: list[int], partition: str) -> Cluster:
+    usual = library.node(library.gpu(CORE).default_node)
+    node = usual.model_copy(update={"gpus": max(counts, default=1) or 1})
+    nodes = max(len(counts), 1)
+    return Cluster(name="cores", title=f"cores of partition {partition}", node=node, nodes=nodes)
