@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from carme.errors import ConfigError
 
@@ -151,6 +151,11 @@ class Session(Section):
     """How many sessions a user may have beside the first one."""
     idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
     """A session whose kernels and terminals did nothing for this long ends; 0 turns that off."""
+    gpu_idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
+    """A session whose GPUs and kernels did nothing for this long ends; 0 turns that off. One whose
+    kernels work while its GPUs do not is only told."""
+    gpu_idle_notice_minutes: Annotated[float, Field(ge=0, le=24 * 60)] = 15
+    """How long before that end the user is warned."""
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
     """From the job's start until the server answers; waiting in the queue does not count."""
     wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72
@@ -193,6 +198,8 @@ class LocalPorts(Section):
     """One port a node from here on."""
     mariadb: Port = 16806
     prometheus: Port = 16890
+    alertmanager: Port | None = None
+    """Unset: three above Prometheus', as their usual ports are."""
     exporter_first: Port = 16850
     """One port a node from here on."""
     service: Port = 16880
@@ -286,11 +293,6 @@ class Service(Section):
     port: Port = 8610
     database: str = "sqlite:////var/lib/carme-service/service.sqlite"
     """Any SQLAlchemy URL; PostgreSQL for larger sites."""
-    prometheus_url: str | None = None
-    """Where the jobs' series are; unset: nothing measured is shown."""
-    prometheus_user: str = "carme"
-    prometheus_password_file: Path | None = None
-    """Holds nothing but the password; readable by the service alone."""
     token_cache_seconds: Annotated[float, Field(ge=0, le=600)] = 30
     """How long the hub's word on a token counts; a revoked one works so long at most."""
     requests_per_minute: Annotated[int, Field(ge=10)] = 6000
@@ -311,6 +313,45 @@ class Service(Section):
     """Slurm's GPU types by what `carme hardware` calls them, where the names do not tell."""
 
 
+class Prometheus(Section):
+    """Where Prometheus answers, how often it reads the exporters, how long it keeps the series."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")] = "http://127.0.0.1:9090"
+    """Where it answers."""
+    login_file: Path | None = Path("/etc/carme/prometheus-login")
+    """Holds `user:password`; for carme-view, which answers about jobs, and nobody else to read."""
+    scrape_seconds: Annotated[float, Field(ge=1, le=60)] = 15
+    """No more than twice `exporter.interval_seconds`: a new user's first figures would be lost."""
+    evaluation_seconds: Annotated[float, Field(ge=1, le=60)] = 15
+    """Between evaluations of recording and alert rules."""
+    retention_days: Annotated[int, Field(ge=1, le=3660)] = 90
+    """What is older goes; how much disk that takes is in how-to/monitoring."""
+    retention_gb: Annotated[int, Field(ge=1)] | None = None
+    """Beyond this much the oldest goes earlier; unset: no limit."""
+    targets: Path = Path("/var/lib/carme-discovery/nodes.json")
+    """Where `carme-discovery` writes the nodes that Slurm has, for Prometheus to read."""
+    runbooks_url: Annotated[str, Field(pattern=r"^(https?://[^\s\"']+)?$")] = ""
+    """Where the site publishes docs/runbooks; alerts then link there."""
+
+
+class Alerts(Section):
+    """Who hears of alerts. With nobody named they only show in Alertmanager and Grafana."""
+
+    email_to: str = ""
+    """Severities critical and warning by mail; several addresses with commas."""
+    email_from: str = ""
+    smtp_host: Annotated[str, Field(pattern=r"^([^\s:]+:\d+)?$")] = ""
+    """HOST:PORT of the mail server."""
+    webhook_url: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
+    """Gets every alert as JSON: a chat's gateway, an on-call service."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Alerts":
+        if self.email_to and not (self.email_from and self.smtp_host):
+            raise ValueError("email_to needs email_from and smtp_host")
+        return self
+
+
 class Config(Section):
     """The whole file."""
 
@@ -321,8 +362,19 @@ class Config(Section):
     images: Images = Images()
     session: Session = Session()
     exporter: Exporter = Exporter()
+    prometheus: Prometheus = Prometheus()
+    alerts: Alerts = Alerts()
     service: Service = Service()
     local: Local = Local()
+
+    @model_validator(mode="after")
+    def _scraped_in_time(self) -> "Config":
+        most = 2 * self.exporter.interval_seconds
+        if self.prometheus.scrape_seconds > most:
+            raise ValueError(
+                f"prometheus.scrape_seconds must be at most twice exporter.interval_seconds: {most}"
+            )
+        return self
 
 
 def config_path() -> Path:

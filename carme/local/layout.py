@@ -120,6 +120,11 @@ class Layout:
         place = nodes.index(node) if node else len(nodes)
         return self.config.local.ports.exporter_first + place
 
+    @property
+    def alertmanager_port(self) -> int:
+        ports = self.config.local.ports
+        return ports.alertmanager or ports.prometheus + 3
+
     def minors(self, node: LocalNode) -> list[int]:
         """N of the node's /dev/nvidiaN; nodes on one machine share the numbers."""
         return vgpu.minors(self.config.local.nodes)[node.name]
@@ -136,6 +141,7 @@ class Layout:
             "mariadbd": local.ports.mariadb,
             "prometheus": local.ports.prometheus,
             "service": self.config.service.port,
+            "alertmanager": self.alertmanager_port,
             **{f"slurmd-{node.name}": self.slurmd_port(node) for node in local.nodes},
             **{f"exporter-{node.name}": self.exporter_port(node) for node in local.nodes},
             "exporter-controller": self.exporter_port(None),
@@ -163,12 +169,15 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
             "web_config": base / "etc/exporter/web.yml",
             "unrecorded_jobs": False,
         },
+        "prometheus": {
+            "targets": base / "run/discovery/nodes.json",
+            "url": f"http://{LOOPBACK}:{config.local.ports.prometheus}",
+            "login_file": base / "etc/view/prometheus-login",
+        },
         "service": {
             "user": config.local.service_user,
             "port": config.local.ports.service,
             "database": f"sqlite:///{base}/state/service/service.sqlite",
-            "prometheus_url": f"http://{LOOPBACK}:{config.local.ports.prometheus}",
-            "prometheus_password_file": base / "etc/service/prometheus-password",
         },
         "images": {"folder": base / "images", "apptainer": apptainer},
         "local": {"nodes": with_gpus(config.local.nodes, real)} if real else {},

@@ -22,6 +22,7 @@ PACKAGES = {
     "slurm-wlm-jwt-plugin": "slurmrestd's log-ins",
     "libpmix-dev": "srun --mpi=pmix: the plugin opens libpmix.so, which is in this package only",
     "prometheus": "keeps the measured series",
+    "prometheus-alertmanager": "tells people about alerts",
     "sudo": "the hub acts for a user as that user",
     "gcc": "compiles the stand-in for NVIDIA's library",
     "libc6-dev": "compiles the stand-in for NVIDIA's library",

@@ -11,6 +11,7 @@ from pathlib import Path
 from carme.errors import MissingError
 from carme.local import probes, vgpu
 from carme.local.layout import LOOPBACK, Layout
+from carme.local.monitoring import RULES
 from carme.local.run import run
 from carme.local.secrets import Secrets
 
@@ -53,7 +54,7 @@ def parts(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
         *_slurm(layout),
         *_hub(layout, secrets, proxy),
         *_exporters(layout, secrets),
-        _prometheus(layout, secrets),
+        *_prometheus(layout, secrets),
         _service(layout, secrets),
     ]
 
@@ -247,23 +248,58 @@ def _exporters(layout: Layout, secrets: Secrets) -> list[Part]:
     return found
 
 
-def _prometheus(layout: Layout, secrets: Secrets) -> Part:
-    port = layout.config.local.ports.prometheus
+def _prometheus(layout: Layout, secrets: Secrets) -> list[Part]:
+    """Which nodes there are, what is kept of them, and who hears of what is wrong."""
+    config = layout.config
+    port, alerts = config.local.ports.prometheus, layout.alertmanager_port
     etc = layout.etc / "prometheus"
-    return Part(
-        "prometheus",
-        "keeps the series",
-        f"{LOOPBACK}:{port}",
-        (
-            *(program("prometheus"), f"--config.file={etc}/prometheus.yml"),
-            *(f"--web.config.file={etc}/web.yml", f"--web.listen-address={LOOPBACK}:{port}"),
-            f"--storage.tsdb.path={layout.state}/prometheus",
-            "--storage.tsdb.retention.time=15d",
+    settings = config.prometheus
+    size = settings.retention_gb
+    return [
+        Part(
+            "discovery",
+            "tells Prometheus the nodes",
+            str(settings.targets),
+            (program("carme-discovery"), "--local"),
+            "prometheus",
+            lambda: probes.nonempty(settings.targets),
+            {"CARME_CONFIG": str(layout.etc / "carme.toml"), "CARME_BUILD": build_id()},
+            reads=(layout.etc / "carme.toml",),
         ),
-        "prometheus",
-        lambda: probes.http(f"http://{LOOPBACK}:{port}/-/ready", secrets.prometheus_login),
-        reads=(etc / "prometheus.yml", etc / "web.yml"),
-    )
+        Part(
+            "prometheus",
+            "keeps the series",
+            f"{LOOPBACK}:{port}",
+            (
+                *(program("prometheus"), f"--config.file={etc}/prometheus.yml"),
+                *(f"--web.config.file={etc}/web.yml", f"--web.listen-address={LOOPBACK}:{port}"),
+                f"--storage.tsdb.path={layout.state}/prometheus",
+                f"--storage.tsdb.retention.time={settings.retention_days}d",
+                *((f"--storage.tsdb.retention.size={size}GB",) if size else ()),
+            ),
+            "prometheus",
+            lambda: probes.http(f"http://{LOOPBACK}:{port}/-/ready", secrets.prometheus_login),
+            reads=(
+                *(etc / name for name in ("prometheus.yml", "web.yml")),
+                *(etc / "rules" / name for name in RULES),
+            ),
+        ),
+        Part(
+            "alertmanager",
+            "tells people of alerts",
+            f"{LOOPBACK}:{alerts}",
+            (
+                *(program("prometheus-alertmanager"), f"--config.file={etc}/alertmanager.yml"),
+                f"--web.config.file={etc}/alertmanager-web.yml",
+                f"--web.listen-address={LOOPBACK}:{alerts}",
+                "--cluster.listen-address=",
+                f"--storage.path={layout.state}/alertmanager",
+            ),
+            "prometheus",
+            lambda: probes.http(f"http://{LOOPBACK}:{alerts}/-/ready", secrets.alertmanager_login),
+            reads=(etc / "alertmanager.yml", etc / "alertmanager-web.yml"),
+        ),
+    ]
 
 
 def _service(layout: Layout, secrets: Secrets) -> Part:

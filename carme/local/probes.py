@@ -72,6 +72,17 @@ def http(url: str, login: tuple[str, str] | None = None) -> str:
         raise UnavailableError(f"does not answer: {getattr(error, 'reason', error)}") from None
 
 
+def nonempty(path: Path) -> str:
+    """Somebody wrote the file."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise UnavailableError(f"{path} is not there yet") from None
+    if not size:
+        raise UnavailableError(f"{path} is empty")
+    return "written"
+
+
 class _UnixConnection(HTTPConnection):
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=_SECONDS)

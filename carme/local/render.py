@@ -13,7 +13,7 @@ import bcrypt
 import tomli_w
 
 from carme import holders
-from carme.local import host, vgpu
+from carme.local import host, monitoring, vgpu
 from carme.local.files import folder, write
 from carme.local.layout import LOOPBACK, Layout
 from carme.local.secrets import Secrets
@@ -45,11 +45,10 @@ def make_folders(layout: Layout) -> None:
     folder(layout.state / "tmp")
     folder(layout.run / "rest", mode=0o700, owner=config.local.view_user)
     folder(config.view.socket.parent, owner=config.local.view_user)
+    folder(layout.etc / "view", mode=0o750, owner=config.local.view_user)
     folder(layout.hub_dir, mode=0o700, owner=config.hub.user)
-    folder(layout.state / "prometheus", mode=0o700, owner="prometheus")
-    folder(layout.etc / "prometheus", mode=0o750, owner="prometheus")
+    monitoring.make_folders(layout)
     folder(layout.service_dir, mode=0o700, owner=config.service.user)
-    folder(layout.etc / "service", mode=0o750, owner=config.service.user)
     folder(config.images.folder)
     exporter = grp.getgrnam(config.local.exporter_user).gr_name
     folder(layout.state / "exporter", mode=0o700, owner=config.local.exporter_user)
@@ -72,8 +71,10 @@ def write_files(layout: Layout, secrets: Secrets) -> set[Path]:
         munge_key.write_bytes(random.token_bytes(1024))
         munge_key.chmod(0o600)
         shutil.chown(munge_key, "munge", "munge")
+    prometheus = layout.etc / "prometheus"
     for path, login, owner in (
-        (layout.etc / "prometheus/web.yml", secrets.prometheus_login, "prometheus"),
+        (prometheus / "web.yml", secrets.prometheus_login, "prometheus"),
+        (prometheus / "alertmanager-web.yml", secrets.alertmanager_login, "prometheus"),
         (config.exporter.web_config, secrets.exporter_login, config.local.exporter_user),
     ):
         if path and _write_login(path, login, owner):
@@ -166,39 +167,11 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
             {"mode": 0o600, "owner": "slurm"},
         ),
         (layout.etc / "jupyterhub_config.py", render("jupyterhub_config.py.j2"), {}),
+        *monitoring.files(layout, secrets),
         (
-            layout.etc / "prometheus/prometheus.yml",
-            render(
-                "prometheus.yml",
-                cluster_name=config.cluster.name,
-                prometheus_user=secrets.prometheus_login[0],
-                prometheus_password_file=layout.etc / "prometheus/password",
-                prometheus_address=f"{LOOPBACK}:{local.ports.prometheus}",
-                hub_token_file=layout.etc / "prometheus/hub-token",
-                hub_address=f"{LOOPBACK}:{config.hub.api_port}",
-                exporter_user=secrets.exporter_login[0],
-                exporter_password_file=layout.etc / "prometheus/exporter-password",
-                exporters=[
-                    {"name": node.name, "address": f"{LOOPBACK}:{layout.exporter_port(node)}"}
-                    for node in local.nodes
-                ],
-                service_address=f"{LOOPBACK}:{config.service.port}",
-                controller_exporter=f"{LOOPBACK}:{layout.exporter_port(None)}",
-            ),
-            {},
-        ),
-        *(
-            (layout.etc / "prometheus" / name, text, {"mode": 0o600, "owner": "prometheus"})
-            for name, text in (
-                ("password", secrets.prometheus_password),
-                ("hub-token", secrets.hub_metrics_token),
-                ("exporter-password", secrets.exporter_password),
-            )
-        ),
-        (
-            layout.etc / "service/prometheus-password",
-            secrets.prometheus_password,
-            {"mode": 0o600, "owner": config.service.user},
+            layout.etc / "view/prometheus-login",
+            ":".join(secrets.prometheus_login),
+            {"mode": 0o600, "owner": local.view_user},
         ),
     ]
 

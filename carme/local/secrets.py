@@ -17,11 +17,16 @@ class Secrets:
     hub_metrics_token: str
     prometheus_password: str
     exporter_password: str
+    alertmanager_password: str
     service_token: str
 
     @property
     def prometheus_login(self) -> tuple[str, str]:
         return ("carme", self.prometheus_password)
+
+    @property
+    def alertmanager_login(self) -> tuple[str, str]:
+        return ("carme", self.alertmanager_password)
 
     @property
     def exporter_login(self) -> tuple[str, str]:

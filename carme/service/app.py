@@ -16,7 +16,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from carme.config import Config, load
 from carme.errors import CarmeError
 from carme.service import pages, problems
-from carme.service.api import calibrations, catalogue, cluster, pareto, predictions
+from carme.service.api import calibrations, catalogue, cluster, jobs, pareto, predictions
 from carme.service.endpoints import Api
 from carme.service.hub import PREFIX
 from carme.service.parts import make_parts, parts
@@ -39,7 +39,7 @@ HEADERS = {
 def make_api() -> Api:
     """Every endpoint."""
     api = Api()
-    for module in (predictions, pareto, cluster, catalogue, calibrations):
+    for module in (predictions, pareto, cluster, jobs, catalogue, calibrations):
         module.register(api)
     return api
 

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from carme.jobs.models import JobLine, JobReport
 from carme.predict.coefficients import Knowledge
-from carme.predict.figures import Part
+from carme.predict.figures import Figure, Part
 from carme.predict.measurements import Steps
 from carme.predict.prediction import Prediction
 from carme.simulator.plan import Plan, Synchronous
@@ -233,6 +234,36 @@ class CalibrationAnswer(Part):
 class CalibrationPage(Part):
     items: tuple[CalibrationAnswer, ...]
     next: str | None = None
+
+
+class Comparison(Part):
+    """What was predicted at submission against what came, so far or in the end."""
+
+    prediction: PredictionAnswer
+    measured_seconds: float
+    measured_gpu_joules: float | None
+    """None: nobody measured it."""
+    ratio: float | None
+    """Measured over predicted time, once the job is over."""
+    within: bool | None
+    """Whether it lies in the interval."""
+    remaining: Figure | None
+    """Predicted time that is left, while it runs."""
+
+
+class JobAnswer(Part):
+    """Slurm's record, what was measured so far, and the predictions made for it."""
+
+    job: JobReport
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...] = ()
+
+
+class JobPage(Part):
+    items: tuple[JobLine, ...]
+    next: str | None = None
+    problem: str = ""
+    """Why nothing was measured, in words."""
 
 
 class Page(Part):

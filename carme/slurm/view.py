@@ -1,7 +1,7 @@
 """`carme-view`: the one process that polls Slurm, answering everybody on a unix socket.
 
-Readers (the hub, the service), root and its own user see every job. Any other user sees the
-cluster and their own jobs.
+Readers (the hub, the service), members of the admins' group, root and its own user see every job.
+Any other user sees the cluster and their own jobs.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import pwd
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,12 +21,13 @@ from pydantic import ValidationError
 
 from carme.config import Config, load
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
-from carme.slurm.access import visible_to
+from carme.jobs.answers import Answers, parse_wish
+from carme.slurm.access import in_group, visible_to
 from carme.slurm.archive import Archive
 from carme.slurm.cli import CommandClient
 from carme.slurm.client import Client, connect
 from carme.slurm.extend import extended_limit
-from carme.slurm.models import Choice, History, Job, Model, Snapshot
+from carme.slurm.models import Choice, History, HistoryJob, Job, Model, Snapshot
 from carme.slurm.poller import Poller
 from carme.slurm.view_server import Request, UnixServer, json_reply
 from carme.slurm.waits import Waits
@@ -55,6 +56,7 @@ class View:
         self._writer = writer
         self._waits = Waits(client)
         self._archive = Archive(client)
+        self._jobs = Answers(config.prometheus)
         self._names: dict[int, str] = {}
         self._bodies: dict[int | None, tuple[bytes, str]] = {}
         self._bodies_of: Snapshot | None = None
@@ -78,6 +80,8 @@ class View:
             return await self._expected_start(request, user)
         if path == "/history":
             return _model_reply(await self._history(request, user))
+        if path in ("/reports", "/idle") or path.startswith("/reports/"):
+            return _model_reply(await self._about_jobs(request, user))
         if path in ("/refresh", "/extend"):
             if request.method != "POST":
                 raise InputError(f"{path} takes POST")
@@ -164,6 +168,32 @@ class View:
             raise DeniedError("you have no user name here")
         return await self._archive.history(since, until, user)
 
+    async def _about_jobs(self, request: Request, user: str) -> Model:
+        """Slurm's record and Prometheus' figures together, of jobs that the caller may see."""
+        uid, path = request.uid, request.path
+        all_seen = self._reads_all(uid, user)
+        if path == "/idle":
+            if not all_seen:
+                raise DeniedError("only readers of the view may ask who is idle")
+            return await self._jobs.idle(*_idle_question(request.query))
+        if not user:
+            raise DeniedError("you have no user name here")
+        all_seen = all_seen or await asyncio.to_thread(
+            in_group, user, self._config.hub.admins_group
+        )
+        seen = self._current()
+        seen = seen if all_seen else visible_to(seen, user, uid)
+
+        async def history(since: int, until: int | None) -> tuple[HistoryJob, ...]:
+            return (await self._archive.history(since, until, "" if all_seen else user)).jobs
+
+        number = path.removeprefix("/reports/")
+        if number.isdecimal():
+            return await self._jobs.report(int(number), seen, history)
+        if path != "/reports":
+            raise InputError(f"{number[:40]!r} is not the number of a job")
+        return await self._jobs.listing(parse_wish(request.query), seen, history)
+
     async def _extend(self, request: Request, user: str) -> Job:
         try:
             wish = ExtendRequest.model_validate(request.json())
@@ -201,6 +231,18 @@ class View:
     def _age(self) -> float | None:
         current = self.poller.snapshot
         return None if current is None else max(0.0, time.time() - current.taken_at)
+
+
+def _idle_question(query: Mapping[str, str]) -> tuple[list[int], float]:
+    """The jobs and the time in a question about idleness."""
+    try:
+        jobs = [int(word) for word in query.get("jobs", "").split(",") if word]
+        seconds = float(query.get("seconds", ""))
+    except ValueError:
+        raise InputError("jobs are numbers with commas between them, seconds a number") from None
+    if not 0 < seconds <= 86400 * 30:
+        raise InputError("seconds must be above 0 and within 30 days")
+    return jobs, seconds
 
 
 def _model_reply(model: Model) -> Reply:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from carme.config import View
 from carme.errors import UnavailableError
+from carme.jobs.models import IdleJobs, Idleness, JobList, JobReport
 from carme.slurm.models import Choice, ExpectedStart, History, HistoryJob, Job, Model, Snapshot
 from carme.slurm.wire import Reply, decode_reply, encode_request, error_from
 
@@ -91,6 +92,17 @@ class ViewClient:
         reply = self._ask("GET", "/history", query, timeout=_HISTORY_TIMEOUT_SECONDS)
         return _model(reply, History).jobs
 
+    def report(self, job_id: int) -> JobReport:
+        """What a job asked for, used and wasted; MissingError if it is not to be seen."""
+        reply = self._ask("GET", f"/reports/{job_id}", timeout=_HISTORY_TIMEOUT_SECONDS)
+        return _model(reply, JobReport)
+
+    def reports(self, **wish: object) -> JobList:
+        """Jobs as `carme.jobs.answers.Wish` asks for them: one's own, or all for admins."""
+        given = {name: value for name, value in wish.items() if value not in (None, "")}
+        reply = self._ask("GET", "/reports", given, timeout=_HISTORY_TIMEOUT_SECONDS)
+        return _model(reply, JobList)
+
     def counters(self) -> dict[str, Any]:
         """What the view did since it started."""
         value: dict[str, Any] = self._ask("GET", "/counters").json()
@@ -166,6 +178,16 @@ class AsyncViewClient:
         query = {"since": since} if until is None else {"since": since, "until": until}
         reply = await self._ask("GET", "/history", query, timeout=_HISTORY_TIMEOUT_SECONDS)
         return (await asyncio.to_thread(_model, reply, History)).jobs
+
+    async def report(self, job_id: int) -> JobReport:
+        """As ViewClient.report."""
+        reply = await self._ask("GET", f"/reports/{job_id}", timeout=_HISTORY_TIMEOUT_SECONDS)
+        return _model(reply, JobReport)
+
+    async def idle(self, job_ids: Iterable[int], seconds: float) -> Mapping[int, Idleness]:
+        """What running jobs did in the last `seconds`, of those measured all the time."""
+        query = {"jobs": ",".join(map(str, job_ids)), "seconds": seconds}
+        return _model(await self._ask("GET", "/idle", query), IdleJobs).jobs
 
     async def counters(self) -> dict[str, Any]:
         """As ViewClient.counters."""

@@ -1,6 +1,8 @@
 """The exporter's own process, through prometheus-client and under its usual names."""
 
-from prometheus_client import CollectorRegistry, Counter, ProcessCollector, generate_latest
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open
 
 _EOF = b"# EOF\n"
@@ -18,6 +20,9 @@ class Itself:
             ("status",),
             registry=self._registry,
         )
+        # Read at the scrape and not at a collection, so that Prometheus can compare the clocks.
+        clock = Gauge("carme_exporter_time_seconds", "The node's clock.", registry=self._registry)
+        clock.set_function(time.time)
 
     def count(self, status: int) -> None:
         """One more answer."""

@@ -13,15 +13,22 @@ from carme.config import Exporter
 from carme.holders import Holding, Watch
 from carme_monitoring import factors as factor
 from carme_monitoring import state
-from carme_monitoring.collectors import cgroup, host, jobs, network, power, rapl
+from carme_monitoring.collectors import cgroup, disk, host, jobs, network, power, rapl
 from carme_monitoring.collectors.cgroup import JobUse
 from carme_monitoring.collectors.jobs import Change, CrossCheck, JobTable
 from carme_monitoring.energy.accountant import Accountant, EnergyReading, Zone
+from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.energy.shares import Activity, Slot
 from carme_monitoring.factors import Factors
 from carme_monitoring.gpus import Gpu, add_samples, slots
 from carme_monitoring.guard import Guards
-from carme_monitoring.report import add_energy_samples, add_job_samples, add_xid_samples
+from carme_monitoring.owners import Owners
+from carme_monitoring.report import (
+    add_energy_samples,
+    add_job_samples,
+    add_xid_samples,
+    job_figures,
+)
 from carme_monitoring.sampler import Sampler, Seen
 from carme_monitoring.samples import Samples
 from carme_monitoring.tallies import Tallies
@@ -78,6 +85,8 @@ class NodeExporter:
         self.table = JobTable(config.keep_seconds)
         self.accountant = Accountant(max_step_seconds=4 * config.interval_seconds)
         self.tallies = Tallies()
+        # Prometheus must read at least once in this time: see carme.config.Prometheus.
+        self.owners = Owners(2 * config.interval_seconds)
         self._boot = hook.boot_id(str(roots.proc))
         self._watch = Watch(config.run, node, self._boot)
         self._rapl = rapl.Rapl(self.guards.value_errors, roots.sys)
@@ -240,6 +249,11 @@ class NodeExporter:
         ledger = self.accountant.ledger
         energy = {jobid: sum(parts.values()) for jobid, parts in ledger.accounts.items()}
         self.tallies.costs(energy, self.factors())
+        consumers = dict.fromkeys(CONSUMERS, 0)
+        for (who, _), uj in ledger.totals.items():
+            consumers[who] += uj
+        self.tallies.consumer_costs(consumers, self.factors())
+        self.owners.count(job_figures(self), at_ns)
 
     def meter_source(self) -> str:
         """What the node's power is read from."""
@@ -284,6 +298,7 @@ class NodeExporter:
             self.accountant.ledger.forget(jobid)
             self.accountant.held_seconds.pop(jobid, None)
             self.tallies.forget(jobid)
+            self.owners.forget(jobid)
             self._before.cpu_seconds.pop(jobid, None)
             self._before.cpu_rate.pop(jobid, None)
 
@@ -315,11 +330,14 @@ class NodeExporter:
                 "network", lambda: network.read(self._roots.proc, self._roots.sys)
             ):
                 network.add_samples(out, traffic)
+            if disks := self.guards.run("disk", lambda: disk.read(self._roots.proc)):
+                disk.add_samples(out, disks)
             cgroup.add_samples(out, self.node, self._uses)
             jobs.add_samples(out, self.node, self.table, self._slots, self._gpus_now)
             seen, self._seen = self._seen, {}
             add_job_samples(out, self, self._gpus_now, self._slots, self._uses, seen)
             add_energy_samples(out, self)
+            self.owners.add_samples(out, self._before.at_ns)
             for labels, count in self._check.conflicts.values.items():
                 out.add("carme_gpu_holder_conflicts_total", labels, count)
             out.add("carme_jobs_broken_records", (), self._watch.broken)
@@ -359,6 +377,7 @@ class NodeExporter:
             "accountant": self.accountant.save(),
             "jobs": self.table.save(),
             "tallies": self.tallies.save(),
+            "owners": self.owners.save(),
             "rapl": self._rapl_totals.values,
             "before": vars(self._before),
         }
@@ -377,6 +396,8 @@ class NodeExporter:
             accountant.restore(saved["accountant"], same_boot)
             tallies, table = Tallies(), JobTable(self.config.keep_seconds)
             tallies.restore(saved["tallies"])
+            owners = Owners(2 * self.config.interval_seconds)
+            owners.restore(saved["owners"], same_boot)
             if same_boot:
                 table.restore(saved["jobs"])
                 before = saved["before"]
@@ -395,3 +416,4 @@ class NodeExporter:
         except (KeyError, TypeError, ValueError, AttributeError):
             return  # of another version, or damaged: begin anew rather than not at all
         self.accountant, self.tallies, self.table = accountant, tallies, table
+        self.owners = owners

@@ -12,7 +12,7 @@ _INTRODUCTION = """\
      ./dev run python -m carme_monitoring.reference > docs/reference/metrics.md -->
 
 Everything that `carme-exporter` says. Names are in base units; a job is the label `jobid`, because
-`job` is Prometheus' own. User and account stand only in `carme_job_info`: join it on
+`job` is Prometheus' own. Of a job's series only `carme_job_info` has user and account: join it on
 `(jobid, node)`, for instance
 
 ```
@@ -22,12 +22,14 @@ sum by (user) (
 ```
 
 A job's totals are the last values of its counters: `increase()` does not see a counter's first
-value, and a job of two seconds has only one. Rates come from the counters of the node, which live
-as long as it does. A job's series end five minutes after the job. Beyond `exporter.series_limit`
+value, and a job of two seconds has only one. Rates come from the counters of the node and of the
+owners of jobs on it (`carme_owner_…`), which live on when a job ends. {doc}`rules` has both made up
+already. A job's series end five minutes after the job. Beyond `exporter.series_limit`
 series, further jobs share the series with jobid `other`.
 
 The exporter's own process shows as `process_cpu_seconds_total`, `process_resident_memory_bytes`
-and the like, its answers as `carme_exporter_scrapes_total`.
+and the like, its answers as `carme_exporter_scrapes_total`, its clock as
+`carme_exporter_time_seconds`.
 """
 
 

@@ -1,9 +1,10 @@
 """Samples of what the exporter has worked out: energy, waste, traffic, bursts per job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from carme_monitoring.collectors.cgroup import JobUse
+from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.energy.shares import Slot
 from carme_monitoring.gpus import Gpu
 from carme_monitoring.sampler import Seen
@@ -11,6 +12,14 @@ from carme_monitoring.samples import Samples
 
 if TYPE_CHECKING:
     from carme_monitoring.node import Gpus, NodeExporter
+
+_NODE_FIGURES = (
+    "gpu_utilised_seconds",
+    "gpu_idle_joules",
+    "cpu_asked_seconds",
+    "cpu_idle_seconds",
+)
+_OWNER_FIGURES = ("gpu_held_seconds", "gpu_idle_seconds", *_NODE_FIGURES)
 
 
 def joules(uj: int) -> float:
@@ -29,8 +38,12 @@ def add_energy_samples(out: Samples, exporter: "NodeExporter") -> None:
         out.add("carme_job_energy_estimated_joules_total", key, estimated)
         uncertainty = round(exporter.accountant.uncertainty(jobid), 4)
         out.add("carme_job_energy_uncertainty_ratio", key, uncertainty)
-    for (who, component), uj in ledger.totals.items():
-        out.add("carme_node_energy_joules_total", (who, component), joules(uj))
+    # Zero from the start: increase() does not see the first value of a counter.
+    components = {component for _, component in ledger.totals} | _sources(exporter).keys()
+    for who in CONSUMERS:
+        for component in sorted(components):
+            uj = ledger.totals.get((who, component), 0)
+            out.add("carme_node_energy_joules_total", (who, component), joules(uj))
     out.add("carme_node_metered_joules_total", (), joules(ledger.metered))
     out.add("carme_node_energy_carry_joules", (), round(ledger.carry / 1e6, 3))
     for source, count in exporter.accountant.rejected.items():
@@ -58,6 +71,8 @@ def add_job_samples(
         out.add("carme_job_gpu_held_seconds_total", key, round(tally.gpu_held_seconds, 3))
         out.add("carme_job_gpu_idle_seconds_total", key, round(tally.gpu_idle_seconds, 3))
         out.add("carme_job_gpu_idle_joules_total", key, round(tally.gpu_idle_joules, 3))
+        out.add("carme_job_gpu_utilised_seconds_total", key, round(tally.gpu_utilised_seconds, 3))
+        out.add("carme_job_cpu_asked_seconds_total", key, round(tally.cpu_asked_seconds, 3))
         out.add("carme_job_cpu_idle_seconds_total", key, round(tally.cpu_idle_seconds, 3))
         for name, amount in tally.network.items():
             method, _, direction = name.partition("/")
@@ -81,6 +96,10 @@ def add_job_samples(
             round(exporter.tallies.node_gpu_held_seconds, 3))  # fmt: skip
     out.add("carme_node_gpu_idle_seconds_total", (),
             round(exporter.tallies.node_gpu_idle_seconds, 3))  # fmt: skip
+    for name in _NODE_FIGURES:
+        value = round(exporter.owners.node.get((name,), 0.0), 3)
+        out.add(f"carme_node_{name}_total", (), value)
+    _add_node_costs(out, exporter)
     if exporter.sampler:
         for jobid, figures in exporter.sampler.figures().items():
             for signal, found in figures.items():
@@ -88,6 +107,35 @@ def add_job_samples(
                 out.add("carme_job_burst_duration_seconds", burst_key, found.burst_seconds)
                 out.add("carme_job_burst_pause_seconds", burst_key, found.idle_seconds)
                 out.add("carme_job_burst_amount", burst_key, found.burst_amount)
+
+
+def job_figures(
+    exporter: "NodeExporter",
+) -> Iterator[tuple[int, tuple[str, str, str], dict[tuple[str, ...], float]]]:
+    """Every job with its owner and what grows, for the owners' counters."""
+    accounts, factors = exporter.accountant.ledger.accounts, exporter.factors()
+    for jobid, entry in exporter.table.entries.items():
+        tally = exporter.tallies.of(jobid)
+        figures: dict[tuple[str, ...], float] = {
+            ("energy_joules", component): uj / 1e6
+            for component, uj in accounts.get(jobid, {}).items()
+        }
+        figures |= {(name,): getattr(tally, name) for name in _OWNER_FIGURES}
+        if factors.grams_per_kwh is not None:
+            figures["emissions_grams",] = tally.emissions_grams
+        if factors.price_per_kwh is not None:
+            figures["cost", exporter.config.currency] = tally.cost
+        yield jobid, (entry.user, entry.account, entry.partition), figures
+
+
+def _add_node_costs(out: Samples, exporter: "NodeExporter") -> None:
+    factors, currency = exporter.factors(), exporter.config.currency
+    for consumer, tally in exporter.tallies.consumers.items():
+        if factors.grams_per_kwh is not None:
+            grams = round(tally.emissions_grams, 6)
+            out.add("carme_node_emissions_grams_total", (consumer,), grams)
+        if factors.price_per_kwh is not None:
+            out.add("carme_node_cost_total", (consumer, currency), round(tally.cost, 9))
 
 
 def add_xid_samples(out: Samples, gpus: Sequence[Gpu], source: "Gpus | None") -> None:

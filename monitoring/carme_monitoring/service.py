@@ -19,6 +19,7 @@ from carme import __version__, holders
 from carme.config import Exporter
 from carme.errors import ConfigError
 from carme_monitoring import board
+from carme_monitoring.collectors import disk
 from carme_monitoring.collectors.slurm import Cluster
 from carme_monitoring.guard import Guards
 from carme_monitoring.metrics import TABLE
@@ -66,6 +67,8 @@ class Source:
                 out.add("carme_slurm_up", (), 0)
             else:
                 self.cluster.add_samples(out, snapshot)
+        if disks := self.guards.run("disk", disk.read):
+            disk.add_samples(out, disks)
         self.guards.add_samples(out)
         out.add("carme_exporter_collection_seconds", (), round(time.monotonic() - began, 6))
         out.add("carme_exporter_collected_timestamp_seconds", (), round(time.time(), 3))

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

@@ -15,7 +15,9 @@ class JobTally:
 
     gpu_held_seconds: float = 0.0
     gpu_idle_seconds: float = 0.0
+    gpu_utilised_seconds: float = 0.0
     gpu_idle_joules: float = 0.0
+    cpu_asked_seconds: float = 0.0
     cpu_idle_seconds: float = 0.0
     emissions_grams: float = 0.0
     cost: float = 0.0
@@ -32,6 +34,8 @@ class Tallies:
         self.jobs: dict[int, JobTally] = {}
         self.node_gpu_held_seconds = 0.0
         self.node_gpu_idle_seconds = 0.0
+        self.consumers: dict[str, JobTally] = {}
+        """Emissions and cost of all energy of the node, by who used it."""
 
     def of(self, jobid: int) -> JobTally:
         """The job's figures, new when there are none."""
@@ -62,8 +66,11 @@ class Tallies:
                     idle = held * look.idle_part
                     tally.gpu_idle_seconds += idle
                     self.node_gpu_idle_seconds += idle
+                    tally.gpu_utilised_seconds += held * (look.utilisation or 0.0)
                     tally.gpu_idle_joules += look.idle_mj / 1000 * min(1.0, here / seconds)
-            tally.cpu_idle_seconds += max(0.0, job.cpus * here - cpu_seconds.get(job.jobid, 0.0))
+            asked = job.cpus * here
+            tally.cpu_asked_seconds += asked
+            tally.cpu_idle_seconds += max(0.0, asked - cpu_seconds.get(job.jobid, 0.0))
 
     def traffic(
         self,
@@ -93,10 +100,12 @@ class Tallies:
     def costs(self, energy_uj: Mapping[int, int], factors: Factors) -> None:
         """Turn what jobs were charged since the last call into grams and money."""
         for jobid, uj in energy_uj.items():
-            tally = self.of(jobid)
-            new, tally.costed_uj = max(0, uj - tally.costed_uj), uj
-            tally.emissions_grams += new / UJ_PER_KWH * (factors.grams_per_kwh or 0.0)
-            tally.cost += new / UJ_PER_KWH * (factors.price_per_kwh or 0.0)
+            _cost(self.of(jobid), uj, factors)
+
+    def consumer_costs(self, energy_uj: Mapping[str, int], factors: Factors) -> None:
+        """The same for the node's consumers: jobs, unallocated, system."""
+        for consumer, uj in energy_uj.items():
+            _cost(self.consumers.setdefault(consumer, JobTally()), uj, factors)
 
     def forget(self, jobid: int) -> None:
         """The job's series have ended."""
@@ -107,8 +116,16 @@ class Tallies:
             "jobs": {str(jobid): asdict(tally) for jobid, tally in self.jobs.items()},
             "held": self.node_gpu_held_seconds,
             "idle": self.node_gpu_idle_seconds,
+            "consumers": {name: asdict(tally) for name, tally in self.consumers.items()},
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.jobs = {int(jobid): JobTally(**row) for jobid, row in saved["jobs"].items()}
         self.node_gpu_held_seconds, self.node_gpu_idle_seconds = saved["held"], saved["idle"]
+        self.consumers = {name: JobTally(**row) for name, row in saved["consumers"].items()}
+
+
+def _cost(tally: JobTally, uj: int, factors: Factors) -> None:
+    new, tally.costed_uj = max(0, uj - tally.costed_uj), uj
+    tally.emissions_grams += new / UJ_PER_KWH * (factors.grams_per_kwh or 0.0)
+    tally.cost += new / UJ_PER_KWH * (factors.price_per_kwh or 0.0)

@@ -10,9 +10,11 @@ from tornado import web
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
 from carme.config import Config
+from carme_spawner.options import Options
 
 NAME = "carme"
 PREFIX = f"/services/{NAME}"
+KEEP_SECONDS = 10
 ADVICE_SECONDS = 0.9
 """The form must not wait longer for what it can do without."""
 _FIELDS = {"partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours"}
@@ -61,6 +63,33 @@ async def ask_service(
     answer = await AsyncHTTPClient().fetch(request)
     found: dict[str, Any] = json.loads(answer.body)
     return found
+
+
+async def keep_prediction(
+    config: Config, user: str, choice: Options, job_id: int
+) -> dict[str, Any] | None:
+    """Have the service store what it predicts for a session just submitted; None if it cannot.
+
+    Only for a declared workload. A session never fails or waits for this.
+    """
+    if not choice.workload or not service_token():
+        return None
+    plan = {"kind": "synchronous", "batch": choice.batch, "epochs": choice.epochs}
+    body = {
+        "workload": choice.workload,
+        "hardware": {
+            "partition": choice.partition,
+            "gpu_type": choice.gpu_type if choice.gpus else "",
+            "count": max(choice.gpus, 1),
+        },
+        "plan": {name: value for name, value in plan.items() if value is not None},
+        "keep": True,
+        "job_id": job_id,
+    }
+    try:
+        return await ask_service(config, user, "predictions", body, KEEP_SECONDS)
+    except (HTTPClientError, OSError, ValueError):
+        return None
 
 
 class AdviceHandler(APIHandler):

@@ -25,6 +25,7 @@ from carme.slurm.helper_models import LOG_FILE
 from carme.slurm.models import Job, Snapshot
 from carme_spawner import form, options, words
 from carme_spawner.failure import SessionFailure
+from carme_spawner.prediction import keep_prediction
 from carme_spawner.projects import projects
 from carme_spawner.script import job_script
 from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
@@ -76,6 +77,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self.ended_message = ""
         """What became of the last session, for its user."""
         self._changed = asyncio.Condition()
+        self._kept_prediction: asyncio.Future[Any] | None = None
         self._said = {"progress": 5, "message": "Asking Slurm"}
 
     def _new_job(self) -> SessionJob:
@@ -205,6 +207,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         # Saved at once: a hub that ends now must find the job again.
         self._save_state()
         self.log.info("%s: submitted job %s", self._log_name, self._job.kept.job_id)
+        if self._choice:
+            self._kept_prediction = asyncio.ensure_future(
+                keep_prediction(self.carme, self.user.name, self._choice, self._job.kept.job_id)
+            )
         return await self._until_up()
 
     async def _until_up(self) -> str:

@@ -10,23 +10,24 @@ one's own and leaves the neighbours out on any other. A step lasts as long as it
 
 import argparse
 import csv
+import multiprocessing as mp
 import os
 import time
+from itertools import pairwise
+from multiprocessing import shared_memory
+from pathlib import Path
 
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[name] = "1"
+    os.environ[name] = "1"  # before NumPy: a worker is a core
 
-import multiprocessing as mp
-from multiprocessing import shared_memory
-
-import numpy as np
+import numpy as np  # noqa: E402
 
 SIZES = (784, 1024, 1024, 512, 10)
 WARM = 3
 
 
 def shapes():
-    return [*zip(SIZES[:-1], SIZES[1:], strict=True)]
+    return [*pairwise(SIZES)]
 
 
 def count():
@@ -137,7 +138,7 @@ def main():
     given = parser.parse_args()
     clock = time.thread_time if given.clock == "cpu" else time.perf_counter
     rows = train(given.workers, given.batch, given.steps, clock)
-    with open(given.out, "w", newline="") as file:
+    with Path(given.out).open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["batch", "gpus", "seconds", "compute", "communication", "update"])
         for row in rows:

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from carme.slurm.models import Job, Snapshot
@@ -17,6 +18,8 @@ from carme_monitoring.samples import Samples
 _SDIAG_EVERY_SECONDS = 60
 _FIELD = re.compile(r"^\s*([^:]+):\s+(\d+)\s*$")
 _PERCENTILES = (50, 90, 99)
+_ENDS_WITHIN_SECONDS = 3600
+"""Only jobs that end soon have a series for it: a full queue would be thousands."""
 
 
 class View(Protocol):
@@ -51,8 +54,10 @@ class Cluster:
         _add_nodes(out, snapshot)
         _add_queue(out, snapshot.jobs)
         _add_waits(out, snapshot.jobs, now)
+        _add_ends(out, snapshot.jobs, now)
         if self._scheduler:
             add_scheduler(out, self._scheduler.latest())
+            out.add("carme_slurm_accounting_up", (), self._scheduler.accounting_up())
 
 
 def _add_nodes(out: Samples, snapshot: Snapshot) -> None:
@@ -66,6 +71,8 @@ def _add_nodes(out: Samples, snapshot: Snapshot) -> None:
             "other": 0 if node.open else free,
         }
         out.increase("carme_slurm_cluster_nodes", (state,), 1)
+        if not node.open:
+            out.add("carme_slurm_node_closed", (node.name, state), 1)
         for partition in node.partitions:
             out.increase("carme_slurm_nodes", (partition, state), 1)
         for use, count in cpus.items():
@@ -125,6 +132,14 @@ def _add_waits(out: Samples, jobs: Iterable[Job], now: float) -> None:
             out.add("carme_slurm_started_wait_seconds", (partition, str(percent)), value)
 
 
+def _add_ends(out: Samples, jobs: Iterable[Job], now: float) -> None:
+    for job in jobs:
+        ends = job.ends_at
+        if job.state.active and ends and job.limit_seconds and ends - now <= _ENDS_WITHIN_SECONDS:
+            key = (str(job.id), job.user, job.account, job.partition)
+            out.add("carme_slurm_job_ends_timestamp_seconds", key, ends)
+
+
 def waiting_tasks(text: str) -> int:
     """How many tasks `2-9%4` or `1,3,5-7` names; 1 for none, which is a job without an array."""
     count = 0
@@ -173,7 +188,7 @@ def add_scheduler(out: Samples, values: Mapping[str, int]) -> None:
 
 
 class Scheduler:
-    """Asks sdiag now and then, in a thread of its own."""
+    """Asks sdiag, and the accounting for its name, now and then in a thread of its own."""
 
     def __init__(
         self,
@@ -183,6 +198,7 @@ class Scheduler:
     ) -> None:
         self._command, self._environment, self._run = command, environment, run
         self._values: dict[str, int] = {}
+        self._accounting: int | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True, name="sdiag")
 
@@ -198,17 +214,35 @@ class Scheduler:
         """What it said last."""
         return self._values
 
+    def accounting_up(self) -> int | None:
+        """1 when slurmdbd answered, 0 when it did not; None where there is no sacctmgr."""
+        return self._accounting
+
     def ask(self) -> None:
         """Ask once; without an answer there are no figures rather than old ones."""
+        said = self._answer([self._command])
+        self._values = parse_sdiag(said) if said else {}
+        sacctmgr = str(Path(self._command).with_name("sacctmgr"))
+        try:
+            # Its own way to slurmdbd: the controller goes on without it and only queues up.
+            said = self._answer([sacctmgr, "-nP", "show", "cluster", "format=cluster"])
+        except FileNotFoundError:
+            self._accounting = None
+        else:
+            self._accounting = int(bool(said))
+
+    def _answer(self, argv: list[str]) -> str:
         try:
             done = self._run(
-                [self._command], env=self._environment, capture_output=True, text=True,
-                timeout=20, check=False,
-            )  # fmt: skip
+                argv, env=self._environment, capture_output=True, text=True, timeout=20, check=False
+            )
+        except FileNotFoundError:
+            if argv[0] != self._command:
+                raise
+            return ""
         except (OSError, subprocess.TimeoutExpired):
-            self._values = {}
-        else:
-            self._values = parse_sdiag(done.stdout) if done.returncode == 0 else {}
+            return ""
+        return done.stdout if done.returncode == 0 else ""
 
     def _loop(self) -> None:
         while not self._stop.is_set():

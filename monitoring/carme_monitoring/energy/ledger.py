@@ -8,6 +8,7 @@ Consumer = int | str
 UNALLOCATED = "unallocated"
 SYSTEM = "system"
 REST = "rest"
+CONSUMERS = ("jobs", UNALLOCATED, SYSTEM)
 
 
 def split(amount: int, weights: Mapping[Consumer, float]) -> dict[Consumer, int]:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from carme.config import Exporter
 from carme.errors import CarmeError
+from carme.prometheus import Sample
 from carme_monitoring import board, everywhere, top
 from carme_monitoring.collectors.jobs import Entry
 from carme_monitoring.metrics import BY_NAME
@@ -146,10 +147,7 @@ def test_top_draws_a_table(world: World) -> None:
 def test_the_whole_cluster_out_of_prometheus(world: World) -> None:
     samples = world.exporter().collect()
     series = [
-        {
-            "metric": {"__name__": name, "instance": "x", **dict(zip(labels, key, strict=True))},
-            "value": [0, str(value)],
-        }
+        Sample({"__name__": name, "instance": "x", **dict(zip(labels, key, strict=True))}, value)
         for name, key, value in samples
         if (labels := BY_NAME[name].labels) is not None
     ]
@@ -157,7 +155,7 @@ def test_the_whole_cluster_out_of_prometheus(world: World) -> None:
     assert set(shown) == {101, 102, 103}
     assert (shown[101]["user"], shown[101]["gpu_watts"]) == ("ann", 300.5)
     assert shown[101]["seconds"] == 100
-    assert everywhere.rows([{"metric": {"__name__": "up"}, "value": [0, "1"]}], 0) == []
+    assert everywhere.rows([Sample({"__name__": "up"}, 1)], 0) == []
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:1", "http://127.0.0.1:1"])

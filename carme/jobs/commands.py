@@ -1,0 +1,163 @@
+"""`carme job` and `carme jobs`: what was asked for, used and wasted."""
+
+import csv
+import io
+import json
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from carme.config import load
+from carme.errors import InputError, MissingError
+from carme.jobs import show
+from carme.jobs.answers import MAX_JOBS
+from carme.jobs.models import JobLine
+from carme.slurm.view_client import ViewClient
+
+_CONFIG = click.option(
+    "--config", "path", type=click.Path(path_type=Path), help="carme.toml to use."
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+CSV_FIELDS = (
+    "id", "label", "name", "user", "account", "partition", "state", "nodes", "submitted_at",
+    "started_at", "ended_at", "elapsed_seconds", "cpus", "memory_bytes", "gpus", "cpu_seconds",
+    "memory_peak_bytes", "gpu_held_seconds", "gpu_idle_seconds", "joules", "emissions_grams",
+    "cost", "currency",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("number", metavar="ID")
+@_CONFIG
+@_JSON
+def job(number: str, path: Path | None, as_json: bool) -> None:
+    """Report on job ID: asked, used, wasted, its energy, and what to ask for next time.
+
+    You see your own jobs, an administrator all. Exit code 1: no such job, or nobody answers; 3:
+    the job is there, but Prometheus has no figures of it.
+    """
+    client = ViewClient.of(load(path).view)
+    found = client.report(_job_id(number, client))
+    if as_json:
+        click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
+    else:
+        console = Console(highlight=False)
+        for part in show.report(found):
+            console.print(part)
+    if found.problem and not found.state.waiting:
+        raise SystemExit(3)
+
+
+@click.command()
+@_CONFIG
+@click.option("-u", "--user", default="", help="Only this user's.")
+@click.option("-A", "--account", default="", help="Only this account's.")
+@click.option("-p", "--partition", default="", help="Only this partition's.")
+@click.option("-s", "--state", default="", help="running, waiting, ended, or a word of Slurm's.")
+@click.option(
+    "--since", default="1d", show_default=True, help="90m, 12h, 7d, 4w ago, or 2026-03-01[T12:00]."
+)
+@click.option("--until", help="Likewise; default: now.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, MAX_JOBS),
+    default=100,
+    show_default=True,
+    help="The newest so many.",
+)
+@_JSON
+@click.option("--csv", "as_csv", is_flag=True, help="For spreadsheets; base units.")
+def jobs(
+    path: Path | None,
+    user: str,
+    account: str,
+    partition: str,
+    state: str,
+    since: str,
+    until: str | None,
+    limit: int,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """List jobs with what they used: yours, or everybody's for an administrator."""
+    now = time.time()
+    found = ViewClient.of(load(path).view).reports(
+        since=parse_moment(since, now),
+        until=parse_moment(until, now) if until else None,
+        user=user,
+        account=account,
+        partition=partition,
+        state=state,
+        limit=limit,
+    )
+    if as_json:
+        click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
+    elif as_csv:
+        click.echo(to_csv(found.jobs), nl=False)
+    else:
+        console = Console(highlight=False)
+        for part in show.listing(found):
+            console.print(part)
+    if found.problem and (as_json or as_csv):
+        click.echo(f"carme: {found.problem}", err=True)
+
+
+def _job_id(text: str, client: ViewClient) -> int:
+    """The number that Slurm keeps the job under; `5_1` is looked up."""
+    if text.isdecimal() and 0 < int(text) < 2**31:
+        return int(text)
+    if re.fullmatch(r"\d{1,10}_\d{1,10}", text):
+        since = int(time.time()) - 31 * 86400
+        for entry in client.reports(since=since, limit=MAX_JOBS).jobs:
+            if entry.label == text:
+                return entry.id
+        raise MissingError(f"you have no job {text} of the last month")
+    raise InputError(f"{text!r} is not the number of a job", "such as 4711, or 4711_3 of an array")
+
+
+def parse_moment(text: str, now: float) -> int:
+    """Unix seconds of `7d` (ago) or `2026-03-01T12:00` (the machine's local time)."""
+    if found := re.fullmatch(r"(\d{1,6})([mhdw])", text):
+        return int(now) - int(found[1]) * _UNITS[found[2]]
+    try:
+        return int(datetime.fromisoformat(text).timestamp())
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"{text!r} is not a time", "write it like 90m, 12h, 7d or 2026-03-01T12:00"
+        ) from None
+
+
+def to_csv(found: tuple[JobLine, ...]) -> str:
+    """A header and a line for each job; what was not measured is empty."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(CSV_FIELDS)
+    for entry in found:
+        own, measured = entry.model_dump(mode="json"), entry.measured
+        counted = measured.model_dump() if measured else {}
+        currency, cost = next(iter((measured.cost if measured else {}).items()), ("", None))
+        more = {
+            "name": _plain(entry.name),
+            "nodes": " ".join(entry.nodes),
+            "elapsed_seconds": round(entry.elapsed_seconds),
+            "cpus": entry.asked.cpus,
+            "memory_bytes": entry.asked.memory_bytes,
+            "gpus": entry.asked.gpu_count,
+            "joules": measured.total_joules if measured and measured.joules else None,
+            "cost": cost,
+            "currency": currency,
+        }
+        row = {**counted, **own, **more}
+        writer.writerow(["" if row.get(name) is None else row[name] for name in CSV_FIELDS])
+    return file.getvalue()
+
+
+def _plain(text: str) -> str:
+    """A job's name is its user's text: a spreadsheet must not take it for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,0 +1,191 @@
+"""The fixed questions about jobs, as PromQL, and their answers as models. No I/O.
+
+A job's totals are the last values of its counters: `increase()` would miss the first value, and a
+job of two seconds has only one. A job is its number within its own time, so that a number that
+Slurm uses again years later does not mix two jobs.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from carme.jobs.models import Idleness, Measured, Plot
+from carme.prometheus import Line, Sample
+
+SETTLE_SECONDS = 60
+"""Exporter and Prometheus need two of their intervals to have a job's last values."""
+PLOT_POINTS = 60
+_MARGIN_SECONDS = 60
+
+_TOTALS = (
+    "energy_joules_total|energy_estimated_joules_total|energy_uncertainty_ratio"
+    "|emissions_grams_total|cost_total"
+    "|gpu_held_seconds_total|gpu_idle_seconds_total|gpu_idle_joules_total"
+    "|cpu_seconds_total|cpu_idle_seconds_total|memory_peak_bytes|oom_kills_total"
+    "|network_bytes_total|io_bytes_total"
+)
+_LINE = (
+    "energy_joules_total|emissions_grams_total|cost_total"
+    "|gpu_held_seconds_total|gpu_idle_seconds_total|cpu_seconds_total|memory_peak_bytes"
+)
+
+
+def _jobs(ids: Iterable[int]) -> str:
+    return "|".join(str(int(number)) for number in ids)
+
+
+def totals(job_id: int, seconds: float) -> str:
+    """Everything counted for one job, asked just after its end."""
+    return _last(_TOTALS, (job_id,), seconds)
+
+
+def line_totals(job_ids: Sequence[int], seconds: float) -> str:
+    """What a list shows of each job."""
+    return _last(_LINE, job_ids, seconds)
+
+
+def _last(names: str, job_ids: Sequence[int], seconds: float) -> str:
+    window = math.ceil(seconds) + _MARGIN_SECONDS
+    match = f'{{__name__=~"carme_job_({names})",jobid=~"{_jobs(job_ids)}"}}'
+    return f"last_over_time({match}[{window}s])"
+
+
+def gpu_peaks(job_id: int, seconds: float) -> str:
+    """The most that each of its GPUs did and held."""
+    window = math.ceil(seconds) + _MARGIN_SECONDS
+    return (
+        f'label_replace(max_over_time(carme_job_gpu_utilisation_ratio{{jobid="{int(job_id)}"}}'
+        f'[{window}s]), "what", "worked", "", "") or label_replace(max_over_time('
+        f'carme_job_gpu_memory_used_bytes{{jobid="{int(job_id)}"}}[{window}s]),'
+        ' "what", "memory", "", "")'
+    )
+
+
+def gpu_use(job_id: int) -> str:
+    """Mean utilisation of its GPUs, over time."""
+    return f'avg(carme_job_gpu_utilisation_ratio{{jobid="{int(job_id)}"}})'
+
+
+def energy(job_id: int) -> str:
+    """Its energy so far, over time."""
+    return f'sum(carme_job_energy_joules_total{{jobid="{int(job_id)}"}})'
+
+
+def idleness(job_ids: Sequence[int], seconds: float) -> str:
+    """GPU time held and worked, and processor time, in the last `seconds`; by job.
+
+    A difference and not a rate: a job that was not there, or not measured, so long ago has no
+    answer, and nobody ends a session on a guess.
+    """
+    which, ago = f'{{jobid=~"{_jobs(job_ids)}"}}', f"{math.ceil(seconds)}s"
+    parts = []
+    for name in ("gpu_held_seconds_total", "gpu_idle_seconds_total", "cpu_seconds_total"):
+        series = f"carme_job_{name}{which}"
+        change = f"sum by (jobid) ({series}) - sum by (jobid) ({series} offset {ago})"
+        parts.append(f'label_replace({change}, "what", "{name}", "", "")')
+    return " or ".join(parts)
+
+
+def read_idleness(samples: Iterable[Sample], seconds: float) -> dict[int, Idleness]:
+    """The answer to `idleness`."""
+    found: dict[int, dict[str, float]] = defaultdict(dict)
+    for sample in samples:
+        found[int(sample.labels["jobid"])][sample.labels["what"]] = sample.value
+    answer = {}
+    for job_id, values in found.items():
+        held, idle = values.get("gpu_held_seconds_total"), values.get("gpu_idle_seconds_total")
+        # Half of the time must have been measured: a job just begun, or an exporter that was
+        # away, is not idle.
+        if held is None or idle is None or held < seconds / 2:
+            continue
+        answer[job_id] = Idleness(
+            gpu_busy_ratio=min(1.0, max(0.0, 1 - idle / held)),
+            cpu_cores=max(0.0, values.get("cpu_seconds_total", 0.0) / seconds),
+        )
+    return answer
+
+
+def read_totals(samples: Iterable[Sample], peaks: Iterable[Sample] = ()) -> dict[int, Measured]:
+    """The answer to `totals` or `line_totals`, by job."""
+    by_job: dict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if sample.labels.get("jobid", "").isdecimal():
+            by_job[int(sample.labels["jobid"])].append(sample)
+    peaks = tuple(peaks)
+    return {job_id: _measured(own, peaks) for job_id, own in by_job.items()}
+
+
+def _measured(samples: Sequence[Sample], peaks: Sequence[Sample]) -> Measured:
+    named: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        named[sample.name.removeprefix("carme_job_")].append(sample)
+
+    def total(name: str) -> float | None:
+        return sum(s.value for s in named[name]) if named[name] else None
+
+    def by(name: str, label: str) -> dict[str, float]:
+        sums: dict[str, float] = defaultdict(float)
+        for sample in named[name]:
+            sums[sample.labels.get(label, "")] += sample.value
+        return dict(sorted(sums.items()))
+
+    nodes = by("energy_joules_total", "node")
+    kills = total("oom_kills_total")
+    worked = [s.value for s in peaks if s.labels.get("what") == "worked"]
+    memory = [s.value for s in peaks if s.labels.get("what") == "memory"]
+    node_peaks = [s.value for s in named["memory_peak_bytes"]]
+    return Measured(
+        joules=by("energy_joules_total", "component"),
+        joules_by_node=nodes,
+        estimated_joules=total("energy_estimated_joules_total") or 0.0,
+        uncertainty_ratio=_uncertainty(named["energy_uncertainty_ratio"], nodes),
+        emissions_grams=total("emissions_grams_total"),
+        cost=by("cost_total", "currency"),
+        gpu_held_seconds=total("gpu_held_seconds_total"),
+        gpu_idle_seconds=total("gpu_idle_seconds_total"),
+        gpu_idle_joules=total("gpu_idle_joules_total"),
+        gpus_worked=sum(value >= 0.01 for value in worked) if worked else None,
+        gpu_memory_peak_bytes=max(memory) if memory else None,
+        cpu_seconds=total("cpu_seconds_total"),
+        cpu_idle_seconds=total("cpu_idle_seconds_total"),
+        memory_peak_bytes=total("memory_peak_bytes"),
+        memory_peak_node_bytes=max(node_peaks) if node_peaks else None,
+        oom_kills=None if kills is None else round(kills),
+        network_bytes=total("network_bytes_total"),
+        io_bytes=total("io_bytes_total"),
+    )
+
+
+def _uncertainty(ratios: Sequence[Sample], joules: dict[str, float]) -> float | None:
+    """Of the sum over nodes. Their sources are of one make, so errors add up and do not cancel."""
+    total = sum(joules.values())
+    if not ratios or not total:
+        return None
+    return sum(s.value * joules.get(s.labels.get("node", ""), 0.0) for s in ratios) / total
+
+
+def plot_step(seconds: float) -> float:
+    """How far apart a plot's values stand; not below what is scraped."""
+    return max(15.0, seconds / PLOT_POINTS)
+
+
+def read_gpu_plot(lines: Sequence[Line], start: float, step: float, count: int) -> Plot | None:
+    """The answer to `gpu_use`, asked at the end of each step."""
+    if not lines:
+        return None
+    known = {round((at - start) / step): value for at, value in lines[0].points}
+    return Plot(step_seconds=step, values=tuple(known.get(i) for i in range(1, count + 1)))
+
+
+def read_power_plot(lines: Sequence[Line], start: float, step: float, count: int) -> Plot | None:
+    """Watts, from the energy at the end of each step: a counter misses nothing in between."""
+    if not lines:
+        return None
+    known = {round((at - start) / step): value for at, value in lines[0].points}
+    values: list[float | None] = []
+    before: float | None = 0.0
+    for index in range(1, count + 1):
+        now = known.get(index)
+        values.append(None if now is None or before is None else max(0.0, now - before) / step)
+        before = now
+    return Plot(step_seconds=step, values=tuple(values))

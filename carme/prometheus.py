@@ -1,0 +1,141 @@
+"""Asking Prometheus: a query, a range or label values in, plain rows out."""
+
+import base64
+import json
+import math
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from carme.errors import ConfigError, DeniedError, InputError, UnavailableError
+
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A series with its one value."""
+
+    labels: Mapping[str, str]
+    value: float
+
+    @property
+    def name(self) -> str:
+        return self.labels.get("__name__", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A series with its values over time, as (Unix seconds, value)."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+
+
+class Prometheus:
+    """A server's HTTP API. Blocks; an event loop asks it from a thread."""
+
+    def __init__(self, url: str, login: str = "", timeout_seconds: float = _SECONDS) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"{url} is not an address of Prometheus", "http://HOST:9090")
+        self.url = url.rstrip("/")
+        self._timeout = timeout_seconds
+        self._headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        if login:
+            token = base64.b64encode(login.strip().encode()).decode()
+            self._headers["Authorization"] = f"Basic {token}"
+
+    @classmethod
+    def of(
+        cls, url: str, login_file: Path | None, timeout_seconds: float = _SECONDS
+    ) -> "Prometheus":
+        """With the `user:password` that `login_file` holds."""
+        try:
+            login = login_file.read_text(encoding="utf-8") if login_file else ""
+        except OSError as error:
+            raise ConfigError(
+                f"{login_file}: the login for Prometheus cannot be read: {error.strerror}",
+                "only administrators have one; prometheus.login_file or --login names the file",
+            ) from None
+        return cls(url, login, timeout_seconds)
+
+    def query(self, expression: str, at: float | None = None) -> tuple[Sample, ...]:
+        """The value of every series now, or at a moment; numbers that are none are left out."""
+        asked = {"query": expression} if at is None else {"query": expression, "time": f"{at:.3f}"}
+        rows = _rows(self._post("query", asked))
+        return tuple(
+            Sample(labels, value)
+            for labels, row in rows
+            if "value" in row and not math.isnan(value := float(row["value"][1]))
+        )
+
+    def query_range(
+        self, expression: str, start: float, end: float, step: float
+    ) -> tuple[Line, ...]:
+        """Every series from `start` to `end`."""
+        asked = {
+            "query": expression,
+            "start": f"{start:.3f}",
+            "end": f"{end:.3f}",
+            "step": f"{step:.3f}",
+        }
+        return tuple(
+            Line(labels, tuple((float(at), float(value)) for at, value in row.get("values", ())))
+            for labels, row in _rows(self._post("query_range", asked))
+        )
+
+    def label_values(self, label: str, match: Sequence[str] = ()) -> tuple[str, ...]:
+        """Values of a label, of the series that match."""
+        query = urllib.parse.urlencode([("match[]", text) for text in match])
+        where = f"label/{urllib.parse.quote(label, safe='')}/values?{query}"
+        return tuple(str(value) for value in self._get(where))
+
+    def label_names(self, match: Sequence[str]) -> tuple[str, ...]:
+        """The labels that the series that match have; none if there are no such series."""
+        query = urllib.parse.urlencode([("match[]", text) for text in match])
+        return tuple(str(name) for name in self._get(f"labels?{query}"))
+
+    def _post(self, what: str, asked: Mapping[str, str]) -> Any:
+        return self._ask(what, urllib.parse.urlencode(asked).encode())
+
+    def _get(self, what: str) -> Any:
+        return self._ask(what, None)
+
+    def _ask(self, what: str, body: bytes | None) -> Any:
+        where = f"{self.url}/api/v1/{what}"
+        request = urllib.request.Request(where, body, self._headers)  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as answer:  # noqa: S310
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refused(self.url, error) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UnavailableError(f"{self.url} does not answer: {error}") from None
+
+
+def _rows(data: Any) -> list[tuple[dict[str, str], dict[str, Any]]]:
+    try:
+        if data["resultType"] == "scalar":
+            return [({}, {"value": data["result"]})]
+        return [(dict(row["metric"]), row) for row in data["result"]]
+    except (KeyError, TypeError):
+        raise UnavailableError("Prometheus' answer cannot be read") from None
+
+
+def _refused(
+    url: str, error: urllib.error.HTTPError
+) -> DeniedError | InputError | UnavailableError:
+    if error.code in (401, 403):
+        return DeniedError(f"{url} wants other credentials", "--login FILE, prometheus.login_file")
+    try:
+        said = str(json.load(error)["error"])
+    except (ValueError, KeyError, TypeError, OSError):
+        said = ""
+    if error.code in (400, 422):
+        return InputError(f"Prometheus refuses the query: {said}")
+    return UnavailableError(f"{url} answers {error.code} {said}".rstrip())

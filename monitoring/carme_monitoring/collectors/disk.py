@@ -1,0 +1,68 @@
+"""Local file systems: how full they are. Network ones are their servers' affair, and may hang."""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from carme_monitoring import files
+from carme_monitoring.samples import Samples
+
+_LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "reiserfs"}
+_ROOT_ONLY = {"overlay"}
+"""The root of a machine that is a container; containers' own are everywhere below it."""
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_MOST = 16
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A file system."""
+
+    mountpoint: str
+    size_bytes: int
+    free_bytes: int
+    files_free_ratio: float | None
+
+
+def mountpoints(mounts: str) -> list[str]:
+    """Where local file systems are mounted, each once, at its shortest path."""
+    mounted: dict[str, tuple[str, str]] = {}  # what was mounted last at a place hides the rest
+    for words in (line.split() for line in mounts.splitlines()):
+        if len(words) >= 3:
+            point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), words[1])
+            mounted[point] = (words[0], words[2])
+    found: dict[str, str] = {}
+    for point, (device, kind) in mounted.items():
+        if kind not in _LOCAL and not (kind in _ROOT_ONLY and point == "/"):
+            continue
+        if device not in found or len(point) < len(found[device]):
+            found[device] = point
+    return sorted(found.values())[:_MOST]
+
+
+def read(
+    proc: Path = Path("/proc"), statvfs: Callable[[str], os.statvfs_result] = os.statvfs
+) -> list[Disk]:
+    """Every local file system that answers."""
+    found = []
+    for point in mountpoints(files.text(proc / "self/mounts") or ""):
+        try:
+            answer = statvfs(point)
+        except OSError:  # not for this user to see
+            continue
+        ratio = answer.f_favail / answer.f_files if answer.f_files else None
+        size, free = answer.f_blocks * answer.f_frsize, answer.f_bavail * answer.f_frsize
+        found.append(Disk(point, size, free, ratio))
+    return found
+
+
+def add_samples(out: Samples, disks: list[Disk]) -> None:
+    """Size and room of each."""
+    for disk in disks:
+        key = (disk.mountpoint,)
+        out.add("carme_disk_size_bytes", key, disk.size_bytes)
+        out.add("carme_disk_free_bytes", key, disk.free_bytes)
+        if disk.files_free_ratio is not None:
+            out.add("carme_disk_files_free_ratio", key, round(disk.files_free_ratio, 4))

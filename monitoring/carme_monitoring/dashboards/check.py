@@ -1,0 +1,196 @@
+"""Runs every panel's and variable's query against a Prometheus, and says what is wrong with each.
+
+A panel is empty only if it is so for every value of the dashboard's variable: a node without GPUs
+has no GPU's temperature.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from carme.errors import CarmeError, InputError
+from carme.prometheus import Prometheus
+from carme_monitoring.dashboards import promql
+from carme_monitoring.dashboards.known import LABELS, is_known
+from carme_monitoring.dashboards.model import Dashboard, Need, Panel, Query, Variable
+
+Status = Literal["ok", "empty", "not here", "error", "unknown", "padded"]
+_TRIES = 25
+"""Values of a variable that are tried at most."""
+_POINTS = 1000
+_MACROS = {"$__rate_interval": "1m", "$__interval": "15s"}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What came of one query."""
+
+    board: str
+    panel: str
+    expr: str
+    status: Status
+    rows: int = 0
+    milliseconds: float = 0
+    note: str = ""
+    needs: Need = ""
+
+    @property
+    def is_fine(self) -> bool:
+        return self.status in ("ok", "not here")
+
+
+class Checker:
+    """Checks dashboards against one Prometheus, at one moment."""
+
+    def __init__(
+        self, prometheus: Prometheus, at: float | None = None, required: Iterable[Need] = ()
+    ) -> None:
+        self._prometheus = prometheus
+        self._at = time.time() if at is None else at
+        self._required = frozenset(required)
+        """Needs that are met here: a panel with one of them may not be empty."""
+        self._labels: dict[str, frozenset[str]] = {}
+
+    def check(self, boards: Iterable[Dashboard]) -> Iterator[Checked]:
+        """A result for every query of every variable and panel."""
+        for board in boards:
+            values: dict[str, tuple[str, ...]] = {}
+            for variable in board.variables:
+                result, values[variable.name] = self._variable(board, variable, values)
+                yield result
+            for panel in board.panels:
+                for query in panel.queries:
+                    yield self._query(board, panel, query, values)
+
+    def check_panels(self, board: Dashboard, panels: Iterable[Panel]) -> Iterator[Checked]:
+        """Only these panels of the dashboard."""
+        values: dict[str, tuple[str, ...]] = {}
+        for variable in board.variables:
+            values[variable.name] = self._variable(board, variable, values)[1]
+        for panel in panels:
+            for query in panel.queries:
+                yield self._query(board, panel, query, values)
+
+    def _variable(
+        self, board: Dashboard, variable: Variable, known: dict[str, tuple[str, ...]]
+    ) -> tuple[Checked, tuple[str, ...]]:
+        started = time.perf_counter()
+        label, note = f"${variable.name}", ""
+        values: tuple[str, ...] = ()
+        try:
+            metric = fill(variable.metric, {name: words[0] for name, words in known.items()})
+            values = self._prometheus.label_values(variable.label, (metric,))
+        except CarmeError as error:
+            note = error.message
+        status: Status = "ok" if values else "error" if note else "empty"
+        spent = (time.perf_counter() - started) * 1000
+        result = Checked(board.uid, label, variable.query, status, len(values), spent, note)
+        if variable.multi:
+            return result, (".+",)
+        # The newest jobs have the highest numbers, and something to show.
+        return result, tuple(reversed(values))[:_TRIES] or ("",)
+
+    def _query(
+        self, board: Dashboard, panel: Panel, query: Query, values: dict[str, tuple[str, ...]]
+    ) -> Checked:
+        def told(status: Status, rows: int = 0, spent: float = 0, note: str = "") -> Checked:
+            return Checked(
+                board.uid, panel.title, query.expr, status, rows, spent, note, panel.needs
+            )
+
+        if promql.is_padded(query.expr):
+            return told("padded", note="it makes up a value where there is none")
+        try:
+            rows, spent = self._ask(board, panel, query, values)
+        except InputError as error:
+            return told("error", note=error.message)
+        if rows:
+            odd = self._odd_label(query)
+            return told("unknown" if odd else "ok", rows, spent, odd)
+        if panel.needs and panel.needs not in self._required:
+            return told("not here", 0, spent, f"needs {panel.needs}")
+        unknown = self._odd_metric(query)
+        return told("unknown" if unknown else "empty", 0, spent, unknown)
+
+    def _ask(
+        self, board: Dashboard, panel: Panel, query: Query, values: dict[str, tuple[str, ...]]
+    ) -> tuple[int, float]:
+        """Series in the answer, and the time of the slowest try."""
+        slowest = 0.0
+        for choice in _choices(query.expr, values):
+            expr = fill(query.expr, choice)
+            started = time.perf_counter()
+            if panel.is_instant:
+                rows = len(self._prometheus.query(expr, self._at))
+            else:
+                span = board.hours * 3600
+                step = max(15.0, span / _POINTS)
+                found = self._prometheus.query_range(expr, self._at - span, self._at, step)
+                rows = len(found)
+            slowest = max(slowest, (time.perf_counter() - started) * 1000)
+            if rows:
+                return rows, slowest
+        return 0, slowest
+
+    def _labels_of(self, metric: str) -> frozenset[str]:
+        if metric not in self._labels:
+            found = self._prometheus.label_names((metric,))
+            self._labels[metric] = frozenset(found)
+        return self._labels[metric]
+
+    def _odd_metric(self, query: Query) -> str:
+        missing = [name for name in promql.names(query.expr).metrics if not self._labels_of(name)]
+        return f"nobody exports {', '.join(missing)}" if missing else ""
+
+    def _odd_label(self, query: Query) -> str:
+        """A label that the query, or its legend, expects and that no series has."""
+        found = promql.names(query.expr)
+        for metric, labels in found.metrics.items():
+            if odd := sorted(labels - self._labels_of(metric)):
+                return f"{metric} has no label {', '.join(odd)}"
+        have = frozenset[str]().union(*(self._labels_of(metric) for metric in found.metrics))
+        odd = sorted((found.grouping | promql.legend_labels(query.legend)) - have)
+        return f"no metric of it has the label {', '.join(odd)}" if odd else ""
+
+
+def _choices(expr: str, values: dict[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
+    """The values to try: of the one variable that the query has."""
+    used = [name for name in values if f"${name}" in expr]
+    if not used:
+        yield {}
+        return
+    fixed = {name: values[name][0] for name in used}
+    for value in values[used[0]]:
+        yield {**fixed, used[0]: value}
+
+
+def fill(expr: str, values: dict[str, str]) -> str:
+    """The query as Grafana would send it."""
+    for name, value in {**_MACROS, **{f"${name}": value for name, value in values.items()}}.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
+def static_problems(boards: Sequence[Dashboard]) -> list[str]:
+    """What is wrong with queries that no Prometheus is needed to see."""
+    found = []
+    for board in boards:
+        queries = [(p.title, q.expr, q.legend) for p in board.panels for q in p.queries]
+        queries += [(f"${v.name}", v.metric, "") for v in board.variables]
+        for title, expr, legend in queries:
+            where = f"{board.uid}: {title}"
+            if promql.is_padded(expr):
+                found.append(f"{where}: padded")
+            named = promql.names(expr)
+            for metric, labels in named.metrics.items():
+                if not is_known(metric):
+                    found.append(f"{where}: no exporter and no rule has {metric}")
+                elif metric in LABELS and (odd := labels - LABELS[metric]):
+                    found.append(f"{where}: {metric} has no label {', '.join(sorted(odd))}")
+            if all(metric in LABELS for metric in named.metrics):
+                have = frozenset[str]().union(*(LABELS[metric] for metric in named.metrics))
+                odd = (named.grouping | promql.legend_labels(legend)) - have
+                if odd:
+                    found.append(f"{where}: nothing has the label {', '.join(sorted(odd))}")
+    return found

@@ -1,0 +1,123 @@
+"""`carme dashboards`: check them against Prometheus, and write them for Grafana."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from carme.config import Config, load
+from carme.errors import InputError
+from carme.prometheus import Prometheus
+from carme.templates import render
+from carme_monitoring.dashboards import grafana
+from carme_monitoring.dashboards.boards import BOARDS
+from carme_monitoring.dashboards.check import Checked, Checker
+from carme_monitoring.dashboards.compat import PROFILES
+from carme_monitoring.dashboards.model import Dashboard
+
+_path = click.Path(path_type=Path)
+_STYLES = {"ok": "green", "not here": "dim"}
+
+
+@click.group()
+def dashboards() -> None:
+    """Grafana's dashboards: check them, write them."""
+
+
+@dashboards.command()
+@click.argument("names", nargs=-1)
+@click.option("--config", "path", type=_path, help="carme.toml to use.")
+@click.option("--prometheus", "url", help="Its address; default: prometheus.url.")
+@click.option("--login", type=_path, help="File with its user:password.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def check(
+    names: tuple[str, ...], path: Path | None, url: str | None, login: Path | None, as_json: bool
+) -> None:
+    """Run every query of every dashboard (or of NAMES) against Prometheus; exit 1 if one is wrong.
+
+    Wrong is an error, an empty answer, a metric or label that nobody exports. A panel that needs
+    what is not here (a job that waits, InfiniBand) may be empty, and says so. Dashboards made for
+    other exporters are checked by the kind of queries they have, where exporter.profiles is on.
+    """
+    config = load(path)
+    settings = config.prometheus
+    boards = chosen(names, config)
+    prometheus = Prometheus.of(url or settings.url, login or (None if url else settings.login_file))
+    found = list(Checker(prometheus).check(boards))
+    if as_json:
+        click.echo(json.dumps([asdict(result) for result in found], indent=1))
+    else:
+        console = Console(highlight=False)
+        console.print(draw(found))
+        console.print(summary(found))
+    if not all(result.is_fine for result in found):
+        raise SystemExit(1)
+
+
+@dashboards.command()
+@click.argument("folder", type=_path)
+@click.option("--config", "path", type=_path, help="carme.toml to use.")
+@click.option("--password-file", help="Where Grafana finds Prometheus' password, if it asks one.")
+def write(folder: Path, path: Path | None, password_file: str | None) -> None:
+    """Write the dashboards and Grafana's provisioning files to FOLDER, to copy to Grafana's host.
+
+    FOLDER/provisioning goes to /etc/grafana/provisioning, FOLDER/dashboards to
+    /var/lib/grafana/dashboards/carme.
+    """
+    url = load(path).prometheus.url
+    grafana.main(folder / "dashboards")
+    for name, values in (
+        ("datasources", {"prometheus_url": url, "prometheus_user": "carme",
+                         "prometheus_password_file": password_file}),
+        ("dashboards", {"dashboards_dir": "/var/lib/grafana/dashboards/carme"}),
+    ):  # fmt: skip
+        file = folder / "provisioning" / name / "carme.yml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(render(f"grafana-{name}.yml", **values), encoding="utf-8")
+    click.echo(f"{len(BOARDS)} dashboards and their provisioning are in {folder}")
+
+
+def chosen(names: Sequence[str], config: Config) -> list[Dashboard]:
+    """The dashboards called so, or all of Carme's and those of the profiles that are on."""
+    known = {board.uid.removeprefix("carme-"): board for board in BOARDS}
+    if not names:
+        return [*BOARDS, *(PROFILES[profile] for profile in config.exporter.profiles)]
+    every = {**known, **PROFILES}
+    for name in names:
+        if name not in every:
+            raise InputError(f"there is no dashboard {name}", f"there are {', '.join(every)}")
+    return [every[name] for name in names]
+
+
+def draw(found: Sequence[Checked]) -> Table:
+    """A line for each query."""
+    table = Table("dashboard", "panel", "", "series", "ms", "", box=None, pad_edge=False)
+    for column in table.columns[3:5]:
+        column.justify = "right"
+    for result in found:
+        table.add_row(
+            result.board.removeprefix("carme-"),
+            Text(result.panel),
+            Text(result.status, style=_STYLES.get(result.status, "red")),
+            str(result.rows),
+            f"{result.milliseconds:.0f}",
+            Text(result.note, style="" if not result.is_fine else "dim"),
+        )
+    return table
+
+
+def summary(found: Sequence[Checked]) -> str:
+    """How many there were, and how many are wrong."""
+    wrong = sum(not result.is_fine for result in found)
+    absent = sum(result.status == "not here" for result in found)
+    slowest = max((result.milliseconds for result in found), default=0)
+    return (
+        f"{len(found)} queries at {time.strftime('%H:%M')}: {wrong} wrong, {absent} of things that"
+        f" are not here; the slowest took {slowest:.0f} ms"
+    )

@@ -1,0 +1,178 @@
+"""The platform's own health: exporters, Prometheus, hub."""
+
+from carme_monitoring.dashboards.model import Dashboard, Link, Row, bars, lines, stat, table
+
+_RATE = "$__rate_interval"
+NODE = Link("carme-node", "node", "node")
+
+BOARD = Dashboard(
+    "carme-health",
+    "Carme: the platform's own health",
+    "For administrators: do Carme's own parts work, and what do they cost?",
+    (
+        Row(
+            "Now",
+            (
+                stat(
+                    "Targets up",
+                    "sum(up) / count(up)",
+                    "The part of everything that Prometheus reads. Below 100 %: the table says"
+                    " which.",
+                    "percentunit",
+                    most=1,
+                    warn=1,
+                    alarm=0.9,
+                ),
+                stat(
+                    "Collectors working",
+                    "sum(carme_collector_success) / count(carme_collector_success)",
+                    "The part of the exporters' collectors whose last run worked.",
+                    "percentunit",
+                    most=1,
+                    warn=1,
+                    alarm=0.9,
+                ),
+                stat(
+                    "Age of the view",
+                    "max(carme_slurm_snapshot_age_seconds)",
+                    "How old the picture of the cluster is that hub and pages show. Minutes: is"
+                    " carme-view running, does slurmctld answer?",
+                    "s",
+                    warn=90,
+                    alarm=300,
+                ),
+                stat(
+                    "Alerts firing",
+                    'count(ALERTS{alertstate="firing"})',
+                    "Open Alertmanager for which, and the runbook of each.",
+                    warn=1,
+                    needs="alerts",
+                ),
+                stat(
+                    "Series",
+                    "sum(prometheus_tsdb_head_series)",
+                    "Series that Prometheus holds in memory, about 4 KiB each.",
+                ),
+                stat(
+                    "Sessions",
+                    "sum(jupyterhub_running_servers)",
+                    "Sessions that the hub knows to run.",
+                ),
+            ),
+        ),
+        Row(
+            "Exporters",
+            (
+                table(
+                    "Targets",
+                    "1 where Prometheus gets its answer. 0: is the part running, and are the"
+                    " credentials the same on both sides?",
+                    ("min by (job, node, instance) (up)", "up"),
+                    width=12,
+                ),
+                lines(
+                    "Time of a collection",
+                    "How long exporters take to read their node. Seconds: a driver that hangs.",
+                    ("carme_exporter_collection_seconds", "{{instance}}"),
+                    unit="s",
+                    warn=1,
+                    alarm=5,
+                    width=12,
+                    height=9,
+                ),
+                lines(
+                    "Collectors' time",
+                    "The slowest run of each collector, over all nodes.",
+                    ("max by (collector) (carme_collector_duration_seconds)", "{{collector}}"),
+                    unit="s",
+                ),
+                bars(
+                    "Series, of those allowed",
+                    "Beyond the limit further jobs share one set of series: raise"
+                    " exporter.series_limit.",
+                    "topk(10, carme_exporter_series / carme_exporter_series_limit)",
+                    "{{instance}}",
+                    "percentunit",
+                    most=1,
+                    warn=0.7,
+                    alarm=0.9,
+                ),
+                bars(
+                    "Values left out",
+                    "Values that a source did not have or that were nonsense, since the start. One"
+                    " node that stands out: look at its GPUs.",
+                    "topk(10, sum by (node, collector, value)"
+                    " (carme_collector_value_errors_total))",
+                    "{{node}} {{collector}} {{value}}",
+                    link=NODE,
+                    needs="failures",
+                ),
+                lines(
+                    "Jobs that share their series",
+                    "Above zero the limit is reached.",
+                    ("sum(carme_exporter_rolled_up_jobs)", "jobs"),
+                    warn=1,
+                ),
+                lines(
+                    "Broken records and lost state",
+                    "Records of the prolog that could not be read, and state that could not be"
+                    " written: a full disk?",
+                    ("sum(carme_jobs_broken_records)", "records"),
+                    ("sum(rate(carme_exporter_state_failures_total[5m]))", "state, a second"),
+                ),
+                lines(
+                    "Memory of the exporters",
+                    "Resident memory; it should stay below 100 MiB.",
+                    ('process_resident_memory_bytes{job=~"carme.*"}', "{{instance}}"),
+                    unit="bytes",
+                ),
+            ),
+        ),
+        Row(
+            "Prometheus and hub",
+            (
+                lines(
+                    "Samples a second",
+                    "What Prometheus takes in.",
+                    (f"sum(rate(prometheus_tsdb_head_samples_appended_total[{_RATE}]))", "samples"),
+                ),
+                lines(
+                    "Time of a rule group",
+                    "The last evaluation. Close to the interval (15 s): too many jobs for one"
+                    " Prometheus.",
+                    ("prometheus_rule_group_last_duration_seconds", "{{rule_group}}"),
+                    unit="s",
+                    warn=5,
+                    alarm=12,
+                ),
+                lines(
+                    "Rules that failed",
+                    "Should be zero: Prometheus' log says which and why.",
+                    (f"sum(rate(prometheus_rule_evaluation_failures_total[{_RATE}]))", "a second"),
+                ),
+                lines(
+                    "Disk of Prometheus",
+                    "Blocks on disk; how-to/monitoring tells what to expect.",
+                    ("prometheus_tsdb_storage_blocks_bytes", "blocks"),
+                    unit="bytes",
+                ),
+                lines(
+                    "Answers of the hub",
+                    "95 of 100 requests are answered faster than this.",
+                    ("histogram_quantile(0.95, sum by (le)"
+                     f" (rate(jupyterhub_request_duration_seconds_bucket[{_RATE}])))", "95 %"),
+                    unit="s",
+                    warn=1,
+                    alarm=5,
+                ),
+                lines(
+                    "Memory of the hub",
+                    "Resident memory of the hub's process.",
+                    ('process_resident_memory_bytes{job="hub"}', "hub"),
+                    unit="bytes",
+                ),
+            ),
+        ),
+    ),
+    hours=6,
+)  # fmt: skip

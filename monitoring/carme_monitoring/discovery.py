@@ -1,0 +1,149 @@
+"""`carme-discovery`: tells Prometheus which nodes Slurm has, in a file that it watches.
+
+The file is replaced as a whole, and only with what Slurm really said: while the view or the
+controller is away, Prometheus keeps reading the nodes it knows.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import click
+
+from carme.config import Config, load
+from carme.errors import CarmeError, ConfigError
+from carme.local.files import write
+from carme.slurm.models import Node, Snapshot
+from carme.slurm.states import NodeState
+
+log = logging.getLogger(__name__)
+_EVERY_SECONDS = 10.0
+_OFF = {"POWERED_DOWN", "POWERING_DOWN"}
+"""A cloud node that is switched off has no exporter, and that is no fault."""
+
+
+class View(Protocol):
+    """What is needed of carme.slurm.view_client.ViewClient."""
+
+    def snapshot(self) -> Snapshot: ...
+
+
+def targets(
+    nodes: Iterable[Node], cluster: str, port: int, ports: Mapping[str, int] | None = None
+) -> list[dict[str, Any]]:
+    """Prometheus' target groups, one a node; `ports` where nodes have ports of their own."""
+    found = []
+    for node in nodes:
+        if node.state is NodeState.FUTURE or _OFF & set(node.flags):
+            continue
+        address = node.address or node.name
+        if ":" in address:
+            address = f"[{address}]"
+        found.append(
+            {
+                "targets": [f"{address}:{(ports or {}).get(node.name, port)}"],
+                "labels": {"cluster": cluster, "node": node.name},
+            }
+        )
+    return sorted(found, key=lambda group: group["labels"]["node"])
+
+
+def local_ports(config: Config) -> dict[str, int]:
+    """The one-machine cluster's nodes share an address."""
+    first = config.local.ports.exporter_first
+    return {node.name: first + place for place, node in enumerate(config.local.nodes)}
+
+
+class Discovery:
+    """Keeps the file as the view says. `update` once; `run` until `stop`."""
+
+    def __init__(
+        self, view: View, path: Path, cluster: str, port: int, ports: Mapping[str, int] | None
+    ) -> None:
+        self._view, self._path = view, path
+        self._cluster, self._port, self._ports = cluster, port, ports
+        self._said = ""
+        self._stop = threading.Event()
+
+    def update(self) -> int | None:
+        """Nodes written; None where the file was left as it was."""
+        try:
+            snapshot = self._view.snapshot()
+        except CarmeError as error:
+            self._say(f"targets stay as they are: {error.message}")
+            return None
+        if snapshot.controller != "up" or not snapshot.nodes:
+            why = snapshot.error or "Slurm names no node"
+            self._say(f"targets stay as they are: {why}")
+            return None
+        groups = targets(snapshot.nodes, self._cluster, self._port, self._ports)
+        try:
+            if not write(self._path, json.dumps(groups, indent=0) + "\n", mode=0o640):
+                os.utime(self._path)  # its age tells Prometheus that somebody looks after it
+        except OSError as error:
+            self._say(f"{self._path}: {error.strerror}")
+            return None
+        self._say(f"{len(groups)} nodes")
+        return len(groups)
+
+    def run(self, every_seconds: float = _EVERY_SECONDS) -> None:
+        """Update now and then."""
+        while not self._stop.is_set():
+            self.update()
+            self._stop.wait(every_seconds)
+
+    def stop(self, *_: int | FrameType | None) -> None:
+        """End `run`."""
+        self._stop.set()
+
+    def _say(self, words: str) -> None:
+        """Log what is new."""
+        if words != self._said:
+            log.info("%s", words)
+            self._said = words
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="carme.toml; default: CARME_CONFIG or /etc/carme.",
+)
+@click.option("--once", is_flag=True, help="Write the file once and end; fails if it could not.")
+@click.option("--local", is_flag=True, help="The one-machine cluster: a port for each node.")
+def discovery(config: Path | None, once: bool, local: bool) -> None:
+    """Write the nodes that Slurm has to prometheus.targets, for Prometheus' file_sd."""
+    from carme.slurm.view_client import ViewClient
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    whole = load(config)
+    path = whole.prometheus.targets
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(
+            f"{path.parent}: not a folder that can be written", "see prometheus.targets"
+        )
+    ports = local_ports(whole) if local else None
+    found = Discovery(
+        ViewClient.of(whole.view), path, whole.cluster.name, whole.exporter.port, ports
+    )
+    if once:
+        sys.exit(0 if found.update() is not None else 1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, found.stop)
+    found.run()
+
+
+def main() -> None:
+    """The command line; an expected error is one line and exit code 1."""
+    try:
+        discovery()
+    except CarmeError as error:
+        click.echo(f"carme-discovery: {error}", err=True)
+        sys.exit(1)
