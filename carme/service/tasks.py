@@ -7,16 +7,17 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from carme.errors import MissingError, UnavailableError
 from carme.simulate.suites import Suite
 from carme.simulator.suite import Outcome, Point
 
+T = TypeVar("T")
 State = Literal["running", "done", "cancelled", "failed"]
 CHUNK = 50
 """Points that a process gets at a time: some tens of milliseconds, so that a task can be cancelled
@@ -87,6 +88,10 @@ class Tasks:
         pool = self._running()
         futures = [pool.submit(_evaluate, suite, part) for part in _chunks(points)]
         return [outcome for future in futures for outcome in future.result()]
+
+    def call(self, function: Callable[..., T], *given: Any, seconds: float) -> T:
+        """What the function returns in another process; TimeoutError if that takes too long."""
+        return self._running().submit(function, *given).result(timeout=seconds)
 
     def start(self, user: str, suite: Suite, points: Sequence[Point], question: Any) -> Task:
         """Begin a task; UnavailableError if the user has too many."""

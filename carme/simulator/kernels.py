@@ -1,8 +1,8 @@
 """Time and activity of layers on one GPU: a roofline whose products come in tiles and waves.
 
 A dense product is cut in tiles (128 x 128 on GPUs) that the multiprocessors work off in waves; a
-product too small to fill a wave leaves some of them idle, which is what makes skinny products slow. Each
-kernel takes the longer of its product and its memory traffic.
+product too small to fill a wave leaves some of them idle, which is what makes skinny products
+slow. Each kernel takes the longer of its product and its memory traffic.
 """
 
 from __future__ import annotations

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from flask import request
 from sqlalchemy.exc import IntegrityError
 
 from carme import library
 from carme.errors import CarmeError, InputError, MissingError
-from carme.onnx_file import read_onnx
 from carme.predict.figures import Part
 from carme.predict.site import known_gpu
 from carme.service.endpoints import Api
@@ -25,8 +21,8 @@ from carme.service.models import (
     WorkloadPage,
 )
 from carme.service.parts import Parts, parts
-from carme.service.problems import Refused
 from carme.service.store import WorkloadRow, new_id, now
+from carme.service.uploads import read_upload
 from carme.simulator.workload import Workload
 
 MOST_WORKLOADS = 200
@@ -68,7 +64,7 @@ def register(api: Api) -> None:
 
         Only the graph is read: weights are not loaded, and external data files never opened.
         """
-        found = read_upload(parts(), request.get_data(), query.name or "")
+        found = read_upload(parts().tasks, request.get_data(), query.name or "")
         if query.samples is not None:
             if not 1 <= query.samples <= 10**13:
                 raise InputError("samples must be from 1 to 10^13")
@@ -112,25 +108,6 @@ def register(api: Api) -> None:
                 )
             )  # fmt: skip
         return HardwareList(items=tuple(items), notes=notes)
-
-
-def read_upload(here: Parts, data: bytes, name: str) -> Workload:
-    """The workload in an uploaded ONNX file; hostile ones are refused."""
-    most = here.config.service.most_onnx_bytes
-    if not data:
-        raise InputError("the body is empty", "send the ONNX file as the body")
-    if len(data) > most:
-        raise Refused(413, f"the file has {len(data):,} bytes", f"at most {most:,}")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{name or 'uploaded'}.onnx"
-        path.write_bytes(data)
-        try:
-            found = read_onnx(path)
-        except (CarmeError, ValueError, RecursionError, OverflowError, MemoryError) as error:
-            said = error.message if isinstance(error, CarmeError) else "it cannot be read"
-            hint = error.hint if isinstance(error, CarmeError) else "is it a whole ONNX file?"
-            raise InputError(said.replace(f"{path}: ", ""), hint) from None
-    return found.model_copy(update={"sources": {"layers": "uploaded ONNX file"}})
 
 
 def keep(here: Parts, who: Who, workload: Workload) -> WorkloadAnswer:
