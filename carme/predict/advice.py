@@ -111,14 +111,25 @@ def suggestions(
             f"not slower ({format_duration(p.time.value)}) and {format_joules(p.node_energy.value)}"
             f" instead of {format_joules(here.node_energy.value)} of node energy",
         )  # fmt: skip
-    yield from _time(wish, here)
+    partition = snapshot.partition(wish.partition)
+    yield from _time(wish, here, partition.max_seconds if partition else None)
 
 
-def _time(wish: Wish, here: Prediction) -> Iterator[Suggestion]:
+def _time(wish: Wish, here: Prediction, most: int | None) -> Iterator[Suggestion]:
     needed = here.time.high / 3600
+    if most and here.time.value > most:
+        yield Suggestion(
+            kind="time", hours=most / 3600 if wish.hours * 3600 < most else None,
+            why=f"training takes about {format_duration(here.time.value)}, longer than the "
+            f"{format_duration(most)} that {wish.partition} allows: save and resume from"
+            " checkpoints",
+        )  # fmt: skip
+        return
+    if most:
+        needed = min(needed, most / 3600)
     if here.time.value > wish.hours * 3600:
         yield Suggestion(
-            kind="time", hours=round(needed + 0.05, 1),
+            kind="time", hours=round(min(needed + 0.05, most / 3600 if most else needed + 1), 1),
             why=f"training takes about {format_duration(here.time.value)}, up to "
             f"{format_duration(here.time.high)}, and the session ends before",
         )  # fmt: skip

@@ -128,8 +128,10 @@ def predict(
     rates: Rates = WORLD,
     *,
     scaling: bool = False,
+    detail: bool = True,
 ) -> Prediction:
-    """The prediction; `scaling` also looks at larger GPU counts for the next limit."""
+    """The prediction; `scaling` also looks at larger GPU counts for the next limit, and without
+    `detail` there are no limit and no bursts, for comparing many choices."""
     seen, place = knowledge.coefficients.apply(workload, cluster)
     place = place.model_copy(
         update={"grams_co2_per_kwh": rates.grams_co2_per_kwh, "pue": rates.pue}
@@ -170,8 +172,8 @@ def predict(
             capacity_bytes=result.memory.capacity,
             why_not="" if result.memory.fits else result.memory.why_not(),
         ),
-        limit=_limit(seen, place, plan, scaling),
-        bursts=_bursts(seen, place, plan, result.step_seconds),
+        limit=_limit(seen, place, plan, scaling) if detail else None,
+        bursts=_bursts(seen, place, plan, result.step_seconds) if detail else (),
         idle=_idle(result, energy),
         coefficients=knowledge.coefficients,
         provenance=knowledge.provenance,
@@ -232,7 +234,7 @@ def _idle(result: Result, energy: Spread) -> Idle:
 
 
 def _notes(workload: Workload, result: Result, knowledge: Knowledge) -> tuple[str, ...]:
-    notes = list(result.notes)
+    notes: list[str] = []
     if workload.unknown_operators:
         names = ", ".join(workload.unknown_operators[:5])
         notes.append(f"operators estimated from their tensors: {names}")

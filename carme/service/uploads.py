@@ -1,4 +1,4 @@
-"""ONNX files that people send: read in another process, so that a hostile one cannot end this one."""
+"""ONNX files that people send, read in another process: a hostile one cannot end this one."""
 
 from __future__ import annotations
 

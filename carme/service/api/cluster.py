@@ -83,9 +83,9 @@ def advise(here: Parts, who: Who, wish: Wish) -> Advice:
         return Advice(wait=wait, prediction=None, suggestions=(), notes=(note,))
 
     def ask(other: Wish) -> Prediction:
-        return prediction_for(here, who, _request(other))
+        return prediction_for(here, who, _request(other), detail=False)
 
-    found = ask(wish)
+    found = prediction_for(here, who, _request(wish))
     return Advice(
         wait=wait,
         prediction=found,

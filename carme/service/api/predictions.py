@@ -12,7 +12,9 @@ from carme.service.store import PredictionRow, new_id, now
 from carme.service.subjects import find_hardware, find_knowledge, find_workload, with_count
 
 
-def prediction_for(here: Parts, who: Who, body: PredictionRequest) -> Prediction:
+def prediction_for(
+    here: Parts, who: Who, body: PredictionRequest, *, detail: bool = True
+) -> Prediction:
     """The prediction that a request asks for."""
     workload = find_workload(here, who, body.workload, body.samples)
     cluster, count = find_hardware(here, body.hardware)
@@ -22,7 +24,7 @@ def prediction_for(here: Parts, who: Who, body: PredictionRequest) -> Prediction
     if needed > cluster.nodes:
         what = f"{cluster.gpus} GPUs" if body.hardware.partition else f"{count} GPUs"
         raise InputError(f"the plan asks for {plan.gpus} GPUs", f"the hardware has {what}")
-    found = predict(workload, cluster, plan, known, here.rates, scaling=body.scaling)
+    found = predict(workload, cluster, plan, known, here.rates, scaling=body.scaling, detail=detail)
     return found.model_copy(update={"notes": (*found.notes, *notes)}) if notes else found
 
 

@@ -99,7 +99,7 @@
       { x: at(marked, x), y: at(marked, y), mode: "markers", name: "pinned", hoverinfo: "skip", marker: { size: 18, symbol: "circle-open", color: carme.colour("--text"), line: { width: 2 } } },
     ];
     const layout = carme.layout({ xaxis: { title: { text: axes[x][0] } }, yaxis: { title: { text: axes[y][0] } }, legend: { orientation: "h", y: 1.08 } });
-    Plotly.react("plot", traces, layout, { displaylogo: false, responsive: true });
+    Plotly.react("plot", traces, layout, { displayModeBar: false, responsive: true });
     const plot = field("plot");
     plot.removeAllListeners("plotly_click");
     plot.on("plotly_click", (event) => {

@@ -103,6 +103,7 @@
         td.colSpan = 6;
         continue;
       }
+      if (!prediction.memory.fits) carme.add(row.firstChild, "div", "does not fit", "problem small");
       for (const name of ["time", "gpu_energy", "node_energy", "average_gpu_power", "emissions", "cost"]) cell(row, prediction[name]);
     }
     carme.add(told, "p", "Below each figure: its 90 % interval. GPU energy is of the GPUs alone, node energy of the whole nodes without cooling; emissions follow from node energy.", "small soft");

@@ -150,5 +150,5 @@ def test_a_fit_is_used_by_predictions_of_its_owner_only(service):
 def test_the_openapi_document_holds_every_address(service):
     document = service.ask("GET", "/openapi.json", who="").json
     assert document["openapi"] == "3.1.0"
-    assert {"/predictions", "/pareto", "/advice", "/jobs", "/jobs/{job_id}", "/cluster", "/hardware",
-            "/workloads", "/calibrations"} <= set(document["paths"])  # fmt: skip
+    assert {"/predictions", "/pareto", "/advice", "/jobs", "/jobs/{job_id}", "/cluster",
+            "/hardware", "/workloads", "/calibrations"} <= set(document["paths"])  # fmt: skip
