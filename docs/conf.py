@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 project = "Carme"
 copyright = "the Carme authors"
 release = version = installed("carme")
-extensions = ["myst_parser", "sphinx_click", "carme_reference", "carme_catalogue"]
+extensions = ["myst_parser", "sphinx_click", "carme_reference", "carme_catalogue", "carme_api"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 html_theme = "furo"

