@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from carme.errors import InputError
+from carme.jobs.models import JobLine
 from carme.library import explain
 from carme.predict.figures import Part
 
@@ -88,3 +89,14 @@ def _rows(text: str, source: str) -> list[dict[str, Any]]:
         row["phases"] = {k: v for k, v in cells.items() if v and k in PHASE_COLUMNS}
         rows.append(row)
     return rows
+
+
+def with_watts(steps: Iterable[TrackedStep], job: JobLine) -> tuple[TrackedStep, ...]:
+    """The steps with the mean draw of the job's GPUs, where they have none of their own."""
+    measured = job.measured
+    if not measured or not measured.gpu_held_seconds or not measured.joules.get("gpu"):
+        return tuple(steps)
+    watts = measured.joules["gpu"] / measured.gpu_held_seconds
+    return tuple(
+        step if step.gpu_watts else step.model_copy(update={"gpu_watts": watts}) for step in steps
+    )

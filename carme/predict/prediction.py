@@ -11,9 +11,12 @@ from carme.predict.figures import Figure, Part, Spread
 from carme.simulator.account import JOULES_PER_KWH
 from carme.simulator.hardware import Cluster
 from carme.simulator.limits import Limits, survey
+from carme.simulator.limits import read as read_limit
 from carme.simulator.plan import BasePlan, Synchronous
 from carme.simulator.result import Result
 from carme.simulator.run import simulate
+from carme.simulator.step import Step, plan_step
+from carme.simulator.synchronous import from_step
 from carme.simulator.timeline import burst_figures, window
 from carme.simulator.workload import Workload
 
@@ -136,7 +139,12 @@ def predict(
     place = place.model_copy(
         update={"grams_co2_per_kwh": rates.grams_co2_per_kwh, "pue": rates.pue}
     )
-    result = simulate(seen, place, plan)
+    step = plan_step(seen, place, plan) if isinstance(plan, Synchronous) else None
+    result = (
+        from_step(seen, place, plan, step)
+        if step and isinstance(plan, Synchronous)
+        else simulate(seen, place, plan)
+    )
     time = knowledge.time * _far(knowledge.provenance, result)
     energy = time * knowledge.power
     facility_kwh = result.facility_joules / JOULES_PER_KWH
@@ -172,8 +180,8 @@ def predict(
             capacity_bytes=result.memory.capacity,
             why_not="" if result.memory.fits else result.memory.why_not(),
         ),
-        limit=_limit(seen, place, plan, scaling) if detail else None,
-        bursts=_bursts(seen, place, plan, result.step_seconds) if detail else (),
+        limit=_limit(seen, place, plan, step, result, scaling) if detail else None,
+        bursts=_bursts(seen, place, plan, step, result.step_seconds) if detail else (),
         idle=_idle(result, energy),
         coefficients=knowledge.coefficients,
         provenance=knowledge.provenance,
@@ -192,11 +200,21 @@ def _far(known: Provenance, result: Result) -> Spread:
     return Spread(sigma=EXTRAPOLATION * doublings)
 
 
-def _limit(workload: Workload, cluster: Cluster, plan: BasePlan, scaling: bool) -> Limit | None:
-    if not isinstance(plan, Synchronous):
+def _limit(
+    workload: Workload,
+    cluster: Cluster,
+    plan: BasePlan,
+    step: Step | None,
+    result: Result,
+    scaling: bool,
+) -> Limit | None:
+    if not isinstance(plan, Synchronous) or step is None:
         return None
+    if not scaling:
+        read = read_limit(workload, cluster, plan, step, result)
+        return Limit(limit=read.limit, efficiency=read.efficiency)
     try:
-        found: Limits = survey(workload, cluster, plan, most=4096 if scaling else 1)
+        found: Limits = survey(workload, cluster, plan)
     except InputError:
         return None
     here = next(r for r in found.readings if r.gpus == found.gpus)
@@ -205,16 +223,16 @@ def _limit(workload: Workload, cluster: Cluster, plan: BasePlan, scaling: bool) 
         efficiency=here.efficiency,
         next_limit=found.next_limit,
         next_limit_gpus=found.next_gpus,
-        stalls_at_gpus=found.stalls_at if scaling else None,
+        stalls_at_gpus=found.stalls_at,
     )
 
 
 def _bursts(
-    workload: Workload, cluster: Cluster, plan: BasePlan, step_seconds: float
+    workload: Workload, cluster: Cluster, plan: BasePlan, step: Step | None, step_seconds: float
 ) -> tuple[Burst, ...]:
     """Of the first GPU; its neighbours look alike, so two are enough to look at."""
     try:
-        seen = window(workload, cluster, plan, steps=2, workers=2)
+        seen = window(workload, cluster, plan, steps=2, workers=2, step=step)
         found = burst_figures(seen, max(SAMPLE_SECONDS, step_seconds / 200))
     except InputError:
         return ()

@@ -10,9 +10,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from carme.config import load
 from carme.errors import InputError
 from carme.predict.fit import fit
-from carme.predict.measurements import parse_steps
+from carme.predict.measurements import parse_steps, with_watts
 from carme.simulate.options import (
     find_cluster,
     find_plan,
@@ -21,6 +22,7 @@ from carme.simulate.options import (
     plan_options,
 )
 from carme.simulator.plan import Synchronous
+from carme.slurm.view_client import ViewClient
 
 _MOST_BYTES = 20_000_000
 
@@ -30,8 +32,11 @@ _MOST_BYTES = 20_000_000
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @hardware_options
 @plan_options
+@click.option(
+    "--job", "job_id", type=click.IntRange(1), help="A job of yours that was measured: its power."
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def calibrate(workload: str, file: Path, as_json: bool, **given: Any) -> None:
+def calibrate(workload: str, file: Path, job_id: int | None, as_json: bool, **given: Any) -> None:
     """Fit the simulator to measured steps of WORKLOAD in FILE (JSON or CSV).
 
     Columns are batch, gpus, seconds, and where they were timed compute, communication, update,
@@ -43,6 +48,8 @@ def calibrate(workload: str, file: Path, as_json: bool, **given: Any) -> None:
     if not isinstance(plan, Synchronous):
         raise InputError("only synchronous plans can be fitted", "leave --plan away")
     steps = parse_steps(_read(file), str(file))
+    if job_id is not None:
+        steps = with_watts(steps, ViewClient.of(load().view).report(job_id))
     known = fit(subject, cluster, plan, steps)
     if as_json:
         click.echo(json.dumps(known.model_dump(mode="json"), indent=2))

@@ -219,7 +219,8 @@ class CalibrationRequest(Part):
     """How it was run, apart from `gpus` and `batch`, which the steps say."""
     steps: Steps | None = None
     job_id: Annotated[int, Field(ge=1, le=2**53)] | None = None
-    """A job of yours whose power Prometheus has: the steps' watts are taken from it."""
+    """A job of yours that Prometheus knows: the power is taken from it, and without steps the
+    time, if it ran its declared workload to the end."""
 
 
 class CalibrationAnswer(Part):

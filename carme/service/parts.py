@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from flask import current_app
 
@@ -20,6 +21,35 @@ from carme.slurm.view_client import ViewClient
 
 _SNAPSHOT_SECONDS = 2.0
 _VIEW_TIMEOUT_SECONDS = 1.5
+_KNOWLEDGE_SECONDS = 10.0
+_MOST_KEPT = 10_000
+
+
+class Kept:
+    """Values that are good for some seconds, or until they are cleared."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._values: dict[Any, tuple[float, Any]] = {}
+
+    def get(self, key: Any) -> Any:
+        """The value, or None when there is none that is young enough."""
+        with self._lock:
+            at, value = self._values.get(key, (float("-inf"), None))
+        return value if time.monotonic() - at < self._seconds else None
+
+    def put(self, key: Any, value: Any) -> None:
+        """Keep it from now on."""
+        with self._lock:
+            if len(self._values) > _MOST_KEPT:
+                self._values.clear()
+            self._values[key] = (time.monotonic(), value)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._values.clear()
 
 
 class Cluster:
@@ -51,7 +81,8 @@ class Parts:
     store: Store
     tasks: Tasks
     cluster: Cluster
-    started_at: float = field(default_factory=time.time)
+    known: Kept = field(default_factory=lambda: Kept(_KNOWLEDGE_SECONDS))
+    """The newest fit by (user, workload, GPU)."""
 
     @property
     def rates(self) -> Rates:

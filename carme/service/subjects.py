@@ -76,11 +76,16 @@ def find_knowledge(
         if row.gpu != gpu:
             raise InputError(f"calibration {wanted} is for {row.gpu}, not {gpu}", "leave it out")
         return knowledge_in(row), ()
-    try:
-        rows = here.store.page(CalibrationRow, who.name, 1, None, workload=workload, gpu=gpu)
-    except SQLAlchemyError:
-        return DATA_SHEET, ("the database does not answer, so fits could not be used",)
-    return (knowledge_in(rows[0]) if rows else DATA_SHEET), ()
+    key = (who.name, workload, gpu)
+    found: Knowledge | None = here.known.get(key)
+    if found is None:
+        try:
+            rows = here.store.page(CalibrationRow, who.name, 1, None, workload=workload, gpu=gpu)
+        except SQLAlchemyError:
+            return DATA_SHEET, ("the database does not answer, so fits could not be used",)
+        found = knowledge_in(rows[0]) if rows else DATA_SHEET
+        here.known.put(key, found)
+    return found, ()
 
 
 def knowledge_in(row: CalibrationRow) -> Knowledge:

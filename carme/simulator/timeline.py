@@ -49,10 +49,16 @@ class Window(NamedTuple):
 
 
 def window(
-    workload: Workload, cluster: Cluster, plan: BasePlan, steps: int = 5, workers: int | None = None
+    workload: Workload,
+    cluster: Cluster,
+    plan: BasePlan,
+    steps: int = 5,
+    workers: int | None = None,
+    step: Step | None = None,
 ) -> Window:
     """The first `steps` steps of a plan, run in the general engine; of a pipeline, one step of one
-    copy, stage by stage. `workers`: only so many of a synchronous plan, which look alike."""
+    copy, stage by stage. `workers`: only so many of a synchronous plan, which look alike;
+    `step`: its step, where that is known already."""
     require(
         plan.gpus <= MOST_WORKERS,
         f"a timeline of {plan.gpus} GPUs",
@@ -62,7 +68,7 @@ def window(
         case Synchronous() if plan.pipeline > 1:
             return _pipeline(workload, cluster, plan)
         case Synchronous():
-            return _synchronous(workload, cluster, plan, steps, workers)
+            return _synchronous(workload, cluster, plan, steps, workers, step)
         case ParameterServer():
             return _parameter_server(workload, cluster, plan, steps)
         case Asynchronous():
@@ -88,9 +94,14 @@ def _network_rate(step: Step, cluster: Cluster, plan: Synchronous) -> float:
 
 
 def _synchronous(
-    workload: Workload, cluster: Cluster, plan: Synchronous, steps: int, workers: int | None
+    workload: Workload,
+    cluster: Cluster,
+    plan: Synchronous,
+    steps: int,
+    workers: int | None,
+    known: Step | None,
 ) -> Window:
-    step = plan_step(workload, cluster, plan)
+    step = known or plan_step(workload, cluster, plan)
     idle = cluster.node.gpu.power.idle_watts
     report = models.synchronous(step, _stretch(plan, steps)[:, :workers], idle_watts=idle)
     rate = _network_rate(step, cluster, plan)

@@ -71,7 +71,8 @@ def _kind(schema: dict[str, Any]) -> str:
     limits = [
         f"{sign} {schema[name]:g}"
         for name, sign in (
-            ("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"),
+            ("minimum", "≥"), ("exclusiveMinimum", ">"),
+            ("maximum", "≤"), ("exclusiveMaximum", "<"),
         )
         if name in schema
     ]  # fmt: skip

@@ -60,13 +60,14 @@ def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, a
     expect(ann.locator(".hoverlayer .hovertext")).to_contain_text("gpus =")
     ann.locator("#plot .scatterlayer .trace").nth(1).locator(".point").first.click(force=True)
     expect(ann.locator("#pinned tbody tr")).to_have_count(1)
+    ann.evaluate("scrollTo(0, 0)")
+    screenshots(ann, "service-explore")
     slider = ann.locator("#most-energy")
     slider.focus()
     for _ in range(60):
         slider.press("ArrowLeft")
     fewer = points(ann)
     assert 0 < fewer < everything
-    screenshots(ann, "service-explore")
     with ann.expect_download() as download:
         ann.get_by_role("button", name="Download CSV").click()
     assert len(download.value.path().read_text().splitlines()) == fewer + 1
@@ -99,6 +100,7 @@ def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     expect(ann.locator("#job")).to_contain_text("Left:")
     # Exporter and Prometheus take two of their intervals to have the first figures.
     expect(ann.locator("#job")).to_contain_text("Energy charged to it", timeout=120_000)
+    expect(ann.locator("#power .main-svg").first).to_be_visible(timeout=120_000)
     screenshots(ann, "service-job")
 
 

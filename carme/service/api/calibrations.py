@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from carme.errors import DeniedError, InputError, MissingError
+from carme.jobs.models import JobReport
+from carme.predict.coefficients import Knowledge
+from carme.predict.figures import Spread
 from carme.predict.fit import fit
+from carme.predict.measurements import TrackedStep, with_watts
+from carme.predict.prediction import Prediction
+from carme.service.api.jobs import find_job
 from carme.service.endpoints import Api
 from carme.service.hub import Who
 from carme.service.models import CalibrationAnswer, CalibrationPage, CalibrationRequest, Page
 from carme.service.parts import Parts, parts
-from carme.service.store import CalibrationRow, new_id, now
+from carme.service.store import CalibrationRow, PredictionRow, new_id, now
 from carme.service.subjects import find_hardware, find_workload, knowledge_in
+from carme.slurm.states import JobState
 
 
 def register(api: Api) -> None:
@@ -24,16 +31,23 @@ def register(api: Api) -> None:
         Predictions of this workload on this hardware use the newest fit from then on.
         """
         here = parts()
-        if body.steps is None:
-            raise InputError("no steps", "send steps: batch, gpus and seconds of each")
         workload = find_workload(here, who, body.workload)
         cluster, _ = find_hardware(here, body.hardware)
-        known = fit(workload, cluster, body.plan, body.steps)
+        steps = body.steps or ()
+        if body.job_id is not None:
+            job = find_job(here, who, body.job_id)
+            steps = with_watts(steps or _history(here, job, workload.name), job)
+        if not steps:
+            raise InputError("no steps", "send steps (batch, gpus, seconds of each) or a job_id")
+        known = fit(workload, cluster, body.plan, steps)
+        if body.steps is None:
+            known = _as_history(known, body.job_id)
         row = CalibrationRow(
             id=new_id(), user=who.name, workload=workload.name, gpu=cluster.node.gpu.name,
             body=known.model_dump(mode="json"), created_at=now(),
         )  # fmt: skip
         here.store.add(row)
+        here.known.clear()
         return _shown(row)
 
     @api.endpoint("GET", "/calibrations", query=Page, answer=CalibrationPage)
@@ -57,6 +71,28 @@ def register(api: Api) -> None:
         if row.user != who.name:
             raise DeniedError("this calibration is somebody else's", "only its owner deletes it")
         here.store.remove(row)
+        here.known.clear()
+
+
+def _history(here: Parts, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
+    """The mean step of a job that ran its declared workload to the end."""
+    rows = here.store.page(PredictionRow, job.user, 1, None, job_id=job.id, workload=workload)
+    if not rows or job.state != JobState.COMPLETED or not job.elapsed_seconds:
+        raise InputError(
+            f"job {job.id} did not run {workload} to its end with a stored prediction",
+            "send the steps you timed, too",
+        )
+    made = Prediction.model_validate(rows[0].body)
+    step = TrackedStep(
+        batch=round(made.batch), gpus=made.gpus, seconds=job.elapsed_seconds / made.steps
+    )
+    return (step,) * 3
+
+
+def _as_history(known: Knowledge, job_id: int | None) -> Knowledge:
+    words = f"from the time that job {job_id} took as a whole"
+    told = known.provenance.model_copy(update={"source": "history", "words": words})
+    return known.model_copy(update={"provenance": told, "time": Spread.within(1.25)})
 
 
 def _row(here: Parts, who: Who, calibration_id: str) -> CalibrationRow:

@@ -51,7 +51,7 @@ const carme = (function () {
   const writers = { s: duration, J: joules, W: watts, "g CO2e": grams };
   const amount = (value, unit) => (writers[unit] ? writers[unit](value) : digits(value) + " " + unit);
   const interval = (figure) => amount(figure.low, figure.unit) + " to " + amount(figure.high, figure.unit);
-  const bytes = (value) => (value < 2 ** 30 ? digits(value / 2 ** 20) + " MiB" : digits(value / 2 ** 30) + " GiB");
+  const bytes = (value) => (value < 2 ** 20 ? digits(value / 1024) + " KiB" : value < 2 ** 30 ? digits(value / 2 ** 20) + " MiB" : digits(value / 2 ** 30) + " GiB");
 
   function problem(box, error) {
     box.replaceChildren();
