@@ -214,6 +214,7 @@ class LocalPorts(Section):
     """Unset: three above Prometheus', as their usual ports are."""
     exporter_first: Port = 16850
     """One port a node from here on."""
+    service: Port = 16880
 
 
 class Local(Section):
@@ -225,6 +226,8 @@ class Local(Section):
     """Runs carme-view and slurmrestd; a Slurm operator, so that it sees all jobs."""
     exporter_user: UnixName = "carme-exporter"
     """Runs the exporters; its group may read which job holds which GPU."""
+    service_user: UnixName = "carme-service"
+    """Runs the prediction service."""
     first_job_id: Annotated[int, Field(ge=1, le=60_000_000)] = 1
     """Two clusters on a machine share the jobs' cgroups: give them different numbers."""
     users: tuple[UnixName, ...] = ("alice", "bob")
@@ -292,6 +295,36 @@ class Exporter(Section):
     """JSON kept current by another program (grams_per_kwh, price_per_kwh); wins over the above."""
 
 
+class Service(Section):
+    """The prediction service: a JupyterHub service with an API and pages."""
+
+    user: UnixName = "carme-service"
+    """The Unix user it runs as; may read all jobs from carme-view."""
+    listen: str = "127.0.0.1"
+    """The hub's proxy reaches it here; nobody else needs to."""
+    port: Port = 8610
+    database: str = "sqlite:////var/lib/carme-service/service.sqlite"
+    """Any SQLAlchemy URL; PostgreSQL for larger sites."""
+    token_cache_seconds: Annotated[float, Field(ge=0, le=600)] = 30
+    """How long the hub's word on a token counts; a revoked one works so long at most."""
+    requests_per_minute: Annotated[int, Field(ge=10)] = 6000
+    """Of one user; beyond it the answer is 429."""
+    most_body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 1_000_000
+    most_onnx_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 64_000_000
+    """Of an uploaded ONNX file; graphs without their weights are far smaller."""
+    processes: Annotated[int, Field(ge=1, le=64)] = 2
+    """Simulate the points of large suites, beside the process that answers."""
+    points_at_once: Annotated[int, Field(ge=1, le=10_000)] = 100
+    """Suites up to this size are answered at once, larger ones as a task."""
+    most_points: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
+    grams_co2_per_kwh: Annotated[float, Field(ge=0)] = 480
+    """World average of 2023 (Ember); `exporter.emissions_grams_per_kwh` wins if it is set."""
+    pue: Annotated[float, Field(ge=1, le=5)] = 1.0
+    """Facility energy over node energy."""
+    hardware: dict[str, str] = {}
+    """Slurm's GPU types by what `carme hardware` calls them, where the names do not tell."""
+
+
 class Prometheus(Section):
     """Where Prometheus answers, how often it reads the exporters, how long it keeps the series."""
 
@@ -343,6 +376,7 @@ class Config(Section):
     exporter: Exporter = Exporter()
     prometheus: Prometheus = Prometheus()
     alerts: Alerts = Alerts()
+    service: Service = Service()
     local: Local = Local()
 
     @model_validator(mode="after")

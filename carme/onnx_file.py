@@ -18,6 +18,8 @@ from carme.simulator.workload import Dataset, Workload
 MOST_BYTES = 2 * 2**30
 """Protocol buffers end there, too."""
 MOST_NODES = 200_000
+MOST_PASSES = 100
+"""Over operators in a wrong order; a file in reverse would take hours."""
 
 _FREE = frozenset(
     """
@@ -107,7 +109,13 @@ def _check_order(graph: Any, source: str) -> None:
     known |= {i.values.name for i in graph.sparse_initializer}
     made = {output for node in graph.node for output in node.output}
     waiting = list(graph.node)
+    passes = 0
     while waiting:
+        passes += 1
+        if passes > MOST_PASSES:
+            raise InputError(
+                f"{source}: its operators stand in no usable order", "ONNX wants them sorted"
+            )
         left = []
         for node in waiting:
             if all(name in known or name not in made for name in node.input):

@@ -16,6 +16,7 @@ extensions = [
     "carme_catalogue",
     "carme_rules",
     "carme_dashboards",
+    "carme_api",
 ]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

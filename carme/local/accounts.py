@@ -49,7 +49,7 @@ def ensure(layout: Layout) -> Made:
             groups.append(group)
             remember()
             run(["groupadd", "--system", group])
-    for service in (hub.user, local.view_user, local.exporter_user):
+    for service in (hub.user, local.view_user, local.exporter_user, local.service_user):
         if not _exists(pwd.getpwnam, service):
             users[service] = ""
             remember()

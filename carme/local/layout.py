@@ -89,6 +89,11 @@ class Layout:
         return self.run / "carme"
 
     @property
+    def service_dir(self) -> Path:
+        """The prediction service's database."""
+        return self.state / "service"
+
+    @property
     def vgpu_state(self) -> Path:
         return self.state / "vgpu"
 
@@ -135,6 +140,7 @@ class Layout:
             "slurmdbd": local.ports.slurmdbd,
             "mariadbd": local.ports.mariadb,
             "prometheus": local.ports.prometheus,
+            "service": self.config.service.port,
             "alertmanager": self.alertmanager_port,
             **{f"slurmd-{node.name}": self.slurmd_port(node) for node in local.nodes},
             **{f"exporter-{node.name}": self.exporter_port(node) for node in local.nodes},
@@ -149,7 +155,7 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
         raise ConfigError(f"local.dir must be an absolute path, not {base}")
     _check_nodes(config)
     real = vgpu.detect_real_gpus() if Path("/dev/nvidiactl").exists() else []
-    readers = (config.hub.user, config.local.exporter_user)
+    readers = (config.hub.user, config.local.exporter_user, config.local.service_user)
     changes: dict[str, Any] = {
         "slurm": {
             "conf": base / "etc/slurm/slurm.conf",
@@ -168,11 +174,18 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
             "url": f"http://{LOOPBACK}:{config.local.ports.prometheus}",
             "login_file": base / "etc/view/prometheus-login",
         },
+        "service": {
+            "user": config.local.service_user,
+            "port": config.local.ports.service,
+            "database": f"sqlite:///{base}/state/service/service.sqlite",
+        },
         "images": {"folder": base / "images", "apptainer": apptainer},
         "local": {"nodes": with_gpus(config.local.nodes, real)} if real else {},
     }
     if config.hub.database != type(config.hub)().database:
         del changes["hub"]
+    if config.service.database != type(config.service)().database:
+        del changes["service"]["database"]
     derived = config.model_copy(
         update={
             name: getattr(config, name).model_copy(update=values)

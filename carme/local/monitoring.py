@@ -43,7 +43,7 @@ def files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, A
                 alertmanager_address=f"{LOOPBACK}:{layout.alertmanager_port}",
                 hub_token_file=etc / "hub-token",
                 hub_address=f"{LOOPBACK}:{config.hub.api_port}",
-                service_address="",
+                service_address=f"{config.service.listen}:{config.service.port}",
                 exporter_user=secrets.exporter_login[0],
                 exporter_password_file=etc / "exporter-password",
                 controller_exporter=f"{LOOPBACK}:{layout.exporter_port(None)}",

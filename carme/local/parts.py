@@ -56,6 +56,7 @@ def parts(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
         *_hub(layout, secrets, proxy),
         *_exporters(layout, secrets),
         *_prometheus(layout, secrets),
+        _service(layout, secrets),
     ]
 
 
@@ -205,6 +206,7 @@ def _hub(layout: Layout, secrets: Secrets, proxy: Path) -> list[Part]:
                 "CARME_CONFIG": str(layout.etc / "carme.toml"),
                 "CARME_BUILD": build_id(),
                 "CARME_PROMETHEUS_TOKEN": secrets.hub_metrics_token,
+                "CARME_SERVICE_TOKEN": secrets.service_token,
                 "HOME": str(layout.hub_dir),
                 # sudo and node are looked up by name, whatever PATH `carme up` was called with.
                 "PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -299,3 +301,25 @@ def _prometheus(layout: Layout, secrets: Secrets) -> list[Part]:
             reads=(etc / "alertmanager.yml", etc / "alertmanager-web.yml"),
         ),
     ]
+
+
+def _service(layout: Layout, secrets: Secrets) -> Part:
+    service = layout.config.service
+    address = f"{service.listen}:{service.port}"
+    return Part(
+        "service",
+        "predicts time and energy",
+        address,
+        (program("carme-service"),),
+        service.user,
+        lambda: probes.http(f"http://{address}/services/carme/healthz"),
+        {
+            "CARME_CONFIG": str(layout.etc / "carme.toml"),
+            "CARME_BUILD": build_id(),
+            "CARME_PROMETHEUS_TOKEN": secrets.hub_metrics_token,
+            "JUPYTERHUB_API_TOKEN": secrets.service_token,
+            "HOME": str(layout.service_dir),
+        },
+        directory=str(layout.service_dir),
+        reads=(layout.etc / "carme.toml",),
+    )

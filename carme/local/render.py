@@ -48,6 +48,7 @@ def make_folders(layout: Layout) -> None:
     folder(layout.etc / "view", mode=0o750, owner=config.local.view_user)
     folder(layout.hub_dir, mode=0o700, owner=config.hub.user)
     monitoring.make_folders(layout)
+    folder(layout.service_dir, mode=0o700, owner=config.service.user)
     folder(config.images.folder)
     exporter = grp.getgrnam(config.local.exporter_user).gr_name
     folder(layout.state / "exporter", mode=0o700, owner=config.local.exporter_user)

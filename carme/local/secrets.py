@@ -18,6 +18,7 @@ class Secrets:
     prometheus_password: str
     exporter_password: str
     alertmanager_password: str
+    service_token: str
 
     @property
     def prometheus_login(self) -> tuple[str, str]:

@@ -81,6 +81,11 @@ class Gpu(Described):
     memory_bandwidth: Positive
     units: Count
     """Multiprocessors (cores of a CPU): products are cut in tiles that these work off in waves."""
+    tile: Count = 128
+    """Edge of these tiles; half tiles are made for narrow products."""
+    overlaps_memory: bool = True
+    """A kernel's memory traffic goes on while it computes; a single core does one after the
+    other."""
     power: Power
     product_efficiency: dict[Precision, Share] = {}
     """Share of the peak that large dense products reach, by precision."""

@@ -1,8 +1,8 @@
 """Time and activity of layers on one GPU: a roofline whose products come in tiles and waves.
 
-A dense product is cut in tiles of 128 x 128 that the multiprocessors work off in waves; a product
-too small to fill a wave leaves some of them idle, which is what makes skinny products slow. Each
-kernel takes the longer of its product and its memory traffic.
+A dense product is cut in tiles (128 x 128 on GPUs) that the multiprocessors work off in waves; a
+product too small to fill a wave leaves some of them idle, which is what makes skinny products
+slow. Each kernel takes the longer of its product and its memory traffic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from carme.simulator.workload import Arrays
 
 Floats = NDArray[np.float64]
 
-TILE = 128
 # A product with few tiles is also split along its depth, in pieces no shorter than this.
 SPLIT_DEPTH = 512
 
@@ -39,8 +38,8 @@ def product_seconds(
     m: Floats, n: Floats, k: Floats, count: Floats, gpu: Gpu, rate: float
 ) -> Floats:
     """Seconds of `count` products m x k x n at a device rate of `rate` operations a second."""
-    height = np.where(m <= TILE // 2, TILE // 2, TILE)  # libraries have half tiles, too
-    width = np.where(n <= TILE // 2, TILE // 2, TILE)
+    height = np.where(m <= gpu.tile // 2, gpu.tile // 2, gpu.tile)  # libraries have half tiles, too
+    width = np.where(n <= gpu.tile // 2, gpu.tile // 2, gpu.tile)
     tiles = np.maximum(np.ceil(m / height) * np.ceil(n / width) * count, 1)
     splits = np.maximum(np.floor(np.minimum(gpu.units / tiles, k / SPLIT_DEPTH)), 1)
     waves = np.ceil(tiles * splits / gpu.units)
@@ -68,14 +67,15 @@ def layer_times(
     depthwise = many & (n < 8)
     n = np.where(depthwise, 0.0, n)
 
+    together = np.maximum if gpu.overlaps_memory else np.add
     product = product_seconds(m, n, k, count, gpu, rate)
-    forward = np.maximum(product, memory) + gpu.kernel_seconds
+    forward = together(product, memory) + gpu.kernel_seconds
     to_inputs = product_seconds(m, k, n, count, gpu, rate)
     to_weights = product_seconds(k, n, m, count, gpu, rate)
     with_product = product > 0
     backward = np.where(
         with_product,
-        np.maximum(to_inputs, memory) + np.maximum(to_weights, memory) + 2 * gpu.kernel_seconds,
+        together(to_inputs, memory) + together(to_weights, memory) + 2 * gpu.kernel_seconds,
         2 * memory + gpu.kernel_seconds,
     )
     clocked = float(times @ (product + to_inputs + to_weights))

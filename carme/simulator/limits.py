@@ -11,7 +11,7 @@ from carme.errors import InputError
 from carme.simulator.hardware import Cluster
 from carme.simulator.plan import Synchronous
 from carme.simulator.result import Result
-from carme.simulator.step import plan_step
+from carme.simulator.step import Step, plan_step
 from carme.simulator.synchronous import from_step
 from carme.simulator.workload import Workload
 
@@ -73,6 +73,22 @@ def survey(workload: Workload, cluster: Cluster, plan: Synchronous, most: int = 
         stalls if plan.scaling == "strong" else None,
         readings,
     )
+
+
+def read(
+    workload: Workload, cluster: Cluster, plan: Synchronous, step: Step, result: Result
+) -> Reading:
+    """The plan at its own count, when its step and its run are known already."""
+    best = per_sample = step.kernels * plan.copies / step.samples
+    block = plan.tensor * plan.pipeline
+    if plan.gpus > block:
+        try:
+            alone = Synchronous(**plan.model_dump(exclude={"gpus"}), gpus=block)
+            single = plan_step(workload, cluster, alone)
+            best = min(per_sample, single.kernels / single.samples)
+        except InputError:
+            best = per_sample
+    return _reading(result, _losses(result, step.input, best * step.samples / plan.copies))
 
 
 def _readings(

@@ -48,9 +48,17 @@ class Window(NamedTuple):
     steps: int
 
 
-def window(workload: Workload, cluster: Cluster, plan: BasePlan, steps: int = 5) -> Window:
+def window(
+    workload: Workload,
+    cluster: Cluster,
+    plan: BasePlan,
+    steps: int = 5,
+    workers: int | None = None,
+    step: Step | None = None,
+) -> Window:
     """The first `steps` steps of a plan, run in the general engine; of a pipeline, one step of one
-    copy, stage by stage."""
+    copy, stage by stage. `workers`: only so many of a synchronous plan, which look alike;
+    `step`: its step, where that is known already."""
     require(
         plan.gpus <= MOST_WORKERS,
         f"a timeline of {plan.gpus} GPUs",
@@ -60,7 +68,7 @@ def window(workload: Workload, cluster: Cluster, plan: BasePlan, steps: int = 5)
         case Synchronous() if plan.pipeline > 1:
             return _pipeline(workload, cluster, plan)
         case Synchronous():
-            return _synchronous(workload, cluster, plan, steps)
+            return _synchronous(workload, cluster, plan, steps, workers, step)
         case ParameterServer():
             return _parameter_server(workload, cluster, plan, steps)
         case Asynchronous():
@@ -85,10 +93,17 @@ def _network_rate(step: Step, cluster: Cluster, plan: Synchronous) -> float:
     return sent / busy if busy else 0.0
 
 
-def _synchronous(workload: Workload, cluster: Cluster, plan: Synchronous, steps: int) -> Window:
-    step = plan_step(workload, cluster, plan)
+def _synchronous(
+    workload: Workload,
+    cluster: Cluster,
+    plan: Synchronous,
+    steps: int,
+    workers: int | None,
+    known: Step | None,
+) -> Window:
+    step = known or plan_step(workload, cluster, plan)
     idle = cluster.node.gpu.power.idle_watts
-    report = models.synchronous(step, _stretch(plan, steps), idle_watts=idle)
+    report = models.synchronous(step, _stretch(plan, steps)[:, :workers], idle_watts=idle)
     rate = _network_rate(step, cluster, plan)
     return Window(report, _before(workload, cluster, plan), step, rate, steps)
 

@@ -12,6 +12,7 @@ from tornado import web
 
 from carme.config import Config, load
 from carme_spawner.handlers import handlers
+from carme_spawner.prediction import NAME, advice_handlers, service_entry, service_token
 
 LOOPBACK = "127.0.0.1"
 
@@ -26,7 +27,7 @@ def configure(c: Any, config: Config | None = None) -> None:
     c.JupyterHub.cookie_secret_file = str(Path.cwd() / "cookie_secret")
     c.JupyterHub.template_paths = [str(Path(__file__).parent / "templates")]
     c.JupyterHub.template_vars = {"carme_title": config.cluster.title}
-    c.JupyterHub.extra_handlers = handlers(config)
+    c.JupyterHub.extra_handlers = [*handlers(config), *advice_handlers(config)]
 
     if hub.database.startswith("sqlite"):
         event.listen(Engine, "connect", _quick_commits)
@@ -52,12 +53,16 @@ def configure(c: Any, config: Config | None = None) -> None:
     if hub.make_homes:
         c.Authenticator.post_auth_hook = _make_home
 
+    services, roles = [], []
     metrics_token = os.environ.pop("CARME_PROMETHEUS_TOKEN", "")
     if metrics_token:
-        c.JupyterHub.services = [{"name": "prometheus", "api_token": metrics_token}]
-        c.JupyterHub.load_roles = [
-            {"name": "prometheus", "services": ["prometheus"], "scopes": ["read:metrics"]}
-        ]
+        services.append({"name": "prometheus", "api_token": metrics_token})
+        roles.append({"name": "prometheus", "services": ["prometheus"], "scopes": ["read:metrics"]})
+    if token := service_token():
+        services.append(service_entry(config, token))
+        roles.append({"name": "user", "scopes": ["self", f"access:services!service={NAME}"]})
+    c.JupyterHub.services = services
+    c.JupyterHub.load_roles = roles
 
 
 def _quick_commits(connection: Any, _record: Any) -> None:

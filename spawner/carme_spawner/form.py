@@ -5,6 +5,7 @@ from typing import Any
 
 import jinja2
 
+from carme import library
 from carme.config import Preset
 from carme.images import Catalogue
 from carme.slurm.models import Partition, Snapshot
@@ -20,6 +21,8 @@ _environment = jinja2.Environment(
     lstrip_blocks=True,
     autoescape=True,
 )
+
+_environment.globals["bundled_workloads"] = library.names("workloads")
 
 
 def render(

@@ -34,6 +34,12 @@ class Options(BaseModel):
     cpus: Annotated[int, Field(ge=1, le=4096)]
     memory_gb: Annotated[int, Field(ge=1, le=65536)]
     hours: Annotated[float, Field(gt=0, le=24 * 365, allow_inf_nan=False)]
+    workload: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._ -]{0,63})?$")] = ""
+    """What is to be trained, for a prediction; empty means that nothing is said about it."""
+    batch: Annotated[int, Field(ge=1, le=10**7)] | None = None
+    """Of the workload; its usual one if unset."""
+    epochs: Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)] | None = None
+    """Of the workload; its usual number if unset."""
     image: Annotated[
         str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}(:[0-9A-Za-z][0-9A-Za-z._-]{0,39})?$")
     ]
@@ -71,6 +77,9 @@ LABELS = {
     "cpus": "CPU cores",
     "memory_gb": "Memory (GiB)",
     "hours": "Time (hours)",
+    "workload": "Workload",
+    "batch": "Batch",
+    "epochs": "Epochs",
     "image": "Image",
     "own_image": "An image of your own",
     "application": "Application",
@@ -95,6 +104,9 @@ def defaults(settings: Session, snapshot: Snapshot | None, catalogue: Catalogue)
         "cpus": settings.default_cpus,
         "memory_gb": settings.default_memory_gb,
         "hours": hours,
+        "workload": "",
+        "batch": None,
+        "epochs": None,
         "image": offered[0].name if offered else "",
         "own_image": "",
         "application": "",

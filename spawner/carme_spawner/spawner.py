@@ -28,6 +28,7 @@ from carme_spawner.handlers import with_error_lists
 from carme_spawner.idle import Care, ask_server, figures_for, judge
 from carme_spawner.launch import idle_options, session_files
 from carme_spawner.person import Person
+from carme_spawner.prediction import keep_prediction
 from carme_spawner.progress import Progress
 from carme_spawner.projects import projects
 from carme_spawner.script import job_script
@@ -83,6 +84,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         """What became of the last session, for its user."""
         self._care = Care(self.carme.session)
         self._ask_token = ("", float("-inf"))
+        self._kept_prediction: asyncio.Future[Any] | None = None
         self._progress = Progress()
 
     def _new_job(self) -> SessionJob:
@@ -230,6 +232,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         # Saved at once: a hub that ends now must find the job again.
         self._save_state()
         self.log.info("%s: submitted job %s", self._log_name, self._job.kept.job_id)
+        if self._choice:
+            self._kept_prediction = asyncio.ensure_future(
+                keep_prediction(self.carme, self.user.name, self._choice, self._job.kept.job_id)
+            )
         return await self._until_up()
 
     async def _until_up(self) -> str:

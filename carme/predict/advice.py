@@ -1,0 +1,174 @@
+"""A choice in the spawn form, and what would be a smaller or better one, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from carme.errors import CarmeError
+from carme.predict.figures import Part
+from carme.predict.prediction import Prediction
+from carme.slurm.models import Snapshot
+from carme.units import format_duration, format_joules
+
+GIB = 2**30
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")]
+
+
+class Wish(Part):
+    """What the form holds; for a declared workload also how it is trained."""
+
+    partition: Name
+    gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    gpu_type: Name = ""
+    cpus: Annotated[int, Field(ge=1, le=4096)] = 1
+    memory_gb: Annotated[int, Field(ge=1, le=65536)] = 1
+    hours: Annotated[float, Field(gt=0, le=24 * 365)] = 1
+    workload: Annotated[str, Field(pattern=r"^[A-Za-z0-9._ -]{0,64}$")] = ""
+    batch: Annotated[int, Field(ge=1, le=10**7)] | None = None
+    epochs: Annotated[float, Field(gt=0, le=10**6)] | None = None
+
+
+class Suggestion(Part):
+    """Another choice: only what differs is set."""
+
+    kind: Literal["smaller", "better", "time", "memory"]
+    why: str
+    gpus: int | None = None
+    gpu_type: str | None = None
+    hours: float | None = None
+
+
+class Wait(Part):
+    """When it would start: now, when Slurm expects it, or not known."""
+
+    starts_now: bool
+    expected_at: int | None = None
+    words: str
+
+
+class Advice(Part):
+    wait: Wait
+    prediction: Prediction | None
+    suggestions: tuple[Suggestion, ...]
+    notes: tuple[str, ...] = ()
+
+
+def starts_now(wish: Wish, snapshot: Snapshot) -> bool:
+    """Whether an open node of the partition has all of this free."""
+    partition = snapshot.partition(wish.partition)
+    if partition is None or not partition.up:
+        return False
+    return any(
+        _free(node.gpus_free, wish.gpu_type) >= wish.gpus
+        and node.cpus_free >= wish.cpus
+        and node.memory_free_bytes >= wish.memory_gb * GIB
+        for node in snapshot.nodes_in(partition.name)
+        if node.open
+    )
+
+
+def _free(gpus: dict[str, int], kind: str) -> int:
+    return gpus.get(kind, 0) if kind else sum(gpus.values())
+
+
+def suggestions(
+    wish: Wish,
+    snapshot: Snapshot,
+    here: Prediction,
+    ask: Callable[[Wish], Prediction],
+) -> Iterator[Suggestion]:
+    """What to ask for instead; `ask` predicts another wish."""
+    others = list(_others(wish, snapshot, ask))
+    if not here.memory.fits:
+        fitting = [(w, p) for w, p in others if p.memory.fits]
+        if fitting:
+            other, p = min(fitting, key=lambda pair: pair[1].gpu_energy.value)
+            yield _change(wish, other, "memory", f"the model does not fit: {here.memory.why_not}")
+        return
+    fitting = [(w, p) for w, p in others if p.memory.fits]
+    small = [(w, p) for w, p in fitting if w.gpus < wish.gpus and w.gpu_type == wish.gpu_type]
+    nearly = [(w, p) for w, p in small if p.time.value < 1.15 * here.time.value]
+    if nearly:
+        other, p = min(nearly, key=lambda pair: pair[0].gpus)
+        more = max(p.time.value / here.time.value - 1, 0.0)
+        yield _change(
+            wish, other, "smaller",
+            f"{other.gpus} instead of {wish.gpus} GPUs take only {more:.0%} longer"
+            f" ({format_duration(p.time.value)})",
+        )  # fmt: skip
+    better = [
+        (w, p) for w, p in fitting
+        if p.node_energy.value < 0.8 * here.node_energy.value
+        and p.time.value <= 1.02 * here.time.value
+    ]  # fmt: skip
+    if better:
+        other, p = min(better, key=lambda pair: pair[1].node_energy.value)
+        yield _change(
+            wish, other, "better",
+            f"not slower ({format_duration(p.time.value)}) and {format_joules(p.node_energy.value)}"
+            f" instead of {format_joules(here.node_energy.value)} of node energy",
+        )  # fmt: skip
+    partition = snapshot.partition(wish.partition)
+    yield from _time(wish, here, partition.max_seconds if partition else None)
+
+
+def _time(wish: Wish, here: Prediction, most: int | None) -> Iterator[Suggestion]:
+    needed = here.time.high / 3600
+    if most and here.time.value > most:
+        yield Suggestion(
+            kind="time", hours=most / 3600 if wish.hours * 3600 < most else None,
+            why=f"training takes about {format_duration(here.time.value)}, longer than the "
+            f"{format_duration(most)} that {wish.partition} allows: save and resume from"
+            " checkpoints",
+        )  # fmt: skip
+        return
+    if most:
+        needed = min(needed, most / 3600)
+    if here.time.value > wish.hours * 3600:
+        yield Suggestion(
+            kind="time", hours=round(min(needed + 0.05, most / 3600 if most else needed + 1), 1),
+            why=f"training takes about {format_duration(here.time.value)}, up to "
+            f"{format_duration(here.time.high)}, and the session ends before",
+        )  # fmt: skip
+    elif needed < wish.hours / 3 and wish.hours > 1:
+        yield Suggestion(
+            kind="time", hours=max(round(1.2 * needed + 0.05, 1), 0.5),
+            why=f"training takes {format_duration(here.time.high)} at most; shorter jobs start"
+            " sooner, for they fit into gaps",
+        )  # fmt: skip
+
+
+def _others(
+    wish: Wish, snapshot: Snapshot, ask: Callable[[Wish], Prediction]
+) -> Iterator[tuple[Wish, Prediction]]:
+    """Other counts of the same GPUs, and the partition's other GPUs, as far as they can run."""
+    kinds = {k: c for k, c in snapshot.largest_free_block(wish.partition).items() if k}
+    whole = {
+        kind: max((n.gpus.get(kind, 0) for n in snapshot.nodes_in(wish.partition)), default=0)
+        for kind in kinds
+    }
+    mine = wish.gpu_type or max(whole, key=lambda k: whole[k], default="")
+    for kind, most in whole.items():
+        for count in (1, 2, 4, 8, 16):
+            if count > most or (kind == mine and count == wish.gpus):
+                continue
+            kept = wish.gpu_type if kind == mine else kind
+            other = wish.model_copy(update={"gpus": count, "gpu_type": kept})
+            try:
+                yield other, ask(other)
+            except CarmeError:
+                continue
+
+
+def _change(
+    wish: Wish, other: Wish, kind: Literal["smaller", "better", "memory"], why: str
+) -> Suggestion:
+    return Suggestion(
+        kind=kind,
+        why=why,
+        gpus=other.gpus if other.gpus != wish.gpus else None,
+        gpu_type=other.gpu_type if other.gpu_type != wish.gpu_type else None,
+    )

@@ -1,0 +1,245 @@
+"""Coefficients of the simulator from measured steps, by bounded least squares.
+
+Steps of one batch and worker count are taken together by their medians: a disturbed step says
+something about the machine's neighbours, not about the workload. The unknowns are the logarithms
+of the coefficients (and the overhead as it is). Each timed phase, and each total, is one equation,
+weighted by the step's length. A weak pull to the data sheet keeps what the steps do not determine
+where it was; how far a coefficient can move before the fit gets worse says whether it was seen.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import exp, log, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from carme.errors import InputError
+from carme.predict.coefficients import BOUNDS, Coefficients, Knowledge, Provenance
+from carme.predict.figures import Spread
+from carme.predict.measurements import PhaseName, TrackedStep
+from carme.simulator.hardware import Cluster
+from carme.simulator.plan import Synchronous
+from carme.simulator.result import Result
+from carme.simulator.run import simulate
+from carme.simulator.workload import Workload
+
+Floats = NDArray[np.float64]
+SCALES = ("compute", "memory", "network")
+PULL = 0.002
+"""Of a step's length for each factor e away from the data sheet."""
+SEEN = 0.005
+"""A coefficient is seen if doubling it changes a fitted step by this share."""
+MODEL_ERROR = 0.04
+"""Left over at the measured point itself, as a share."""
+
+
+class Point(NamedTuple):
+    """Steps of one batch and worker count, by their medians."""
+
+    batch: int
+    gpus: int
+    number: int
+    seconds: float
+    phases: dict[PhaseName, float]
+    watts: float | None
+    spread: float
+    """Relative, of the median."""
+
+
+def group(steps: Sequence[TrackedStep]) -> list[Point]:
+    """The points in the steps."""
+    found: dict[tuple[int, int], list[TrackedStep]] = defaultdict(list)
+    for step in steps:
+        found[step.batch, step.gpus].append(step)
+    return [_point(batch, gpus, members) for (batch, gpus), members in sorted(found.items())]
+
+
+def _point(batch: int, gpus: int, members: list[TrackedStep]) -> Point:
+    times = np.array([m.seconds for m in members])
+    middle = float(np.median(times))
+    deviation = 1.4826 * float(np.median(np.abs(times - middle)))
+    names = set.intersection(*(set(m.phases) for m in members))
+    phases = {name: float(np.median([m.phases[name] for m in members])) for name in names}
+    watts = [m.gpu_watts for m in members if m.gpu_watts is not None]
+    return Point(
+        batch, gpus, len(members), middle, phases, float(np.median(watts)) if watts else None,
+        1.2533 * deviation / middle / sqrt(len(members)),
+    )  # fmt: skip
+
+
+def fit(
+    workload: Workload, cluster: Cluster, plan: Synchronous, steps: Sequence[TrackedStep]
+) -> Knowledge:
+    """Coefficients that make the simulator take as long as the steps did, and their provenance."""
+    points = group(steps)
+    _check(cluster, points)
+    start = _start(workload, cluster, plan, points)
+    low, high = _bounds()
+    names = (*SCALES, "overhead_seconds")
+
+    def coefficients(x: Floats) -> Coefficients:
+        values = [exp(v) for v in x[:-1]] + [float(x[-1])]
+        clipped = {
+            name: min(max(value, BOUNDS[name][0]), BOUNDS[name][1])
+            for name, value in zip(names, values, strict=True)
+        }
+        return Coefficients(**clipped)
+
+    def residuals(x: Floats) -> Floats:
+        rows: list[float] = []
+        for point in points:
+            rows += _misses(_run(workload, cluster, plan, point, coefficients(x)), point)
+        rows += [PULL * value for value in x[:-1]]
+        rows.append(PULL * float(x[-1]) / points[0].seconds)
+        return np.array(rows)
+
+    found = least_squares(residuals, np.clip(start, low, high), bounds=(low, high), x_scale="jac")
+    best = coefficients(found.x)
+    unseen = _unseen(workload, cluster, plan, points, best)
+    best = best.model_copy(update=dict.fromkeys(unseen, 1.0))
+    best = _with_power(workload, cluster, plan, points, best)
+    return _knowledge(workload, cluster, plan, points, best, unseen)
+
+
+def _check(cluster: Cluster, points: list[Point]) -> None:
+    most = max(point.gpus for point in points)
+    if most > cluster.gpus:
+        raise InputError(
+            f"steps of {most} workers, but the hardware named has {cluster.gpus} GPUs",
+            f"name hardware with at least {most}",
+        )
+
+
+def _bounds() -> tuple[Floats, Floats]:
+    pairs = [tuple(log(v) for v in BOUNDS[name]) for name in SCALES]
+    pairs.append(BOUNDS["overhead_seconds"])
+    low, high = zip(*pairs, strict=True)
+    return np.array(low), np.array(high)
+
+
+def _run(
+    workload: Workload, cluster: Cluster, plan: Synchronous, point: Point, c: Coefficients
+) -> Result:
+    """One epoch at the point's batch and workers."""
+    seen, place = c.apply(workload, cluster)
+    here = plan.model_copy(
+        update={"gpus": point.gpus, "batch": point.batch, "batch_rule": "constant", "epochs": 1.0}
+    )
+    return simulate(seen, place, here)
+
+
+def step_phases(result: Result) -> dict[PhaseName, float]:
+    """Seconds of one mean step by phase, as steps are tracked."""
+    steps = max(result.steps, 1.0)
+    return {
+        "compute": result.phases["compute"] / steps,
+        "communication": result.phases["communication"] / steps,
+        "update": result.phases["update"] / steps,
+        "wait": result.phases["wait"] / steps,
+    }
+
+
+def _misses(result: Result, point: Point) -> list[float]:
+    """Simulated less measured, over the measured step: the total, and each phase that was timed."""
+    said = step_phases(result)
+    rows = [(result.step_seconds - point.seconds) / point.seconds]
+    for name, seconds in point.phases.items():
+        if name in said and name != "wait":
+            rows.append((said[name] - seconds) / point.seconds)
+    return rows
+
+
+def _start(workload: Workload, cluster: Cluster, plan: Synchronous, points: list[Point]) -> Floats:
+    """Where to begin: ratios of what was measured to what the data sheet says."""
+    ratios: dict[str, float] = dict.fromkeys(SCALES, 0.0)
+    point = max(points, key=lambda p: p.number)
+    said = step_phases(_run(workload, cluster, plan, point, Coefficients()))
+    pairs: tuple[tuple[str, PhaseName], ...] = (
+        ("compute", "compute"), ("memory", "update"), ("network", "communication"),
+    )  # fmt: skip
+    for scale, phase in pairs:
+        measured = point.phases.get(phase)
+        if measured and said[phase] > 0:
+            ratios[scale] = log(measured / said[phase])
+    if not point.phases:
+        ratios["compute"] = log(point.seconds / max(sum(said.values()), 1e-12))
+    rest = point.seconds - sum(point.phases.values()) if point.phases else 0.0
+    return np.array([*(ratios[name] for name in SCALES), max(rest, 0.0)])
+
+
+def _unseen(
+    workload: Workload,
+    cluster: Cluster,
+    plan: Synchronous,
+    points: list[Point],
+    best: Coefficients,
+) -> tuple[str, ...]:
+    """Coefficients whose doubling would change no fitted step."""
+    found = []
+    for name in SCALES:
+        value = min(2 * getattr(best, name), BOUNDS[name][1])
+        doubled = best.model_copy(update={name: value})
+        change = max(
+            abs(
+                _run(workload, cluster, plan, p, doubled).step_seconds
+                / _run(workload, cluster, plan, p, best).step_seconds
+                - 1
+            )
+            for p in points
+        )
+        if change < SEEN:
+            found.append(name)
+    return tuple(found)
+
+
+def _with_power(
+    workload: Workload,
+    cluster: Cluster,
+    plan: Synchronous,
+    points: list[Point],
+    best: Coefficients,
+) -> Coefficients:
+    """The draw above idle is linear in its coefficient: one division, where watts were measured."""
+    measured = [(p, p.watts) for p in points if p.watts is not None]
+    idle = cluster.node.gpu.power.idle_watts
+    above, said = 0.0, 0.0
+    for point, watts in measured:
+        above += max(watts - idle, 0.0)
+        said += _run(workload, cluster, plan, point, best).average_gpu_watts - idle
+    if not measured or said <= 0:
+        return best
+    low, high = BOUNDS["power"]
+    return best.model_copy(update={"power": min(max(above / said, low), high)})
+
+
+def _knowledge(
+    workload: Workload,
+    cluster: Cluster,
+    plan: Synchronous,
+    points: list[Point],
+    best: Coefficients,
+    unseen: tuple[str, ...],
+) -> Knowledge:
+    misses = [_run(workload, cluster, plan, p, best).step_seconds / p.seconds - 1 for p in points]
+    count = sum(p.number for p in points)
+    noise = sqrt(float(np.mean([p.spread**2 for p in points])))
+    sigma = sqrt(MODEL_ERROR**2 + noise**2 + float(np.mean(np.square(misses))))
+    watts = any(p.watts is not None for p in points)
+    provenance = Provenance(
+        source="fit",
+        calibrated=True,
+        words=f"fitted to {count} measured steps on this hardware",
+        steps=count,
+        batches=tuple(sorted({p.batch for p in points})),
+        workers=tuple(sorted({p.gpus for p in points})),
+        unseen=unseen if watts else (*unseen, "power"),
+    )
+    power = Spread(sigma=0.08) if watts else Knowledge().power
+    return Knowledge(
+        coefficients=best, provenance=provenance, time=Spread(sigma=sigma), power=power
+    )

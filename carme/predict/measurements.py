@@ -1,0 +1,102 @@
+"""Measured steps: what `carme calibrate` and the API take, as JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from carme.errors import InputError
+from carme.jobs.models import JobLine
+from carme.library import explain
+from carme.predict.figures import Part
+
+PhaseName = Literal["compute", "communication", "update", "load", "wait"]
+PHASE_COLUMNS: tuple[PhaseName, ...] = ("compute", "communication", "update", "load", "wait")
+Seconds = Annotated[float, Field(ge=0, le=86400)]
+MOST_STEPS = 10_000
+M = TypeVar("M", bound=BaseModel)
+
+
+class TrackedStep(Part):
+    """One training step as it was timed."""
+
+    batch: Annotated[int, Field(ge=1, le=10**9)]
+    """Samples of the step, over all workers."""
+    gpus: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Workers: GPUs, or processes where CPUs compute."""
+    seconds: Annotated[float, Field(gt=0, le=86400)]
+    phases: Mapping[PhaseName, Seconds] = Field(default_factory=dict)
+    """Parts of the step where they were timed; what is missing is not known."""
+    gpu_watts: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    """Mean draw of one GPU in the step."""
+
+    @model_validator(mode="after")
+    def _parts_of_the_whole(self) -> TrackedStep:
+        if sum(self.phases.values()) > 1.05 * self.seconds:
+            raise ValueError("the phases together take longer than the step")
+        return self
+
+
+Steps = Annotated[tuple[TrackedStep, ...], Field(min_length=3, max_length=MOST_STEPS)]
+
+
+def validated(model: type[M], data: Any, source: str) -> M:
+    """`data` as a model; what is wrong is one line each, with where."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        lines = explain(error)[:10]
+        raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
+
+
+class StepsFile(Part):
+    """The JSON form: `{"steps": [{"batch": 64, "gpus": 2, "seconds": 0.12}, …]}`."""
+
+    steps: Steps
+
+
+def parse_steps(text: str, source: str) -> tuple[TrackedStep, ...]:
+    """Steps in JSON (an object with `steps`, or a list) or CSV with a header line."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"{source}: not valid JSON: {error}") from None
+        data = {"steps": data} if isinstance(data, list) else data
+        return validated(StepsFile, data, source).steps
+    return validated(StepsFile, {"steps": _rows(text, source)}, source).steps
+
+
+def _rows(text: str, source: str) -> list[dict[str, Any]]:
+    reader = csv.DictReader(io.StringIO(text))
+    known = {*TrackedStep.model_fields, *PHASE_COLUMNS} - {"phases"}
+    names = [name.strip() for name in reader.fieldnames or ()]
+    strange = sorted(set(names) - known)
+    if strange or not {"batch", "seconds"} <= set(names):
+        wrong = f"unknown columns {', '.join(strange)}" if strange else "batch or seconds missing"
+        raise InputError(f"{source}: {wrong}", f"columns are {', '.join(sorted(known))}")
+    rows = []
+    for number, raw in enumerate(reader, 2):
+        if number > MOST_STEPS + 1:
+            raise InputError(f"{source}: more than {MOST_STEPS} steps", "give a part of them")
+        cells = {str(k).strip(): v.strip() for k, v in raw.items() if isinstance(v, str)}
+        row: dict[str, Any] = {k: v for k, v in cells.items() if v and k not in PHASE_COLUMNS}
+        row["phases"] = {k: v for k, v in cells.items() if v and k in PHASE_COLUMNS}
+        rows.append(row)
+    return rows
+
+
+def with_watts(steps: Iterable[TrackedStep], job: JobLine) -> tuple[TrackedStep, ...]:
+    """The steps with the mean draw of the job's GPUs, where they have none of their own."""
+    measured = job.measured
+    if not measured or not measured.gpu_held_seconds or not measured.joules.get("gpu"):
+        return tuple(steps)
+    watts = measured.joules["gpu"] / measured.gpu_held_seconds
+    return tuple(
+        step if step.gpu_watts else step.model_copy(update={"gpu_watts": watts}) for step in steps
+    )

@@ -1,0 +1,111 @@
+"""`calibrations`: measured steps to fitted coefficients, kept with their provenance."""
+
+from __future__ import annotations
+
+from carme.errors import DeniedError, InputError, MissingError
+from carme.jobs.models import JobReport
+from carme.predict.coefficients import Knowledge
+from carme.predict.figures import Spread
+from carme.predict.fit import fit
+from carme.predict.measurements import TrackedStep, with_watts
+from carme.predict.prediction import Prediction
+from carme.service.api.jobs import find_job
+from carme.service.endpoints import Api
+from carme.service.hub import Who
+from carme.service.models import CalibrationAnswer, CalibrationPage, CalibrationRequest, Page
+from carme.service.parts import Parts, parts
+from carme.service.store import CalibrationRow, PredictionRow, new_id, now
+from carme.service.subjects import find_hardware, find_workload, knowledge_in
+from carme.slurm.states import JobState
+
+
+def register(api: Api) -> None:
+    """Add the endpoints."""
+
+    @api.endpoint(
+        "POST", "/calibrations", body=CalibrationRequest, answer=CalibrationAnswer, status=201
+    )
+    def make_calibration(who: Who, body: CalibrationRequest) -> CalibrationAnswer:
+        """Fit the simulator's coefficients to measured steps.
+
+        Predictions of this workload on this hardware use the newest fit from then on.
+        """
+        here = parts()
+        workload = find_workload(here, who, body.workload)
+        cluster, _ = find_hardware(here, body.hardware)
+        steps = body.steps or ()
+        if body.job_id is not None:
+            job = find_job(here, who, body.job_id)
+            steps = with_watts(steps or _history(here, job, workload.name), job)
+        if not steps:
+            raise InputError("no steps", "send steps (batch, gpus, seconds of each) or a job_id")
+        known = fit(workload, cluster, body.plan, steps)
+        if body.steps is None:
+            known = _as_history(known, body.job_id)
+        row = CalibrationRow(
+            id=new_id(), user=who.name, workload=workload.name, gpu=cluster.node.gpu.name,
+            body=known.model_dump(mode="json"), created_at=now(),
+        )  # fmt: skip
+        here.store.add(row)
+        here.known.clear()
+        return _shown(row)
+
+    @api.endpoint("GET", "/calibrations", query=Page, answer=CalibrationPage)
+    def list_calibrations(who: Who, query: Page) -> CalibrationPage:
+        """Own calibrations, the newest first; an admin sees everybody's."""
+        owner = None if who.admin else who.name
+        rows = parts().store.page(CalibrationRow, owner, query.limit, query.before)
+        more = f"{rows[-1].created_at:.6f}" if len(rows) == query.limit else None
+        return CalibrationPage(items=tuple(_shown(row) for row in rows), next=more)
+
+    @api.endpoint("GET", "/calibrations/<string:calibration_id>", answer=CalibrationAnswer)
+    def get_calibration(who: Who, calibration_id: str) -> CalibrationAnswer:
+        """One calibration."""
+        return _shown(_row(parts(), who, calibration_id))
+
+    @api.endpoint("DELETE", "/calibrations/<string:calibration_id>", status=204)
+    def delete_calibration(who: Who, calibration_id: str) -> None:
+        """Forget a calibration of one's own."""
+        here = parts()
+        row = _row(here, who, calibration_id)
+        if row.user != who.name:
+            raise DeniedError("this calibration is somebody else's", "only its owner deletes it")
+        here.store.remove(row)
+        here.known.clear()
+
+
+def _history(here: Parts, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
+    """The mean step of a job that ran its declared workload to the end."""
+    rows = here.store.page(PredictionRow, job.user, 1, None, job_id=job.id, workload=workload)
+    if not rows or job.state != JobState.COMPLETED or not job.elapsed_seconds:
+        raise InputError(
+            f"job {job.id} did not run {workload} to its end with a stored prediction",
+            "send the steps you timed, too",
+        )
+    made = Prediction.model_validate(rows[0].body)
+    step = TrackedStep(
+        batch=round(made.batch), gpus=made.gpus, seconds=job.elapsed_seconds / made.steps
+    )
+    return (step,) * 3
+
+
+def _as_history(known: Knowledge, job_id: int | None) -> Knowledge:
+    words = f"from the time that job {job_id} took as a whole"
+    told = known.provenance.model_copy(update={"source": "history", "words": words})
+    return known.model_copy(update={"provenance": told, "time": Spread.within(1.25)})
+
+
+def _row(here: Parts, who: Who, calibration_id: str) -> CalibrationRow:
+    row = here.store.get(CalibrationRow, calibration_id)
+    if row is None or not who.may_see(row.user):
+        raise MissingError(
+            f"no calibration {calibration_id[:40]!r}", "GET calibrations lists yours"
+        )
+    return row
+
+
+def _shown(row: CalibrationRow) -> CalibrationAnswer:
+    return CalibrationAnswer(
+        id=row.id, user=row.user, workload=row.workload, gpu=row.gpu,
+        created_at=row.created_at, knowledge=knowledge_in(row),
+    )  # fmt: skip

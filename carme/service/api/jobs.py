@@ -1,0 +1,122 @@
+"""`jobs`: what was measured, and how that compares with what was predicted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
+from typing import Annotated, TypeVar
+
+from pydantic import Field
+from sqlalchemy.exc import SQLAlchemyError
+
+from carme.errors import MissingError, UnavailableError
+from carme.jobs.models import JobReport
+from carme.predict.figures import Figure, Part
+from carme.predict.prediction import Prediction
+from carme.service.endpoints import Api
+from carme.service.hub import Who
+from carme.service.models import Comparison, JobAnswer, JobPage, PredictionAnswer
+from carme.service.parts import Parts, parts
+from carme.service.store import PredictionRow
+from carme.slurm.states import JobState
+
+LOOK_BACK_SECONDS = 31 * 86400
+PATIENCE_SECONDS = 1.8
+"""Slurm's accounting may take a minute; a page should not."""
+T = TypeVar("T")
+_threads = ThreadPoolExecutor(4, "jobs")
+
+
+class JobsQuery(Part):
+    """Paging, and whose jobs."""
+
+    limit: Annotated[int, Field(ge=1, le=100)] = 25
+    cursor: Annotated[int, Field(ge=0, le=400)] = 0
+    """`next` of the page before."""
+    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] | None = None
+    """Only for admins, who see everybody's without it."""
+
+
+def register(api: Api) -> None:
+    """Add the endpoints."""
+
+    @api.endpoint("GET", "/jobs", query=JobsQuery, answer=JobPage)
+    def list_jobs(who: Who, query: JobsQuery) -> JobPage:
+        """Jobs of the last month, those that wait and run first; an admin sees everybody's."""
+        here = parts()
+        user = query.user if who.admin else who.name
+        found = _soon(
+            lambda: here.cluster.client.reports(
+                since=int(time.time()) - LOOK_BACK_SECONDS,
+                user=user,
+                limit=query.cursor + query.limit,
+            )
+        )
+        items = tuple(job for job in found.jobs if who.may_see(job.user))[query.cursor :]
+        more = str(query.cursor + query.limit) if found.left_out else None
+        return JobPage(items=items, next=more, problem=found.problem)
+
+    @api.endpoint("GET", "/jobs/<int:job_id>", answer=JobAnswer)
+    def get_job(who: Who, job_id: int) -> JobAnswer:
+        """One job: measured so far, the rest as predicted, and the prediction against what came."""
+        here = parts()
+        job = find_job(here, who, job_id)
+        try:
+            rows = here.store.page(PredictionRow, job.user, 10, None, job_id=job_id)
+        except SQLAlchemyError:
+            note = "the database does not answer, so predictions cannot be shown"
+            return JobAnswer(job=job, comparisons=(), notes=(note,))
+        return JobAnswer(job=job, comparisons=tuple(_compare(row, job) for row in rows))
+
+
+def find_job(here: Parts, who: Who, job_id: int) -> JobReport:
+    """The job's report; MissingError if it is not there or not the caller's."""
+    if not 0 < job_id < 2**31:
+        raise MissingError(f"no job {job_id}", "GET jobs lists yours")
+    job = _soon(lambda: here.cluster.client.report(job_id))
+    if not who.may_see(job.user):
+        # The words of the view for a job that is not there: that it exists is its owner's to know.
+        raise MissingError(
+            f"you have no job {job_id} of the last month", "`carme jobs` lists what there is"
+        )
+    return job
+
+
+def _soon(question: Callable[[], T]) -> T:
+    try:
+        return _threads.submit(question).result(timeout=PATIENCE_SECONDS)
+    except Late:
+        raise UnavailableError(
+            "Slurm's accounting does not answer in time", "try again in a moment"
+        ) from None
+
+
+def _compare(row: PredictionRow, job: JobReport) -> Comparison:
+    made = Prediction.model_validate(row.body)
+    seconds, over = job.elapsed_seconds, job.state.ended
+    joules = job.measured.joules.get("gpu") if job.measured else None
+    left = None
+    if not over and job.started_at:
+        left = Figure(
+            value=max(made.time.value - seconds, 0.0),
+            low=max(made.time.low - seconds, 0.0),
+            high=max(made.time.high - seconds, 0.0),
+            unit="s",
+        )
+    done = over and job.state == JobState.COMPLETED
+    return Comparison(
+        prediction=PredictionAnswer(
+            prediction=made,
+            id=row.id,
+            job_id=row.job_id,
+            created_at=row.created_at,
+            user=row.user,
+        ),
+        measured_seconds=seconds,
+        measured_gpu_joules=joules,
+        ratio=seconds / made.time.value if done and made.time.value else None,
+        within=made.time.low <= seconds <= made.time.high if done else None,
+        remaining=left,
+    )

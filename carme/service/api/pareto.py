@@ -1,0 +1,145 @@
+"""`pareto`: many choices, those that no other beats, and the one that a wish asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flask import Response
+
+from carme.errors import CarmeError, InputError
+from carme.service.endpoints import Api
+from carme.service.hub import Who
+from carme.service.models import (
+    Objective,
+    ParetoAnswer,
+    ParetoPoint,
+    ParetoRequest,
+    TaskAnswer,
+    Wish,
+)
+from carme.service.parts import Parts, parts
+from carme.service.subjects import find_hardware, find_knowledge, find_workload, with_count
+from carme.service.tasks import Task
+from carme.simulate.suites import Suite
+from carme.simulator.suite import Exhaustive, Outcome, Point, Random, front
+
+_KEPT_REASONS = 5
+
+
+def register(api: Api) -> None:
+    """Add the endpoints."""
+
+    @api.endpoint(
+        "POST", "/pareto", body=ParetoRequest, answer=ParetoAnswer, also={202: TaskAnswer}
+    )
+    def make_pareto(who: Who, body: ParetoRequest) -> Any:
+        """Simulate every combination of ranges; which ones no other beats.
+
+        A small suite is answered at once (200), a large one is a task (202): follow its `events`.
+        """
+        here = parts()
+        suite, points = _suite(here, who, body)
+        if len(points) <= here.config.service.points_at_once:
+            outcomes = [suite.evaluate(point) for point in points]
+            return result(outcomes, body.objectives, body.wish)
+        task = here.tasks.start(who.name, suite, points, (body.objectives, body.wish))
+        return _shown(task), 202
+
+    @api.endpoint("GET", "/tasks/<string:task_id>", answer=TaskAnswer)
+    def get_task(who: Who, task_id: str) -> TaskAnswer:
+        """How far a task is, and its result when it is done."""
+        return _shown(parts().tasks.get(who.name, task_id))
+
+    @api.endpoint("DELETE", "/tasks/<string:task_id>", answer=TaskAnswer)
+    def cancel_task(who: Who, task_id: str) -> TaskAnswer:
+        """Cancel a task."""
+        return _shown(parts().tasks.cancel(who.name, task_id))
+
+    @api.endpoint("GET", "/tasks/<string:task_id>/events", media="text/event-stream")
+    def follow_task(who: Who, task_id: str) -> Response:
+        """Progress as server-sent events: `progress` with done and total, at last `end`."""
+        task = parts().tasks.get(who.name, task_id)
+        return Response(
+            _events(task),
+            mimetype="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+
+def _events(task: Task) -> Iterator[str]:
+    for state, done in task.follow():
+        data = json.dumps({"state": state, "done": done, "total": task.total})
+        yield f"event: {'progress' if state == 'running' else 'end'}\ndata: {data}\n\n"
+
+
+def _suite(here: Parts, who: Who, body: ParetoRequest) -> tuple[Suite, list[Point]]:
+    workload = find_workload(here, who, body.workload)
+    cluster, count = find_hardware(here, body.hardware)
+    plan = with_count(body.plan, count)
+    known, _ = find_knowledge(here, who, workload.name, cluster.node.gpu.name, body.calibration)
+    seen, place = known.coefficients.apply(workload, cluster)
+    rates = here.rates
+    place = place.model_copy(
+        update={"grams_co2_per_kwh": rates.grams_co2_per_kwh, "pue": rates.pue}
+    )
+    size = 1
+    for values in body.vary.values():
+        size *= len(values)
+    most = here.config.service.most_points
+    if size > most and (body.random is None or size > 1_000_000):
+        raise InputError(f"{size:,} points", f"at most {most:,}: use fewer values, or `random`")
+    ranges = dict(body.vary)
+    if "kind" in ranges:
+        raise InputError("the kind of the plan cannot vary", "ask once for each kind")
+    optimizer = Random(ranges, body.random, plan.seed) if body.random else Exhaustive(ranges)
+    points: list[Point] = []
+    while asked := optimizer.ask():
+        points += asked
+    fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": plan.gpus}
+    return Suite(seen, place, str(plan.model_dump()["kind"]), fields), points
+
+
+def result(
+    outcomes: Sequence[Outcome], objectives: tuple[Objective, ...], wish: Wish | None
+) -> ParetoAnswer:
+    """Points, front and the wish's choice."""
+    best = {id(o) for o in front(outcomes, objectives)}
+    good = [o for o in outcomes if not o.error]
+    shown = {id(o): _point(o, id(o) in best) for o in good}
+    reasons = sorted({o.error for o in outcomes if o.error})[:_KEPT_REASONS]
+    return ParetoAnswer(
+        objectives=objectives,
+        points=tuple(shown.values()),
+        choice=_choice(list(shown.values()), wish) if wish else None,
+        impossible=len(outcomes) - len(good),
+        reasons=tuple(reasons),
+    )
+
+
+def _point(outcome: Outcome, on_front: bool) -> ParetoPoint:
+    figures = {name: outcome.figures[name] for name in ParetoPoint.model_fields
+               if name in outcome.figures}  # fmt: skip
+    return ParetoPoint(point=outcome.point, on_front=on_front, **figures)
+
+
+def _choice(points: list[ParetoPoint], wish: Wish) -> ParetoPoint | None:
+    allowed = [
+        p for p in points if all(getattr(p, name) <= most for name, most in wish.at_most.items())
+    ]
+    return min(allowed, key=lambda p: float(getattr(p, wish.minimize)), default=None)
+
+
+def _shown(task: Task) -> TaskAnswer:
+    found = None
+    if task.state == "done":
+        objectives, wish = task.question
+        try:
+            found = result(task.outcomes, objectives, wish)
+        except CarmeError as error:
+            task.error = str(error)
+    return TaskAnswer(
+        id=task.id, state=task.state, done=task.done, total=task.total, error=task.error,
+        result=found,
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""`predictions`: what a run takes; kept ones for comparing."""
+
+from __future__ import annotations
+
+from carme.errors import DeniedError, InputError, MissingError
+from carme.predict.prediction import Prediction, predict
+from carme.service.endpoints import Api
+from carme.service.hub import Who
+from carme.service.models import Page, PredictionAnswer, PredictionPage, PredictionRequest
+from carme.service.parts import Parts, parts
+from carme.service.store import PredictionRow, new_id, now
+from carme.service.subjects import find_hardware, find_knowledge, find_workload, with_count
+
+
+def prediction_for(
+    here: Parts, who: Who, body: PredictionRequest, *, detail: bool = True
+) -> Prediction:
+    """The prediction that a request asks for."""
+    workload = find_workload(here, who, body.workload, body.samples)
+    cluster, count = find_hardware(here, body.hardware)
+    plan = with_count(body.plan, count)
+    known, notes = find_knowledge(here, who, workload.name, cluster.node.gpu.name, body.calibration)
+    needed = -(-plan.gpus // cluster.node.gpus)
+    if needed > cluster.nodes:
+        what = f"{cluster.gpus} GPUs" if body.hardware.partition else f"{count} GPUs"
+        raise InputError(f"the plan asks for {plan.gpus} GPUs", f"the hardware has {what}")
+    found = predict(workload, cluster, plan, known, here.rates, scaling=body.scaling, detail=detail)
+    return found.model_copy(update={"notes": (*found.notes, *notes)}) if notes else found
+
+
+def register(api: Api) -> None:
+    """Add the endpoints."""
+
+    @api.endpoint("POST", "/predictions", body=PredictionRequest, answer=PredictionAnswer)
+    def make_prediction(who: Who, body: PredictionRequest) -> PredictionAnswer:
+        """Predict time, energy, power, emissions and cost of a training run.
+
+        Every figure has a 90 % interval; `provenance` says where the coefficients come from.
+        """
+        here = parts()
+        if body.job_id is not None:
+            _own_job(here, who, body.job_id)
+        found = prediction_for(here, who, body)
+        row_id = None
+        if body.keep:
+            row = PredictionRow(
+                id=new_id(), user=who.name, job_id=body.job_id, workload=found.workload,
+                body=found.model_dump(mode="json"), created_at=now(),
+            )  # fmt: skip
+            here.store.add(row)
+            row_id = row.id
+        return PredictionAnswer(
+            prediction=found, id=row_id, job_id=body.job_id, created_at=now(), user=who.name
+        )
+
+    @api.endpoint("GET", "/predictions", query=Page, answer=PredictionPage)
+    def list_predictions(who: Who, query: Page) -> PredictionPage:
+        """Kept predictions, the newest first; an admin sees everybody's."""
+        owner = None if who.admin else who.name
+        rows = parts().store.page(PredictionRow, owner, query.limit, query.before)
+        more = f"{rows[-1].created_at:.6f}" if len(rows) == query.limit else None
+        return PredictionPage(items=tuple(_shown(row) for row in rows), next=more)
+
+    @api.endpoint("GET", "/predictions/<string:prediction_id>", answer=PredictionAnswer)
+    def get_prediction(who: Who, prediction_id: str) -> PredictionAnswer:
+        """One kept prediction."""
+        return _shown(_row(parts(), who, prediction_id))
+
+    @api.endpoint("DELETE", "/predictions/<string:prediction_id>", status=204)
+    def delete_prediction(who: Who, prediction_id: str) -> None:
+        """Forget a kept prediction of one's own."""
+        here = parts()
+        row = _row(here, who, prediction_id)
+        if row.user != who.name:
+            raise DeniedError("this prediction is somebody else's", "only its owner deletes it")
+        here.store.remove(row)
+
+
+def _row(here: Parts, who: Who, prediction_id: str) -> PredictionRow:
+    row = here.store.get(PredictionRow, prediction_id)
+    if row is None or not who.may_see(row.user):
+        raise MissingError(f"no prediction {prediction_id[:40]!r}", "GET predictions lists yours")
+    return row
+
+
+def _shown(row: PredictionRow) -> PredictionAnswer:
+    return PredictionAnswer(
+        prediction=Prediction.model_validate(row.body), id=row.id, job_id=row.job_id,
+        created_at=row.created_at, user=row.user,
+    )  # fmt: skip
+
+
+def _own_job(here: Parts, who: Who, job_id: int) -> None:
+    """A prediction may be bound to a job of one's own only; the hub vouches for new ones."""
+    if who.via == "hub":
+        return
+    job = here.cluster.snapshot().job(job_id)
+    if job is None or job.user != who.name:
+        raise MissingError(f"you have no job {job_id} in the queue", "leave job_id out")

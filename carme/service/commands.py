@@ -1,0 +1,75 @@
+"""`carme calibrate`: coefficients of the simulator from measured steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from carme.config import load
+from carme.errors import InputError
+from carme.predict.fit import fit
+from carme.predict.measurements import parse_steps, with_watts
+from carme.simulate.options import (
+    find_cluster,
+    find_plan,
+    find_workload,
+    hardware_options,
+    plan_options,
+)
+from carme.simulator.plan import Synchronous
+from carme.slurm.view_client import ViewClient
+
+_MOST_BYTES = 20_000_000
+
+
+@click.command()
+@click.argument("workload")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@hardware_options
+@plan_options
+@click.option(
+    "--job", "job_id", type=click.IntRange(1), help="A job of yours that was measured: its power."
+)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def calibrate(workload: str, file: Path, job_id: int | None, as_json: bool, **given: Any) -> None:
+    """Fit the simulator to measured steps of WORKLOAD in FILE (JSON or CSV).
+
+    Columns are batch, gpus, seconds, and where they were timed compute, communication, update,
+    load, wait and gpu_watts.
+    """
+    subject = find_workload(workload, given)
+    cluster, gpus = find_cluster(given)
+    plan = find_plan(given, gpus)
+    if not isinstance(plan, Synchronous):
+        raise InputError("only synchronous plans can be fitted", "leave --plan away")
+    steps = parse_steps(_read(file), str(file))
+    if job_id is not None:
+        steps = with_watts(steps, ViewClient.of(load().view).report(job_id))
+    known = fit(subject, cluster, plan, steps)
+    if as_json:
+        click.echo(json.dumps(known.model_dump(mode="json"), indent=2))
+        return
+    console = Console(highlight=False)
+    console.print(f"[bold]{known.provenance.words}[/] ({cluster.title or cluster.name})")
+    table = Table("coefficient", "value", "", box=None, header_style="bold")
+    for name, value in known.coefficients:
+        seen = "" if name not in known.provenance.unseen else "not seen in these steps"
+        unit = " s" if name.endswith("seconds") else " x"
+        table.add_row(name, f"{value:.4g}{unit}", seen)
+    console.print(table)
+    figure = known.time.figure(1.0, "")
+    console.print(f"90 % of such runs take {figure.low:.2f} to {figure.high:.2f} of the prediction")
+
+
+def _read(file: Path) -> str:
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise InputError(f"{file} is larger than {_MOST_BYTES:,} bytes", "give a part of it")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: cannot be read: {error}") from None

@@ -1,0 +1,117 @@
+"""What the endpoints work with, made once for an application."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from flask import current_app
+
+from carme.config import Config
+from carme.predict.prediction import Rates
+from carme.service.hub import Hub
+from carme.service.limits import Buckets
+from carme.service.sessions import Sessions
+from carme.service.store import Store
+from carme.service.tasks import Tasks
+from carme.slurm.models import Snapshot
+from carme.slurm.view_client import ViewClient
+
+_SNAPSHOT_SECONDS = 2.0
+_VIEW_TIMEOUT_SECONDS = 1.5
+_KNOWLEDGE_SECONDS = 10.0
+_MOST_KEPT = 10_000
+
+
+class Kept:
+    """Values that are good for some seconds, or until they are cleared."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._values: dict[Any, tuple[float, Any]] = {}
+
+    def get(self, key: Any) -> Any:
+        """The value, or None when there is none that is young enough."""
+        with self._lock:
+            at, value = self._values.get(key, (float("-inf"), None))
+        return value if time.monotonic() - at < self._seconds else None
+
+    def put(self, key: Any, value: Any) -> None:
+        """Keep it from now on."""
+        with self._lock:
+            if len(self._values) > _MOST_KEPT:
+                self._values.clear()
+            self._values[key] = (time.monotonic(), value)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._values.clear()
+
+
+class Cluster:
+    """carme-view, asked at most every two seconds for all who look."""
+
+    def __init__(self, client: ViewClient) -> None:
+        self.client = client
+        self._lock = threading.Lock()
+        self._held: tuple[float, Snapshot] | None = None
+
+    def snapshot(self) -> Snapshot:
+        """The cluster now; UnavailableError while carme-view is away."""
+        with self._lock:
+            if self._held and time.monotonic() - self._held[0] < _SNAPSHOT_SECONDS:
+                return self._held[1]
+            found = self.client.snapshot()
+            self._held = (time.monotonic(), found)
+            return found
+
+
+@dataclass
+class Parts:
+    """Everything that is shared between requests."""
+
+    config: Config
+    hub: Hub
+    sessions: Sessions
+    buckets: Buckets
+    store: Store
+    tasks: Tasks
+    cluster: Cluster
+    known: Kept = field(default_factory=lambda: Kept(_KNOWLEDGE_SECONDS))
+    """The newest fit by (user, workload, GPU)."""
+
+    @property
+    def rates(self) -> Rates:
+        """What a kilowatt hour emits and costs here."""
+        exporter, service = self.config.exporter, self.config.service
+        grams = exporter.emissions_grams_per_kwh
+        return Rates(
+            grams_co2_per_kwh=service.grams_co2_per_kwh if grams is None else grams,
+            pue=service.pue,
+            price_per_kwh=exporter.price_per_kwh,
+            currency=exporter.currency,
+        )
+
+
+def make_parts(config: Config, token: str) -> Parts:
+    """All of them for a configuration; nothing is asked of anybody yet."""
+    service = config.service
+    return Parts(
+        config,
+        Hub(config, token),
+        Sessions(),
+        Buckets(service.requests_per_minute),
+        Store(service.database),
+        Tasks(service.processes),
+        Cluster(ViewClient(config.view.socket, _VIEW_TIMEOUT_SECONDS)),
+    )
+
+
+def parts() -> Parts:
+    """Those of the application that answers this request."""
+    found: Parts = current_app.extensions["carme"]
+    return found

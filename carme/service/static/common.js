@@ -1,0 +1,74 @@
+// What all pages share: asking the API, and writing numbers for people.
+"use strict";
+const carme = (function () {
+  const meta = (name) => document.querySelector(`meta[name=${name}]`).content;
+  const prefix = meta("prefix");
+  const api = prefix + "/api/v1";
+
+  async function ask(path, body, method) {
+    const how = { headers: { Accept: "application/json", "X-CSRF-Token": meta("csrf") } };
+    if (body !== undefined) {
+      how.method = "POST";
+      how.headers["Content-Type"] = "application/json";
+      how.body = JSON.stringify(body);
+    }
+    if (method) how.method = method;
+    const answer = await fetch(api + path, how);
+    if (answer.status === 401) { location.reload(); throw new Error("your session is over"); }
+    if (answer.status === 204) return null;
+    const found = await answer.json();
+    if (!answer.ok) throw new Error(found.detail + (found.hint ? " (" + found.hint + ")" : ""));
+    return found;
+  }
+
+  function add(parent, tag, text, css) {
+    const node = document.createElement(tag);
+    if (text !== undefined && text !== null) node.textContent = text;
+    if (css) node.className = css;
+    parent.appendChild(node);
+    return node;
+  }
+
+  function digits(value) {
+    if (value === 0) return "0";
+    if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
+    return String(Number(value.toPrecision(3)));
+  }
+  function duration(seconds) {
+    if (seconds < 60) return digits(seconds) + " s";
+    if (seconds < 3600) return digits(seconds / 60) + " min";
+    if (seconds < 48 * 3600) return digits(seconds / 3600) + " h";
+    return digits(seconds / 86400) + " d";
+  }
+  function joules(value) {
+    if (value < 1000) return digits(value) + " J";
+    if (value < 360000) return digits(value / 1000) + " kJ";
+    if (value < 3.6e9) return digits(value / 3.6e6) + " kWh";
+    return digits(value / 3.6e9) + " MWh";
+  }
+  const watts = (value) => (value < 1000 ? digits(value) + " W" : digits(value / 1000) + " kW");
+  const grams = (value) => (value < 1000 ? digits(value) + " g CO₂e" : value < 1e6 ? digits(value / 1000) + " kg CO₂e" : digits(value / 1e6) + " t CO₂e");
+  const writers = { s: duration, J: joules, W: watts, "g CO2e": grams };
+  const amount = (value, unit) => (writers[unit] ? writers[unit](value) : digits(value) + " " + unit);
+  const interval = (figure) => amount(figure.low, figure.unit) + " to " + amount(figure.high, figure.unit);
+  const bytes = (value) => (value < 2 ** 20 ? digits(value / 1024) + " KiB" : value < 2 ** 30 ? digits(value / 2 ** 20) + " MiB" : digits(value / 2 ** 30) + " GiB");
+
+  function problem(box, error) {
+    box.replaceChildren();
+    add(box, "p", error.message, "problem").setAttribute("role", "alert");
+  }
+
+  // Plotly's colours follow the system's choice of light or dark.
+  function layout(more) {
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line") };
+    return Object.assign({
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--text") },
+      margin: { l: 60, r: 20, t: 20, b: 50 }, hoverlabel: { align: "left" },
+    }, more, { xaxis: Object.assign({}, axis, (more || {}).xaxis), yaxis: Object.assign({}, axis, (more || {}).yaxis) });
+  }
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  return { ask, add, amount, interval, digits, duration, joules, watts, grams, bytes, problem, layout, colour, prefix, api };
+})();

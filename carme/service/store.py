@@ -1,0 +1,141 @@
+"""The database: own workloads, calibrations, predictions. SQLite by default, PostgreSQL by URL."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from typing import Any, TypeVar
+
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from sqlalchemy import JSON, BigInteger, Engine, Float, String, create_engine, event, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+
+class Base(DeclarativeBase):
+    """All tables."""
+
+
+class WorkloadRow(Base):
+    """A workload that a user keeps."""
+
+    __tablename__ = "workloads"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    user: Mapped[str] = mapped_column(String(255), index=True)
+    name: Mapped[str] = mapped_column(String(64))
+    body: Mapped[dict[str, Any]] = mapped_column(JSON)
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class CalibrationRow(Base):
+    """Fitted coefficients with where they come from."""
+
+    __tablename__ = "calibrations"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    user: Mapped[str] = mapped_column(String(255), index=True)
+    workload: Mapped[str] = mapped_column(String(64))
+    gpu: Mapped[str] = mapped_column(String(64))
+    body: Mapped[dict[str, Any]] = mapped_column(JSON)
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class PredictionRow(Base):
+    """A prediction that is kept, with the job it was made for if there is one."""
+
+    __tablename__ = "predictions"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    user: Mapped[str] = mapped_column(String(255), index=True)
+    job_id: Mapped[int | None] = mapped_column(BigInteger, index=True)
+    workload: Mapped[str] = mapped_column(String(64))
+    body: Mapped[dict[str, Any]] = mapped_column(JSON)
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+Row = TypeVar("Row", WorkloadRow, CalibrationRow, PredictionRow)
+AnyRow = WorkloadRow | CalibrationRow | PredictionRow
+
+
+class Store:
+    """Sessions of the database. Made without touching it; `migrate` brings it up to date."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.engine = _engine(url)
+        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+
+    def migrate(self) -> None:
+        """Bring the tables to what this release needs."""
+        with as_file(files("carme.service").joinpath("migrations")) as folder:
+            config = AlembicConfig()
+            config.set_main_option("script_location", str(folder).replace("%", "%%"))
+            with self.engine.begin() as connection:
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """A transaction: committed at the end, rolled back on an error."""
+        with self._sessions.begin() as found:
+            yield found
+
+    def check(self) -> None:
+        """Raises what SQLAlchemy raises when the database does not answer."""
+        with self.session() as session:
+            session.execute(select(WorkloadRow.id).limit(1))
+
+    def page(
+        self, kind: type[Row], user: str | None, limit: int, before: float | None, **equal: Any
+    ) -> list[Row]:
+        """The newest rows of a user (of all for None), older than `before`."""
+        query = select(kind).order_by(kind.created_at.desc(), kind.id).limit(limit)
+        if user is not None:
+            query = query.where(kind.user == user)
+        if before is not None:
+            query = query.where(kind.created_at < before)
+        for name, value in equal.items():
+            query = query.where(getattr(kind, name) == value)
+        with self.session() as session:
+            return list(session.scalars(query))
+
+    def get(self, kind: type[Row], row_id: str) -> Row | None:
+        """One row."""
+        with self.session() as session:
+            return session.get(kind, row_id)
+
+    def add(self, row: AnyRow) -> None:
+        """Keep a row."""
+        with self.session() as session:
+            session.add(row)
+
+    def remove(self, row: AnyRow) -> None:
+        """Forget a row."""
+        with self.session() as session:
+            session.delete(row)
+
+
+def new_id() -> str:
+    """For a row: not guessable, sorts by nothing."""
+    return secrets.token_hex(12)
+
+
+def now() -> float:
+    """Unix seconds, for `created_at`."""
+    return time.time()
+
+
+def _engine(url: str) -> Engine:
+    if url.startswith("sqlite"):
+        engine = create_engine(url, connect_args={"timeout": 1.0})
+
+        @event.listens_for(engine, "connect")
+        def _set_up(connection: Any, _record: Any) -> None:
+            # Readers and a writer at the same time; a crash of the machine may lose the last words.
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+
+        return engine
+    wait = {"connect_timeout": 1}
+    return create_engine(url, pool_pre_ping=True, pool_timeout=1, connect_args=wait)

@@ -1,0 +1,77 @@
+"""ONNX files that people send, read in another process: a hostile one cannot end this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from carme.errors import CarmeError, InputError, MissingError
+from carme.onnx_file import from_model
+from carme.service.tasks import Tasks
+from carme.simulator.workload import Workload
+
+SECONDS = 30
+_DEEP = 20
+"""Graphs within graphs (branches, loops) that are followed."""
+
+
+def read_upload(tasks: Tasks, data: bytes, name: str) -> Workload:
+    """The workload in the file; InputError for one that is broken or reaches outside of itself."""
+    if not data:
+        raise InputError("the body is empty", "send the ONNX file as the body")
+    try:
+        found, said, hint = tasks.call(parse, data, name, seconds=SECONDS)
+    except (TimeoutError, BrokenProcessPool):
+        raise InputError(
+            "the file cannot be read in reasonable time", "send a simpler graph"
+        ) from None
+    if found is None:
+        raise InputError(said, hint)
+    return Workload.model_validate(found)
+
+
+def parse(data: bytes, name: str) -> tuple[dict[str, Any] | None, str, str]:
+    """The workload's fields, or what is wrong and what to do; called in a pool's process."""
+    try:
+        return _parse(data, name).model_dump(mode="json"), "", ""
+    except CarmeError as error:
+        return None, error.message, error.hint
+    except Exception as error:  # the parser's own errors come from several packages
+        return None, f"the file cannot be read: {type(error).__name__}", "is it a whole ONNX file?"
+
+
+def _parse(data: bytes, name: str) -> Workload:
+    try:
+        import onnx
+    except ModuleNotFoundError:
+        raise MissingError(
+            "this service reads no ONNX files", "describe the layers instead"
+        ) from None
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:
+        raise InputError("this is not an ONNX file", type(error).__name__) from error
+    for tensor in _tensors(model.graph, 0):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
+            raise InputError(
+                "the file points to external data", "save it as one file, or without its weights"
+            )
+    found = from_model(model, name or model.graph.name or "uploaded", "the file")
+    return found.model_copy(update={"sources": {"layers": "uploaded ONNX file"}})
+
+
+def _tensors(graph: Any, depth: int) -> Iterator[Any]:
+    if depth > _DEEP:
+        raise InputError(f"graphs within graphs, more than {_DEEP} deep", "send a simpler graph")
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from _tensors(inner, depth + 1)

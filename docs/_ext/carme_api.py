@@ -1,0 +1,85 @@
+"""`{carme-api}`: the reference of the service's API from its OpenAPI document."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+from carme.service.app import API, make_api
+
+
+class ApiReference(SphinxDirective):
+    """A section per address, then one per model."""
+
+    def run(self) -> list[nodes.Node]:
+        document = make_api().document(API)
+        text = "\n".join([*_addresses(document), *_models(document)])
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+
+def _addresses(document: dict[str, Any]) -> Iterator[str]:
+    yield "## Addresses"
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield f"\n### {method.upper()} {path}\n"
+            yield f"{operation['summary']}. {operation['description']}\n"
+            for parameter in operation["parameters"]:
+                where, said = parameter["in"], parameter.get("description", "")
+                kind = _kind(parameter["schema"])
+                yield f"`{parameter['name']}` ({where}, {kind})\n: {said or 'As its name says.'}\n"
+            body = operation.get("requestBody", {}).get("content", {})
+            for media, content in body.items():
+                yield f"Body: {_kind(content['schema'])} as `{media}`.\n"
+            for status, response in operation["responses"].items():
+                for media, content in response.get("content", {}).items():
+                    if media != "application/problem+json":
+                        yield f"{status}: {_kind(content['schema'])} as `{media}`.\n"
+
+
+def _models(document: dict[str, Any]) -> Iterator[str]:
+    """Those of the service itself; plans, workloads and jobs have references of their own."""
+    yield "\n## Models\n"
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        if name.endswith("-Output") or "properties" not in schema:
+            continue
+        yield f"\n### {name.removesuffix('-Input')}\n"
+        yield _plain(schema.get("description", "")) + "\n"
+        for field, part in schema["properties"].items():
+            said = _plain(part.get("description", "")) or "As its name says."
+            yield f"`{field}` ({_kind(part)})\n: {said}\n"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("<", "&lt;")
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        return re.sub(r"-(Input|Output)$", "", schema["$ref"].rsplit("/", 1)[1])
+    for word in ("anyOf", "oneOf"):
+        if word in schema:
+            return " or ".join(dict.fromkeys(_kind(part) for part in schema[word]))
+    if "enum" in schema:
+        return "one of " + ", ".join(str(value) for value in schema["enum"])
+    kind = str(schema.get("type", "anything"))
+    if kind == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    if "const" in schema:
+        return str(schema["const"])
+    limits = [
+        f"{sign} {schema[name]:g}"
+        for name, sign in (
+            ("minimum", "≥"), ("exclusiveMinimum", ">"),
+            ("maximum", "≤"), ("exclusiveMaximum", "<"),
+        )
+        if name in schema
+    ]  # fmt: skip
+    return " ".join([kind, *limits])
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the directive."""
+    app.add_directive("carme-api", ApiReference)
+    return {"parallel_read_safe": True}

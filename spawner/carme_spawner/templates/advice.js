@@ -1,0 +1,94 @@
+// What the declared workload would take with this choice. The form works without any of this: the
+// service is given a second, and then there is no advice.
+(function () {
+  "use strict";
+  const field = (name) => document.getElementById(name);
+  const form = document.getElementById("spawn_form");
+  const box = field("advice");
+  const asked = ["partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "workload", "batch", "epochs"];
+
+  function add(parent, tag, text, css) {
+    const node = document.createElement(tag);
+    if (text) node.textContent = text;
+    if (css) node.className = css;
+    parent.appendChild(node);
+    return node;
+  }
+  const digits = (value) => (value >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(2))));
+  const units = {
+    s: (v) => (v < 60 ? digits(v) + " s" : v < 3600 ? digits(v / 60) + " min" : v < 172800 ? digits(v / 3600) + " h" : digits(v / 86400) + " d"),
+    J: (v) => (v < 360000 ? digits(v / 1000) + " kJ" : v < 3.6e9 ? digits(v / 3.6e6) + " kWh" : digits(v / 3.6e9) + " MWh"),
+    "g CO2e": (v) => (v < 1000 ? digits(v) + " g CO₂e" : digits(v / 1000) + " kg CO₂e"),
+  };
+  function row(list, label, figure) {
+    const write = units[figure.unit] || ((v) => digits(v) + " " + figure.unit);
+    const item = add(list, "li");
+    add(item, "span", label + " ");
+    add(item, "strong", write(figure.value));
+    add(item, "span", " (" + write(figure.low) + " to " + write(figure.high) + ")", "text-body-secondary");
+  }
+
+  function show(told) {
+    box.replaceChildren();
+    const seen = told.prediction;
+    if (seen) {
+      const list = add(box, "ul", "", "list-unstyled mb-1");
+      row(list, "Time", seen.time);
+      row(list, "GPU energy", seen.gpu_energy);
+      row(list, "Node energy", seen.node_energy);
+      row(list, "Emissions", seen.emissions);
+      if (seen.cost) row(list, "Cost", seen.cost);
+      if (!seen.memory.fits) add(box, "div", "Does not fit: " + seen.memory.why_not, "text-danger");
+      add(box, "div", seen.provenance.words, "text-body-secondary");
+    }
+    for (const note of told.notes) add(box, "div", note, "text-body-secondary");
+    for (const other of told.suggestions) {
+      const part = add(box, "div", "", "mt-2");
+      add(part, "span", other.why + ". ");
+      const words = [];
+      if (other.gpus !== null) words.push(other.gpus + " GPUs");
+      if (other.gpu_type !== null) words.push(other.gpu_type);
+      if (other.hours !== null) words.push(other.hours + " hours");
+      if (!words.length) continue;
+      const button = add(part, "button", "Take " + words.join(", "), "btn btn-sm btn-outline-secondary");
+      button.type = "button";
+      button.addEventListener("click", () => {
+        for (const name of ["gpus", "gpu_type", "hours"]) if (other[name] !== null) field(name).value = other[name];
+        form.dispatchEvent(new Event("input", { bubbles: true }));
+      });
+    }
+  }
+
+  let timer = null;
+  let running = null;
+  async function refresh() {
+    if (!field("workload").value.trim()) {
+      box.textContent = "Name a workload to see its time and energy here.";
+      box.className = "mt-2 small text-body-secondary";
+      return;
+    }
+    box.className = "mt-2 small";
+    if (running) running.abort();
+    const mine = (running = new AbortController());
+    const limit = setTimeout(() => mine.abort(), 1000);
+    const query = new URLSearchParams(asked.map((name) => [name, field(name).value]));
+    try {
+      const answer = await fetch(window.jhdata.base_url + "api/carme/advice?" + query, {
+        signal: mine.signal, headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token },
+      });
+      const told = await answer.json();
+      if (!answer.ok) throw new Error(told.message || "no advice now");
+      show(told);
+    } catch (error) {
+      if (mine !== running) return;
+      box.textContent = error.name === "AbortError" ? "No advice now: the prediction service is slow." : error.message;
+    } finally {
+      clearTimeout(limit);
+    }
+  }
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(refresh, 400);
+  });
+  refresh();
+})();

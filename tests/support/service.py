@@ -1,0 +1,126 @@
+"""The service for tests: an application with a hub and a view beside it, each a small server that
+can be taken away."""
+
+import json
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from carme.config import Config
+from carme.service import create_app
+from carme.slurm.models import Node, Partition, Snapshot
+from carme.slurm.states import NodeState
+
+API = "/services/carme/api/v1"
+OWN = "own-" + "t" * 32
+TOKENS = {
+    "token-ann": {"kind": "user", "name": "ann", "admin": False, "scopes": ["access:services"]},
+    "token-ben": {"kind": "user", "name": "ben", "admin": False, "scopes": ["access:services"]},
+    "token-ada": {"kind": "user", "name": "ada", "admin": True, "scopes": ["access:services"]},
+    "token-narrow": {"kind": "user", "name": "ann", "admin": False, "scopes": ["read:users"]},
+    "token-service": {"kind": "service", "name": "other", "scopes": ["access:services"]},
+}
+
+
+class SmallHub(BaseHTTPRequestHandler):
+    """Knows the tokens above."""
+
+    def do_GET(self):
+        token = self.headers.get("Authorization", "").partition(" ")[2]
+        model = TOKENS.get(token) if self.path == "/hub/api/user" else None
+        body = json.dumps(model or {"message": "no"}).encode()
+        self.send_response(200 if model else 403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class SmallView:
+    """Answers /snapshot with one cluster."""
+
+    def __init__(self, path):
+        kinds = ("virtual-a100", "virtual-t4")
+        nodes = [
+            Node(name=f"gpu{i}", state=NodeState.IDLE, partitions=("gpu",), cpus=8,
+                 memory_bytes=8 * 2**30, gpus={kind: 4})
+            for i, kind in enumerate(kinds)
+        ]  # fmt: skip
+        nodes.append(Node(name="cpu1", state=NodeState.IDLE, partitions=("cpu",), cpus=8,
+                          memory_bytes=8 * 2**30))  # fmt: skip
+        self.snapshot = Snapshot(
+            taken_at=time.time(),
+            nodes=tuple(nodes),
+            partitions=(
+                Partition(name="gpu", default=True, nodes=("gpu0", "gpu1"), max_seconds=28800),
+                Partition(name="cpu", nodes=("cpu1",)),
+            ),
+        )
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(path))
+        self._socket.listen(16)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                asked = connection.recv(65536).split(b" ")[1]
+                if asked.startswith(b"/snapshot"):
+                    self._send(connection, "200 OK", self.snapshot.model_dump_json())
+                else:
+                    error = {"error": {"reason": "unavailable", "message": "not here", "hint": ""}}
+                    self._send(connection, "503 Unavailable", json.dumps(error))
+
+    @staticmethod
+    def _send(connection, status, text):
+        body = text.encode()
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        connection.sendall(head.encode() + body)
+
+    def close(self):
+        self._socket.close()
+
+
+class Service:
+    """The application with everything beside it."""
+
+    def __init__(self, folder, **settings):
+        self.hub = ThreadingHTTPServer(("127.0.0.1", 0), SmallHub)
+        threading.Thread(target=self.hub.serve_forever, daemon=True).start()
+        self.view = SmallView(folder / "view.sock")
+        self.config = Config.model_validate(
+            {
+                "hub": {"api_port": self.hub.server_port},
+                "view": {"socket": folder / "view.sock"},
+                "service": {
+                    "database": f"sqlite:///{folder}/service.sqlite", "processes": 1, **settings,
+                },
+            }
+        )  # fmt: skip
+        self.app = create_app(self.config, token=OWN)
+        self.parts = self.app.extensions["carme"]
+        self.parts.store.migrate()
+        self.client = self.app.test_client()
+
+    def ask(self, method, path, who="ann", body=None, **more):
+        headers = {"Authorization": f"token token-{who}"} if who else {}
+        if body is not None:
+            more["json"] = body
+        return self.client.open(API + path, method=method, headers=headers, **more)
+
+    def stop_hub(self):
+        self.hub.shutdown()
+        self.hub.server_close()
+
+    def close(self):
+        self.parts.tasks.close()
+        self.parts.store.engine.dispose()
+        self.view.close()
+        self.stop_hub()

@@ -1,0 +1,149 @@
+"""A real training loop with tracked steps: a network in NumPy, data-parallel over processes.
+
+    python train.py --workers 2 --batch 64 --steps 20 --out steps.csv
+
+Workers exchange gradients through shared memory: each reduces its slice, then all read the mean.
+Every step's compute, communication and update are timed, as `carme calibrate` takes them: by the
+wall's clock, or with `--clock cpu` by what the process computed, which is the same on a machine of
+one's own and leaves the neighbours out on any other. A step lasts as long as its slowest worker.
+"""
+
+import argparse
+import csv
+import multiprocessing as mp
+import os
+import time
+from itertools import pairwise
+from multiprocessing import shared_memory
+from pathlib import Path
+
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"  # before NumPy: a worker is a core
+
+import numpy as np  # noqa: E402
+
+SIZES = (784, 1024, 1024, 512, 10)
+WARM = 3
+
+
+def shapes():
+    return [*pairwise(SIZES)]
+
+
+def count():
+    return sum(a * b for a, b in shapes())
+
+
+def views(flat):
+    """The layers' matrices in one flat array."""
+    found, begin = [], 0
+    for a, b in shapes():
+        found.append(flat[begin : begin + a * b].reshape(a, b))
+        begin += a * b
+    return found
+
+
+def gradients(weights, into, x, labels):
+    """Forward and backward pass of a batch."""
+    kept = [x]
+    for w in weights[:-1]:
+        kept.append(np.maximum(kept[-1] @ w, 0))
+    logits = kept[-1] @ weights[-1]
+    logits -= logits.max(axis=1, keepdims=True)
+    error = np.exp(logits)
+    error /= error.sum(axis=1, keepdims=True)
+    error[np.arange(len(labels)), labels] -= 1
+    error /= len(labels)
+    for index in range(len(weights) - 1, -1, -1):
+        np.matmul(kept[index].T, error, out=into[index])
+        if index:
+            error = (error @ weights[index].T) * (kept[index] > 0)
+
+
+def worker(rank, workers, batch, steps, clock, names, barrier, results):
+    held = [shared_memory.SharedMemory(name=name) for name in names]
+    slots = [np.ndarray(count(), np.float32, buffer=part.buf) for part in held]
+    mean, own = slots[-1], slots[rank]
+    rng = np.random.default_rng(1)
+    flat = rng.normal(0, 0.03, count()).astype(np.float32)
+    weights, into = views(flat), views(own)
+    momentum = np.zeros(count(), np.float32)
+    share = batch // workers
+    rng = np.random.default_rng(rank + 10)
+    x = rng.normal(size=(share, SIZES[0])).astype(np.float32)
+    labels = rng.integers(0, SIZES[-1], share)
+    edges = np.linspace(0, count(), workers + 1).astype(int)
+    part = slice(edges[rank], edges[rank + 1])
+    rows = []
+    for step in range(steps + WARM):
+        barrier.wait()
+        begin = clock()
+        gradients(weights, into, x, labels)
+        computed = clock()
+        if workers > 1:
+            barrier.wait()
+            waited = clock()
+            total = slots[0][part] + slots[1][part]
+            for other in slots[2:workers]:
+                total += other[part]
+            total /= workers
+            mean[part] = total
+            barrier.wait()
+            reduced = clock()
+        else:
+            waited = reduced = computed
+        momentum *= 0.9
+        momentum += mean if workers > 1 else own
+        flat -= 0.01 * momentum
+        end = clock()
+        if step >= WARM:
+            rows.append((end - begin, computed - begin, reduced - waited, end - reduced))
+    results.put(rows)
+    for slot in (into, own, mean, slots):
+        del slot
+    barrier.wait()
+
+
+def train(workers, batch, steps, clock=time.perf_counter):
+    """Rows (seconds, compute, communication, update) of so many steps."""
+    context = mp.get_context("fork")
+    parts = [shared_memory.SharedMemory(create=True, size=4 * count()) for _ in range(workers + 1)]
+    names = [part.name for part in parts]
+    barrier, results = context.Barrier(workers), context.Queue()
+    people = [
+        context.Process(
+            target=worker, args=(r, workers, batch, steps, clock, names, barrier, results)
+        )
+        for r in range(workers)
+    ]
+    for process in people:
+        process.start()
+    told = [results.get(timeout=240) for _ in people]
+    rows = [max(together) for together in zip(*told, strict=True)]
+    for process in people:
+        process.join()
+    for part in parts:
+        part.close()
+        part.unlink()
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--out", required=True)
+    given = parser.parse_args()
+    clock = time.thread_time if given.clock == "cpu" else time.perf_counter
+    rows = train(given.workers, given.batch, given.steps, clock)
+    with Path(given.out).open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["batch", "gpus", "seconds", "compute", "communication", "update"])
+        for row in rows:
+            writer.writerow([given.batch, given.workers, *(f"{value:.6f}" for value in row)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Coefficients come back from steps that were made with them."""
+
+import pytest
+
+from carme import library
+from carme.errors import InputError
+from carme.predict.coefficients import Coefficients
+from carme.predict.fit import fit, step_phases
+from carme.predict.measurements import TrackedStep, parse_steps
+from carme.predict.prediction import predict
+from carme.simulator import Synchronous, simulate
+
+TRUE = Coefficients(compute=1.7, memory=0.6, network=2.5, overhead_seconds=0.004)
+WORKLOAD = library.workload("alexnet")
+CLUSTER = library.cluster_of("4xcpu-core")
+PLAN = Synchronous(overlap=False)
+
+
+def steps(batch, gpus, phases=True, watts=None):
+    seen, place = TRUE.apply(WORKLOAD, CLUSTER)
+    plan = Synchronous(gpus=gpus, batch=batch, overlap=False, epochs=1)
+    result = simulate(seen, place, plan)
+    said = step_phases(result)
+    del said["wait"]
+    return [
+        TrackedStep(batch=batch, gpus=gpus, seconds=result.step_seconds * (1 + 0.01 * (i % 3 - 1)),
+                    phases=said if phases else {}, gpu_watts=watts)
+        for i in range(20)
+    ]  # fmt: skip
+
+
+def test_phases_at_one_point_give_all_coefficients_back():
+    known = fit(WORKLOAD, CLUSTER, PLAN, steps(64, 2))
+    found = known.coefficients
+    assert found.compute == pytest.approx(TRUE.compute, rel=0.05)
+    assert found.memory == pytest.approx(TRUE.memory, rel=0.1)
+    assert found.network == pytest.approx(TRUE.network, rel=0.05)
+    assert known.provenance.source == "fit"
+    assert known.provenance.unseen == ("power",)
+
+
+def test_another_batch_and_worker_count_is_predicted():
+    known = fit(WORKLOAD, CLUSTER, PLAN, steps(64, 2))
+    other = steps(256, 4)[0].seconds
+    said = predict(WORKLOAD, CLUSTER, Synchronous(gpus=4, batch=256, overlap=False), known)
+    assert said.step_time.value == pytest.approx(other, rel=0.05)
+    assert said.step_time.low < other < said.step_time.high
+
+
+def test_one_worker_says_nothing_of_the_network():
+    known = fit(WORKLOAD, CLUSTER, PLAN, steps(64, 1))
+    assert "network" in known.provenance.unseen
+    assert known.coefficients.network == 1
+    said = predict(WORKLOAD, CLUSTER, Synchronous(gpus=2, overlap=False), known)
+    assert "communication was not measured" in " ".join(said.notes)
+
+
+def test_the_interval_grows_with_the_distance():
+    known = fit(WORKLOAD, CLUSTER, PLAN, steps(64, 2))
+
+    def width(batch, gpus):
+        time = predict(WORKLOAD, CLUSTER, Synchronous(gpus=gpus, batch=batch), known).time
+        return time.high / time.low
+
+    assert width(64, 2) < width(128, 2) < width(512, 2) < width(1024, 4)
+
+
+def test_watts_are_fitted_where_they_were_measured():
+    known = fit(WORKLOAD, CLUSTER, PLAN, steps(64, 2, watts=3.0))
+    said = predict(WORKLOAD, CLUSTER, Synchronous(gpus=2, batch=64, overlap=False), known)
+    assert said.average_gpu_power.value == pytest.approx(3.0, rel=0.02)
+
+
+def test_steps_on_more_workers_than_there_are_are_refused():
+    with pytest.raises(InputError, match="5 workers"):
+        fit(WORKLOAD, library.cluster_of("1xt4"), PLAN,
+            [TrackedStep(batch=50, gpus=5, seconds=1)] * 3)  # fmt: skip
+
+
+CSV = "batch,gpus,seconds,compute\n64,2,0.5,0.4\n64,2,0.5,\n64,2,0.6,0.5\n"
+
+
+def test_steps_are_read_from_csv_and_json():
+    found = parse_steps(CSV, "x.csv")
+    assert [step.phases for step in found] == [{"compute": 0.4}, {}, {"compute": 0.5}]
+    text = '[{"batch": 64, "seconds": 1}, {"batch": 64, "seconds": 1}, {"batch": 64, "seconds": 2}]'
+    assert len(parse_steps(text, "x.json")) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "missing"),
+        ("batch,seconds,colour\n1,1,red", "colour"),
+        ("batch,seconds\n64,0.5", "at least 3"),
+        ("batch,seconds\n64,fast\n64,1\n64,1", "x: steps.0.seconds"),
+        ("batch,seconds\n64,-1\n64,1\n64,1", "greater than 0"),
+        ("batch,seconds,compute\n64,1,2\n64,1,1\n64,1,1", "longer than the step"),
+        ("[1", "JSON"),
+        ('{"steps": 5}', "steps"),
+        ('[{"batch": 1e400, "seconds": 1}]', "steps.0.batch"),
+    ],
+)
+def test_what_cannot_be_steps_is_refused(text, says):
+    with pytest.raises(InputError, match=says):
+        parse_steps(text, "x")

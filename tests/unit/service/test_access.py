@@ -1,0 +1,110 @@
+"""Who may do what, and what a request may be."""
+
+import pytest
+
+from support.service import API, OWN
+
+RESNET = {"workload": "resnet-50", "hardware": {"gpus": "1xV100"}}
+
+
+@pytest.mark.parametrize("token", ["", "nonsense", "token-narrow", "token-service", "x" * 300, "ü"])
+def test_without_a_valid_token_there_is_nothing(service, token):
+    headers = {"Authorization": f"token {token}"} if token else {}
+    for rule in service.app.url_map.iter_rules():
+        if not rule.rule.startswith(API) or rule.rule.endswith("openapi.json"):
+            continue
+        path = rule.rule.replace("<int:job_id>", "1").replace("<string:name>", "x")
+        path = path.split("<")[0].rstrip("/") + ("/x" if "<" in path else "")
+        for method in rule.methods - {"HEAD", "OPTIONS"}:
+            answer = service.client.open(path, method=method, headers=headers, json={})
+            assert answer.status_code in (401, 404, 405), (method, path)
+            assert answer.mimetype == "application/problem+json"
+
+
+def test_admins_see_all_and_delete_nothing_of_others(service):
+    kept = service.ask("POST", "/predictions", body={**RESNET, "keep": True}).json["id"]
+    assert service.ask("GET", f"/predictions/{kept}", who="ben").status_code == 404
+    assert service.ask("DELETE", f"/predictions/{kept}", who="ben").status_code == 404
+    assert service.ask("GET", f"/predictions/{kept}", who="ada").status_code == 200
+    assert service.ask("DELETE", f"/predictions/{kept}", who="ada").status_code == 403
+    assert service.ask("GET", "/predictions", who="ben").json["items"] == []
+    assert len(service.ask("GET", "/predictions", who="ada").json["items"]) == 1
+
+
+def test_the_hub_speaks_for_a_user_with_the_services_own_token(service):
+    headers = {"Authorization": f"token {OWN}", "Carme-User": "ann"}
+    body = {**RESNET, "keep": True, "job_id": 17}
+    made = service.client.post(f"{API}/predictions", headers=headers, json=body)
+    assert made.json["user"] == "ann"
+    nobody = service.client.get(f"{API}/predictions", headers={"Authorization": f"token {OWN}"})
+    assert nobody.status_code == 401
+    # A user's own token cannot name another user, nor a job that is not theirs.
+    headers = {"Authorization": "token token-ben", "Carme-User": "ann"}
+    assert service.client.get(f"{API}/predictions", headers=headers).json["items"] == []
+    assert service.ask("POST", "/predictions", who="ben", body=body).status_code == 404
+
+
+def login(service, token="token-ann"):
+    name = service.parts.sessions.open(token)
+    service.client.set_cookie("carme-service", name, path="/services/carme")
+    return service.parts.sessions.csrf(name)
+
+
+def test_a_cookie_may_read_and_changes_need_the_pages_word(service):
+    word = login(service)
+    assert service.ask("GET", "/predictions", who="").status_code == 200
+    path = f"{API}/predictions"
+    assert service.client.post(path, json=RESNET).status_code == 403
+    wrong = {"X-CSRF-Token": "0" * 64}
+    assert service.client.post(path, json=RESNET, headers=wrong).status_code == 403
+    right = {"X-CSRF-Token": word}
+    assert service.client.post(path, json=RESNET, headers=right).status_code == 200
+    elsewhere = {**right, "Sec-Fetch-Site": "cross-site"}
+    assert service.client.post(path, json=RESNET, headers=elsewhere).status_code == 403
+
+
+def test_a_session_ends_with_its_token(service):
+    login(service, "token-gone")
+    assert service.ask("GET", "/predictions", who="").status_code == 401
+    assert service.client.get("/services/carme/plan").status_code == 302
+
+
+def test_headers(service):
+    login(service)
+    page = service.client.get("/services/carme/plan")
+    assert page.status_code == 200
+    policy = page.headers["Content-Security-Policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe-eval" not in policy
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert b"<script>" not in page.data
+    assert b"style=" not in page.data
+
+
+def test_a_foreign_target_after_the_login_is_not_followed(service):
+    for target in ("https://evil.example/", "//evil.example/x", "/services/carme/..//evil"):
+        service.client.set_cookie("carme-service-login", f"abc {target}", path="/services/carme")
+        answer = service.client.get("/services/carme/oauth_callback?state=abc&code=x")
+        assert "evil.example" not in answer.headers.get("Location", "")
+    forged = service.client.get("/services/carme/oauth_callback?state=other&code=x")
+    assert forged.status_code == 403
+
+
+def test_sizes_and_rates(tmp_path):
+    from support.service import Service
+
+    service = Service(tmp_path, most_body_bytes=2000, requests_per_minute=20)
+    try:
+        large = {**RESNET, "workload": "x" * 5000}
+        assert service.ask("POST", "/predictions", body=large).status_code == 413
+        statuses = [service.ask("GET", "/predictions").status_code for _ in range(15)]
+        assert statuses[0] == 200
+        assert statuses[-1] == 429
+        assert service.ask("GET", "/predictions", who="ben").status_code == 200
+    finally:
+        service.close()
+
+
+def test_metrics_are_for_prometheus(service):
+    assert service.client.get("/services/carme/metrics").status_code == 401
+    assert service.client.get("/services/carme/healthz").json["database"] == "ok"

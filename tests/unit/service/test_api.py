@@ -1,0 +1,154 @@
+"""The API as a program uses it."""
+
+import pytest
+
+RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
+
+
+def test_a_prediction_has_intervals_units_and_provenance(service):
+    found = service.ask("POST", "/predictions", body=RESNET).json["prediction"]
+    for name in ("time", "gpu_energy", "node_energy", "average_gpu_power", "emissions"):
+        figure = found[name]
+        assert figure["low"] < figure["value"] < figure["high"]
+        assert figure["unit"]
+    assert found["provenance"]["source"] == "data sheet"
+    assert "uncalibrated" in found["provenance"]["words"]
+    assert found["time"]["high"] / found["time"]["low"] == pytest.approx(4)
+    assert found["memory"]["fits"]
+    assert found["limit"]["limit"] == "compute"
+    assert {b["resource"] for b in found["bursts"]} >= {"gpu_utilization", "network_sent"}
+    assert sum(phase["share"] for phase in found["phases"]) == pytest.approx(1)
+
+
+def test_the_partition_of_this_cluster_is_hardware(service):
+    body = {"workload": "resnet-50", "hardware": {"partition": "gpu", "gpu_type": "virtual-t4"}}
+    found = service.ask("POST", "/predictions", body=body).json["prediction"]
+    assert (found["gpu"], found["gpus"]) == ("t4", 1)
+    body["hardware"] = {"partition": "cpu", "count": 2}
+    assert service.ask("POST", "/predictions", body=body).json["prediction"]["gpu"] == "cpu-core"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"workload": "resnet-51", "hardware": {"gpus": "8xV100"}}, 404, "resnet-51"),
+        ({"workload": "../../etc/passwd.toml", "hardware": {"gpus": "8xV100"}}, 422, "workload"),
+        ({"workload": "resnet-50", "hardware": {}}, 422, "gpus"),
+        ({"workload": "resnet-50", "hardware": {"gpus": "8xV1000"}}, 404, "v1000"),
+        ({"workload": "resnet-50", "hardware": {"partition": "nope"}}, 422, "gpu, cpu"),
+        ({**RESNET, "plan": {"kind": "synchronous", "gpus": 9}}, 422, "9 GPUs"),
+        ({**RESNET, "plan": {"kind": "synchronous", "batch": 0}}, 422, "batch"),
+        ({**RESNET, "strange": 1}, 422, "strange"),
+        ({**RESNET, "calibration": "f" * 24}, 404, "calibration"),
+    ],
+)
+def test_a_wrong_request_is_told_what_to_change(service, body, status, says):
+    answer = service.ask("POST", "/predictions", body=body)
+    assert answer.status_code == status
+    assert answer.mimetype == "application/problem+json"
+    problem = answer.json
+    assert says in str(problem)
+    assert problem["hint"]
+
+
+def test_kept_predictions_are_paged_and_deleted(service):
+    for _ in range(3):
+        service.ask("POST", "/predictions", body={**RESNET, "keep": True})
+    first = service.ask("GET", "/predictions?limit=2").json
+    assert len(first["items"]) == 2
+    rest = service.ask("GET", f"/predictions?limit=2&cursor={first['next']}").json
+    assert len(rest["items"]) == 1
+    assert rest["next"] is None
+    one = first["items"][0]["id"]
+    assert service.ask("DELETE", f"/predictions/{one}").status_code == 204
+    assert service.ask("GET", f"/predictions/{one}").status_code == 404
+
+
+def test_a_small_front_comes_at_once_with_the_wish(service):
+    body = {**RESNET, "vary": {"gpus": [1, 2, 4, 8]},
+            "wish": {"minimize": "energy", "at_most": {"time": 200000}}}  # fmt: skip
+    answer = service.ask("POST", "/pareto", body=body)
+    assert answer.status_code == 200
+    points = answer.json["points"]
+    front = [p for p in points if p["on_front"]]
+    assert (len(points), answer.json["impossible"]) == (3, 1)
+    assert "does not fit" in answer.json["reasons"][0]
+    assert front
+    assert answer.json["choice"]["time"] <= 200000
+
+
+def test_a_large_front_is_a_task_with_events(service):
+    body = {**RESNET, "vary": {"batch": list(range(64, 264))}}
+    answer = service.ask("POST", "/pareto", body=body)
+    assert answer.status_code == 202
+    task = answer.json["id"]
+    events = service.ask("GET", f"/tasks/{task}/events").data.decode()
+    assert "event: progress" in events
+    assert events.rstrip().endswith('data: {"state": "done", "done": 200, "total": 200}')
+    done = service.ask("GET", f"/tasks/{task}").json
+    assert done["state"] == "done"
+    assert len(done["result"]["points"]) == 200
+    assert service.ask("GET", f"/tasks/{task}", who="ben").status_code == 404
+
+
+def test_a_task_can_be_cancelled(service):
+    body = {**RESNET, "vary": {"batch": list(range(64, 5064))}}
+    task = service.ask("POST", "/pareto", body=body).json["id"]
+    assert service.ask("DELETE", f"/tasks/{task}").json["state"] == "cancelled"
+    assert '"cancelled"' in service.ask("GET", f"/tasks/{task}/events").data.decode()
+
+
+def test_advice_for_a_declared_workload(service):
+    body = {"partition": "gpu", "gpus": 4, "gpu_type": "virtual-a100", "hours": 2,
+            "workload": "resnet-50"}  # fmt: skip
+    found = service.ask("POST", "/advice", body=body).json
+    assert found["wait"]["starts_now"]
+    assert found["prediction"]["time"]["unit"] == "s"
+    assert [s["kind"] for s in found["suggestions"]] == ["time"]
+    body.update(gpus=0, workload="")
+    assert service.ask("POST", "/advice", body=body).json["prediction"] is None
+
+
+def test_cluster_and_hardware(service):
+    cluster = service.ask("GET", "/cluster").json
+    assert [p["name"] for p in cluster["partitions"]] == ["gpu", "cpu"]
+    here = {i["name"]: i["here"] for i in service.ask("GET", "/hardware").json["items"]}
+    assert here["a100"] == ["virtual-a100"]
+
+
+def test_own_workloads_are_kept_per_user(service):
+    mine = service.ask("GET", "/workloads/resnet-50").json["workload"] | {"name": "mine"}
+    assert service.ask("POST", "/workloads", body=mine).status_code == 201
+    assert service.ask("GET", "/workloads/mine").json["own"]
+    assert service.ask("GET", "/workloads/mine", who="ben").status_code == 404
+    body = {"workload": "mine", "hardware": {"gpus": "1xV100"}}
+    assert service.ask("POST", "/predictions", body=body).status_code == 200
+    assert service.ask("POST", "/predictions", who="ben", body=body).status_code == 404
+    assert service.ask("DELETE", "/workloads/mine", who="ben").status_code == 404
+    assert service.ask("DELETE", "/workloads/mine").status_code == 204
+    taken = service.ask("POST", "/workloads", body={**mine, "name": "resnet-50"})
+    assert taken.status_code == 422
+
+
+def test_a_fit_is_used_by_predictions_of_its_owner_only(service):
+    step = {"batch": 256, "gpus": 8, "seconds": 0.2, "gpu_watts": 200}
+    body = {**RESNET, "steps": [step] * 20}
+    made = service.ask("POST", "/calibrations", body=body)
+    assert made.status_code == 201, made.json
+    found = service.ask("POST", "/predictions", body=RESNET).json["prediction"]
+    assert found["provenance"]["source"] == "fit"
+    assert found["provenance"]["calibration"] == made.json["id"]
+    assert found["step_time"]["value"] == pytest.approx(0.2, rel=0.02)
+    assert found["average_gpu_power"]["value"] == pytest.approx(200, rel=0.02)
+    assert found["time"]["high"] / found["time"]["low"] < 1.3
+    ben = service.ask("POST", "/predictions", who="ben", body=RESNET).json["prediction"]
+    assert ben["provenance"]["source"] == "data sheet"
+    plain = service.ask("POST", "/predictions", body={**RESNET, "calibration": "none"}).json
+    assert plain["prediction"]["provenance"]["source"] == "data sheet"
+
+
+def test_the_openapi_document_holds_every_address(service):
+    document = service.ask("GET", "/openapi.json", who="").json
+    assert document["openapi"] == "3.1.0"
+    assert {"/predictions", "/pareto", "/advice", "/jobs", "/jobs/{job_id}", "/cluster",
+            "/hardware", "/workloads", "/calibrations"} <= set(document["paths"])  # fmt: skip
