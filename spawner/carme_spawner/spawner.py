@@ -6,7 +6,6 @@ import hmac
 import pwd
 import sys
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ from carme.slurm.helper_client import HelperClient
 from carme.slurm.models import Job, Snapshot
 from carme_spawner import form, options, words
 from carme_spawner.failure import SessionFailure
-from carme_spawner.launch import idle_options, session_files
+from carme_spawner.launch import idle_options, job_scripts, session_files
 from carme_spawner.progress import Progress
 from carme_spawner.projects import projects
-from carme_spawner.script import job_script
 from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
 from carme_spawner.watch import watch_for
 
@@ -231,32 +229,19 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         if choice is None:
             raise RuntimeError("a session is submitted only after its options were checked")
         image, size_bytes, self.default_url = await self._image(choice)
-        folder = Path(pwd.getpwnam(self.user.name).pw_dir) / ".carme/sessions" / self.session_name
-        settings = self.carme.session
         project = self._projects.get(choice.project)
         self.notebook_dir = str(project or "")
-        script = partial(
-            job_script,
+        script, task = job_scripts(
+            self.carme,
+            choice,
             session=self.session_name,
-            partition=choice.partition,
-            nodes=choice.nodes,
-            cpus=choice.cpus,
-            memory_mb=choice.memory_gb * 1024,
-            seconds=choice.seconds,
-            gpus=choice.gpus,
-            gpu_type=choice.gpu_type,
+            home=Path(pwd.getpwnam(self.user.name).pw_dir),
             image=image,
             size_bytes=size_bytes,
-            node_cache=self.carme.images.node_cache,
-            apptainer=self.carme.images.apptainer or Path("apptainer"),
-            gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
-            binds=(*settings.binds, *([str(project)] if project else [])),
-            folder=folder,
-            slurm_bin=self.carme.slurm.bin,
+            project=project,
         )
-        task = script(template="task.sh") if choice.nodes > 1 else ""
-        environment = {**settings.environment, **self.get_env()}
-        return script(), session_files(environment, self.server.base_url, self.get_args(), task)
+        environment = {**self.carme.session.environment, **self.get_env()}
+        return script, session_files(environment, self.server.base_url, self.get_args(), task)
 
     async def poll(self) -> int | None:
         """None while the job is there or nobody knows; 1 when it is gone."""

@@ -7,6 +7,7 @@ from carme_spawner import form, options
 
 GOOD = {
     "partition": "gpu",
+    "nodes": 1,
     "gpus": 1,
     "gpu_type": "",
     "cpus": 2,
@@ -37,6 +38,10 @@ def test_the_defaults_are_a_good_choice(snapshot, catalogue):
         ({"partition": "secret"}, "partition", "there is no partition secret"),
         ({"partition": "old", "gpus": 0}, "partition", "takes no jobs now"),
         ({"hours": 9}, "hours", "at most 8 h"),
+        ({"nodes": 3}, "nodes", "gpu has 2 nodes with this much on each"),
+        ({"nodes": 2, "gpus": 4}, "nodes", "gpu has 1 nodes with this much on each"),
+        ({"nodes": 0}, "nodes", "greater than or equal to 1"),
+        ({"nodes": True}, "nodes", "not a number"),
         ({"gpus": 5}, "gpus", "at most 4 GPUs"),
         ({"gpus": 3, "gpu_type": "t4"}, "gpus", "at most 2 GPUs of type t4"),
         ({"gpu_type": "h100"}, "gpu_type", "gpu has a100, t4"),
@@ -105,3 +110,22 @@ def test_the_form_says_when_slurm_is_away(catalogue):
 def test_form_data_become_raw_options():
     sent = {"_xsrf": ["x"], "gpus": ["1"], "cpus": [""], "partition": [" gpu "], "evil": ["1"]}
     assert form.parse(sent) == {"gpus": "1", "partition": "gpu", "evil": "1"}
+
+
+def test_the_site_and_the_partition_limit_the_nodes(snapshot, catalogue):
+    choice, _ = options.parse({**GOOD, "nodes": 2})
+    assert options.problems(choice, snapshot, catalogue, max_nodes=2) == {}
+    told = options.problems(choice, snapshot, catalogue, max_nodes=1)
+    assert told == {"nodes": "this site allows at most 1 nodes"}
+    gpu, *others = snapshot.partitions
+    narrow = snapshot.model_copy(
+        update={"partitions": (gpu.model_copy(update={"max_nodes": 1}), *others)}
+    )
+    told = options.problems(choice, narrow, catalogue, max_nodes=5)
+    assert told == {"nodes": "gpu allows at most 1 nodes"}
+
+
+def test_the_field_for_nodes_is_there_where_there_is_a_choice(snapshot, catalogue):
+    for most, there in ((1, False), (4, True)):
+        html = form.render(snapshot, catalogue, (), GOOD, {}, max_nodes=most)
+        assert ('id="nodes"' in html) == there

@@ -51,3 +51,11 @@ def test_maintenance_before_the_end_counts(snapshot):
     ]
     assert not starts_now(choice(gpu_type="t4", hours=1), near, NOW)
     assert starts_now(choice(gpu_type="t4", hours=0.4), near, NOW)
+
+
+def test_all_nodes_of_a_choice_must_be_free(snapshot):
+    assert starts_now(choice(nodes=2), snapshot, NOW)
+    assert not starts_now(choice(nodes=2, gpus=2), snapshot, NOW)
+    offered = smaller(choice(nodes=2, gpus=2), snapshot, NOW)
+    assert offered is not None
+    assert (offered["nodes"], offered["gpus"]) == (1, 2)
