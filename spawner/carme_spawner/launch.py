@@ -1,13 +1,55 @@
-"""What a session's folder holds when its job starts: the script's companions, and the secrets."""
+"""What a session starts with: its job script, and what its folder holds, the secrets among it."""
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from carme.config import Config
 from carme.slurm.helper_models import LOG_FILE
+from carme_spawner.options import Options
+from carme_spawner.script import job_script
 
 LABEXTENSION = "carme-session"
+
+
+def job_scripts(
+    config: Config,
+    choice: Options,
+    *,
+    session: str,
+    home: Path,
+    image: Path,
+    size_bytes: int,
+    project: Path | None,
+) -> tuple[str, str]:
+    """The job script, and the script for tasks on further nodes; that is empty without any."""
+    settings = config.session
+    script = partial(
+        job_script,
+        session=session,
+        partition=choice.partition,
+        nodes=choice.nodes,
+        cpus=choice.cpus,
+        memory_mb=choice.memory_gb * 1024,
+        seconds=choice.seconds,
+        gpus=choice.gpus,
+        gpu_type=choice.gpu_type,
+        account=choice.account,
+        qos=choice.qos,
+        reservation=choice.reservation,
+        image=image,
+        size_bytes=size_bytes,
+        node_cache=config.images.node_cache,
+        apptainer=config.images.apptainer or Path("apptainer"),
+        gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
+        binds=(*settings.binds, *([str(project)] if project else [])),
+        folder=home / ".carme/sessions" / session,
+        slurm_bin=config.slurm.bin,
+    )
+    return script(), script(template="task.sh") if choice.nodes > 1 else ""
 
 
 def session_files(

@@ -7,7 +7,6 @@ import pwd
 import sys
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,11 @@ from carme_spawner import form, options, permits, words
 from carme_spawner.failure import SessionFailure
 from carme_spawner.handlers import with_error_lists
 from carme_spawner.idle import Care, ask_server, figures_for, judge
-from carme_spawner.launch import idle_options, session_files
+from carme_spawner.launch import idle_options, job_scripts, session_files
 from carme_spawner.person import Person
 from carme_spawner.prediction import keep_prediction
 from carme_spawner.progress import Progress
 from carme_spawner.projects import projects
-from carme_spawner.script import job_script
 from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
 from carme_spawner.watch import watch_for
 
@@ -273,35 +271,19 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         if choice is None:
             raise RuntimeError("a session is submitted only after its options were checked")
         image, size_bytes, self.default_url = await self._image(choice)
-        folder = Path(pwd.getpwnam(self.user.name).pw_dir) / ".carme/sessions" / self.session_name
-        settings = self.carme.session
         project = self._projects.get(choice.project)
         self.notebook_dir = str(project or "")
-        script = partial(
-            job_script,
+        script, task = job_scripts(
+            self.carme,
+            choice,
             session=self.session_name,
-            partition=choice.partition,
-            nodes=choice.nodes,
-            cpus=choice.cpus,
-            memory_mb=choice.memory_gb * 1024,
-            seconds=choice.seconds,
-            gpus=choice.gpus,
-            gpu_type=choice.gpu_type,
-            account=choice.account,
-            qos=choice.qos,
-            reservation=choice.reservation,
+            home=Path(pwd.getpwnam(self.user.name).pw_dir),
             image=image,
             size_bytes=size_bytes,
-            node_cache=self.carme.images.node_cache,
-            apptainer=self.carme.images.apptainer or Path("apptainer"),
-            gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
-            binds=(*settings.binds, *([str(project)] if project else [])),
-            folder=folder,
-            slurm_bin=self.carme.slurm.bin,
+            project=project,
         )
-        task = script(template="task.sh") if choice.nodes > 1 else ""
-        environment = {**settings.environment, **self.get_env()}
-        return script(), session_files(environment, self.server.base_url, self.get_args(), task)
+        environment = {**self.carme.session.environment, **self.get_env()}
+        return script, session_files(environment, self.server.base_url, self.get_args(), task)
 
     async def poll(self) -> int | None:
         """None while the job is there or nobody knows; 1 when it is gone."""

@@ -36,7 +36,7 @@ print("done " + "here")
 
 
 def documented_cell() -> str:
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     [cell] = [block for block in blocks if "torchrun" in block]
     return cell
 

@@ -49,10 +49,11 @@ def test_from_waiting_to_starting_again(cluster, browser, screenshots):
     screenshots(home, "session-ended")
 
     home.get_by_role("link", name="Start again with the same choices").click()
-    expect(home.locator("#partition")).to_have_value("cpu")
-    expect(home.locator("#hours")).to_have_value("0.5")
-    home.get_by_role("button", name="Start").click()
     open_lab(home, cluster, user)
+    [again] = cluster.jobs(user)
+    assert (again["node"], again["id"] != job["id"]) == ("cpu01", True)
+    limit = cluster.run(["squeue", "-h", "-j", again["id"], "-o", "%l"]).stdout.strip()
+    assert limit == "30:00"
     home.goto(f"{cluster.config.hub.url}/hub/home")
     home.locator("#stop").click()
     wait_for(lambda: not cluster.jobs(user), 40, "the job's end")

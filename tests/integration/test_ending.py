@@ -12,8 +12,10 @@ from support.hub import User
 
 SMALL = {"partition": "cpu", "gpus": 0, "cpus": 1, "memory_gb": 1, "hours": 0.5}
 AT_THE_END = """
-import atexit, pathlib, time
-atexit.register(lambda: pathlib.Path.home().joinpath("kernel-ended").write_text("cleanly"))
+import atexit, pathlib
+home = pathlib.Path.home()
+atexit.register(lambda: home.joinpath("kernel-ended").write_text("cleanly"))
+home.joinpath("kernel-started").touch()
 """
 HOG = "block = bytearray(3 * 2**30)\n"
 
@@ -47,12 +49,8 @@ def test_stopping_ends_the_kernels_first_and_again_is_fine(cluster, ben):
     try:
         ben.start(**SMALL)
         [job] = cluster.jobs(ben.name)
-        kernel = ben.server("POST", "/api/kernels", json={"name": "python3"}).json()["id"]
-
-        def idle():
-            return ben.server("GET", f"/api/kernels/{kernel}").json()["execution_state"] == "idle"
-
-        wait_for(idle, 40, "the kernel")
+        assert ben.server("POST", "/api/kernels", json={"name": "python3"}).status_code == 201
+        wait_for(Path(f"/home/{ben.name}/kernel-started").exists, 60, "the kernel")
         first = ben.api("DELETE", f"/users/{ben.name}/server")
         again = ben.api("DELETE", f"/users/{ben.name}/server")
         assert (first.status_code, again.status_code) in {(202, 202), (204, 204), (202, 204)}
@@ -64,7 +62,9 @@ def test_stopping_ends_the_kernels_first_and_again_is_fine(cluster, ben):
             lambda: state(cluster, job["id"]) in ("COMPLETED", "FAILED"), 20, "the job's record"
         )
     finally:
-        cluster.run(["rm", "-f", startup, f"/home/{ben.name}/kernel-ended"])
+        cluster.run(
+            ["rm", "-f", startup, *(f"/home/{ben.name}/kernel-{n}" for n in ("ended", "started"))]
+        )
 
 
 def test_a_server_that_does_not_listen_is_cancelled_after_the_grace(cluster, ben):

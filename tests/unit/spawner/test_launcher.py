@@ -92,3 +92,53 @@ def test_the_token_is_on_no_command_line(tmp_path, hub):
         listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
         launcher.terminate()
     assert "secret" not in listed
+
+
+def test_a_port_that_somebody_takes_in_between_is_not_the_end(tmp_path, hub):
+    """The server finds its port taken and ends; the launcher chooses another."""
+    thief = """
+import os, socket, sys, time, urllib.parse
+port = urllib.parse.urlparse(os.environ["JUPYTERHUB_SERVICE_URL"]).port
+mark = os.path.join(os.environ["CARME_JUPYTER"], "mark")
+if not os.path.exists(mark):
+    open(mark, "w").close()
+    holder = socket.socket()
+    holder.bind(("127.0.0.1", port))
+    if os.fork() == 0:
+        time.sleep(5)  # holds it, without listening, while the first server is gone
+        os._exit(0)
+    sys.exit("address in use")
+"""
+    argv = session(tmp_path, hub, [sys.executable, "-c", thief + SERVER])
+    settings = json.loads((tmp_path / "session.json").read_text())
+    settings["environment"]["CARME_JUPYTER"] = str(tmp_path)
+    (tmp_path / "session.json").write_text(json.dumps(settings))
+    with subprocess.Popen(argv) as launcher:
+        for _ in range(400):
+            if hub.told:
+                break
+            threading.Event().wait(0.05)
+        [(_, _, body)] = hub.told
+        with socket.create_connection(("127.0.0.1", body["port"])) as client:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert launcher.wait(10) == 0
+    assert (tmp_path / "mark").exists()
+
+
+def test_what_jupyter_needs_is_laid_out_and_found(tmp_path, hub):
+    argv = session(tmp_path, hub, [sys.executable, "-c", SHOW])
+    settings = json.loads((tmp_path / "session.json").read_text())
+    settings["files"] = {"config/a.py": "x = 1", "share/labextensions/b/package.json": "{}"}
+    (tmp_path / "session.json").write_text(json.dumps(settings))
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=20, env={"JUPYTER_PATH": "/image/share"}
+    )
+    root = tmp_path / "jupyter"
+    assert (root / "config/a.py").read_text() == "x = 1"
+    assert f"{root}/share:/image/share {root}/config {root}" in done.stdout
+
+
+SHOW = """
+import os
+print(os.environ["JUPYTER_PATH"], os.environ["JUPYTER_CONFIG_PATH"], os.environ["CARME_JUPYTER"])
+"""

@@ -10,6 +10,7 @@ ANN = Person("ann")
 
 GOOD = {
     "partition": "gpu",
+    "nodes": 1,
     "gpus": 1,
     "gpu_type": "",
     "cpus": 2,
@@ -42,6 +43,10 @@ def test_the_defaults_are_a_good_choice(snapshot, catalogue):
         ({"partition": "none"}, "partition", "there are gpu, cpu, old"),
         ({"partition": "secret"}, "partition", "there is no partition secret"),
         ({"partition": "old", "gpus": 0}, "partition", "takes no jobs now"),
+        ({"nodes": 3}, "nodes", "gpu has 2 nodes with this much on each"),
+        ({"nodes": 2, "gpus": 4}, "nodes", "gpu has 1 nodes with this much on each"),
+        ({"nodes": 0}, "nodes", "greater than or equal to 1"),
+        ({"nodes": True}, "nodes", "not a number"),
         ({"gpus": 5}, "gpus", "at most 4 GPUs"),
         ({"gpus": 3, "gpu_type": "t4"}, "gpus", "at most 2 GPUs of type t4"),
         ({"gpu_type": "h100"}, "gpu_type", "gpu has a100, t4"),
@@ -120,3 +125,22 @@ def test_unknown_options_are_all_named():
     _, problems = options.parse({**GOOD, "cmd": 1, "prologue": 2, "cpus": "x"})
     assert "'cmd', 'prologue'" in problems[""]
     assert [error["field"] for error in options.listed(problems)] == ["cpus", ""]
+
+
+def test_the_site_and_the_partition_limit_the_nodes(snapshot, catalogue):
+    choice, _ = options.parse({**GOOD, "nodes": 2})
+    assert options.problems(choice, snapshot, catalogue, max_nodes=2) == {}
+    told = options.problems(choice, snapshot, catalogue, max_nodes=1)
+    assert told == {"nodes": "this site allows at most 1 nodes"}
+    gpu, *others = snapshot.partitions
+    narrow = snapshot.model_copy(
+        update={"partitions": (gpu.model_copy(update={"max_nodes": 1}), *others)}
+    )
+    told = options.problems(choice, narrow, catalogue, max_nodes=5)
+    assert told == {"nodes": "gpu allows at most 1 nodes"}
+
+
+def test_the_field_for_nodes_is_there_where_there_is_a_choice(snapshot, catalogue):
+    for most, there in ((1, False), (4, True)):
+        html = form.render(snapshot, catalogue, (), GOOD, {}, max_nodes=most)
+        assert ('id="nodes"' in html) == there

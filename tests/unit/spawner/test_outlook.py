@@ -81,3 +81,11 @@ def test_a_reservation_of_others_closes_its_nodes(snapshot):
     later = plan.model_copy(update={"starts_at": int(NOW) + 60})
     ahead = busy.model_copy(update={"reservations": (later,)})
     assert not starts_now(choice(gpu_type="t4", reservation="course"), ahead, NOW)
+
+
+def test_all_nodes_of_a_choice_must_be_free(snapshot):
+    assert starts_now(choice(nodes=2), snapshot, NOW)
+    assert not starts_now(choice(nodes=2, gpus=2), snapshot, NOW)
+    offered = smaller(choice(nodes=2, gpus=2), snapshot, NOW)
+    assert offered is not None
+    assert (offered["nodes"], offered["gpus"]) == (1, 2)

@@ -42,6 +42,39 @@ def test_it_is_valid_shell_whatever_the_paths(tmp_path):
     assert not (tmp_path / "pwned").exists()
 
 
+def test_several_nodes(tmp_path):
+    """What a job on two nodes sets up, with stand-ins for Slurm's and Apptainer's programs."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {
+        "scontrol": 'case "$*" in *hostnames*) printf "n1\\nn2\\n";; '
+        '*) echo "NodeName=n1 NodeAddr=10.0.0.5 Port=1";; esac',
+        "apptainer": 'env | grep ^APPTAINERENV_; printf "%s\\n" "$@"',
+        "python3": ":",
+    }.items():
+        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / "srun").touch()
+    many = {**VALUES, "nodes": 2, "folder": tmp_path, "apptainer": programs / "apptainer"}
+    script = job_script(**many, slurm_bin=programs)
+    assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n" in script
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    environment |= {"SLURM_JOB_ID": "123456", "SLURM_JOB_NODELIST": "n[1-2]"}
+    done = subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environment)
+    lines = done.stdout.splitlines()
+    assert (tmp_path / "hostfile").read_text() == "n1 slots=2\nn2 slots=2\n"
+    for line in ("CARME_NODES=2", "CARME_GPUS_PER_NODE=2", "MASTER_ADDR=10.0.0.5"):
+        assert f"APPTAINERENV_{line}" in lines
+    assert "APPTAINERENV_MASTER_PORT=23456" in lines
+    assert f"{tmp_path}/srun:/usr/local/bin/srun:ro" in lines
+    assert not list(tmp_path.glob("tmp.*")), "the relay's folder is gone"
+
+    task = job_script(**many, template="task.sh")
+    argv = ["bash", "-s", "--", "python3", "a b", "$(id)"]
+    ran = subprocess.run(argv, input=task, text=True, capture_output=True, env=environment)
+    assert ran.stdout.splitlines()[-3:] == ["python3", "a b", "$(id)"]
+
+
 def test_without_gpus_none_are_asked_for():
     script = job_script(**{**VALUES, "gpus": 0, "gpu_flag": ""})
     assert "--gres" not in script
