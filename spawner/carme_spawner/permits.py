@@ -200,7 +200,9 @@ def held(short: list[tuple[Bound, int]]) -> str:
 def reduced(choice: Options, short: list[tuple[Bound, int]]) -> Options | None:
     """The part of the choice that limits leave room for now; None if that is nothing useful."""
     gpus, cpus, memory = choice.gpus, choice.cpus, choice.memory_gb
-    for bound, left in short:
+    nodes = getattr(choice, "nodes", 1)  # the choice is per node, limits are not
+    for bound, total in short:
+        left = total // nodes
         if bound.what.startswith("gres/gpu"):
             gpus = min(gpus, left)
         elif bound.what == "cpu":
