@@ -33,7 +33,7 @@ def account(cluster):
 def open_form(cluster, browser, width, height):
     page = browser.new_context(viewport={"width": width, "height": height}).new_page()
     errors = []
-    page.on("pageerror", lambda error: errors.append(error))  # noqa: PLW0108 (Playwright needs one)
+    page.on("pageerror", lambda error: errors.append(error))
     login(page, cluster, cluster.users[0])
     expect(page.locator("#partition")).to_be_visible()
     # What an earlier test chose is remembered.
