@@ -77,6 +77,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._choice: options.Options | None = None
         self._values: dict[str, Any] = {}
         self._problems: options.Problems = {}
+        self._checked: tuple[dict[str, Any], options.Options] | None = None
         self._job = self._new_job()
         self.ended_message = ""
         """What became of the last session, for its user."""
@@ -128,13 +129,26 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             ended_message=self.ended_message,
         )
 
-    def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
-        """Raw options of the form; kept for showing it again if the cluster refuses them."""
-        self._values = form.parse(data)
-        return self._values
+    async def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
+        """Raw options of the form; kept for showing it again if the cluster refuses them.
+
+        Checked here already: once it spawns, JupyterHub waits a second for a refusal, then shows a
+        page that says "starting" instead of the form.
+        """
+        self._values = raw = form.parse(data)
+        self._checked = None
+        self._checked = (raw, await self._check(raw))
+        return raw
 
     async def _apply(self, raw: dict[str, Any]) -> None:
-        """Check options, wherever they come from; a wrong one is a 400 that names its field."""
+        """Take options, wherever they come from; a wrong one is a 400 that names its field."""
+        known = self._checked if self._checked and self._checked[0] == raw else None
+        self._checked = None
+        self._choice = known[1] if known else await self._check(raw)
+        self._values = {}
+
+    async def _check(self, raw: dict[str, Any]) -> options.Options:
+        """The choice in `raw`; SessionFailure if something of it is wrong."""
         snapshot, catalogue, person = await asyncio.gather(
             self._snapshot(), self._catalogue(), self._person()
         )
@@ -152,10 +166,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             found |= options.problems(choice, snapshot, catalogue, self._projects)
         if choice and choice.own_image and not found:
             found = await self._check_own_image(choice.own_image)
-        if found:
+        if found or choice is None:
             self._problems = found
             raise SessionFailure(options.summary(found), reason="input", problems=found)
-        self._choice, self._values = choice, {}
+        return choice
 
     async def _person(self, max_age: float | None = None) -> Person:
         return await watch_for(self.carme).person(self.user.name, max_age)

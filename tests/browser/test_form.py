@@ -28,6 +28,9 @@ def account(cluster):
     yield ACCOUNT
     cluster.run(["sacctmgr", "-i", "delete", "user", ann, f"account={ACCOUNT}"])
     cluster.run(["sacctmgr", "-i", "delete", "account", ACCOUNT])
+    # Without this it would offer the account for some minutes more.
+    cluster.stop("view")
+    cluster.start("view")
 
 
 def open_form(cluster, browser, width, height):
@@ -95,7 +98,7 @@ def test_maintenance_and_lost_nodes_are_shown(cluster, browser, account):
     page.context.close()
 
 
-def test_on_a_phone_and_by_keyboard(cluster, browser, account, screenshots):
+def test_on_a_phone_and_by_keyboard(cluster, browser, account):
     page, _ = open_form(cluster, browser, 390, 844)
     expect(page.locator("#outlook")).not_to_have_text("…", timeout=20_000)
     width = page.evaluate("document.documentElement.scrollWidth")
@@ -103,7 +106,6 @@ def test_on_a_phone_and_by_keyboard(cluster, browser, account, screenshots):
     place = {name: page.locator(name).bounding_box() for name in ("#outlook", "#cluster")}
     button = page.get_by_role("button", name="Start").bounding_box()
     assert place["#outlook"]["y"] < button["y"] < place["#cluster"]["y"]
-    screenshots(page, "spawn-form-phone")
     # From the first preset to the button with the tabulator alone, in the order that one sees.
     page.locator("#presets button").first.focus()
     seen = []
