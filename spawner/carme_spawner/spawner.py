@@ -39,6 +39,9 @@ default_handlers[:] = with_error_lists(
     [entry for entry in default_handlers if "batchspawner" not in entry[0]]
 )
 
+CHECKED_SECONDS = 10
+"""A form that was found right is not checked again when it spawns a moment later."""
+
 
 class CarmeSpawner(batchspawner.BatchSpawnerBase):
     """Sessions in containers on a Slurm cluster."""
@@ -77,7 +80,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._choice: options.Options | None = None
         self._values: dict[str, Any] = {}
         self._problems: options.Problems = {}
-        self._checked: tuple[dict[str, Any], options.Options] | None = None
+        self._checked: tuple[float, dict[str, Any], options.Options] | None = None
         self._job = self._new_job()
         self.ended_message = ""
         """What became of the last session, for its user."""
@@ -137,14 +140,14 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         """
         self._values = raw = form.parse(data)
         self._checked = None
-        self._checked = (raw, await self._check(raw))
+        self._checked = (time.monotonic(), raw, await self._check(raw))
         return raw
 
     async def _apply(self, raw: dict[str, Any]) -> None:
         """Take options, wherever they come from; a wrong one is a 400 that names its field."""
-        known = self._checked if self._checked and self._checked[0] == raw else None
-        self._checked = None
-        self._choice = known[1] if known else await self._check(raw)
+        (at, checked, choice), self._checked = self._checked or (0.0, {}, None), None
+        fresh = choice is not None and checked == raw and time.monotonic() - at < CHECKED_SECONDS
+        self._choice = choice if fresh else await self._check(raw)
         self._values = {}
 
     async def _check(self, raw: dict[str, Any]) -> options.Options:
