@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from carme.errors import CarmeError, UnavailableError
 from carme.slurm.client import Client
@@ -34,6 +35,11 @@ class Registry:
         self._read_at = float("-inf")
         self._tried = float("-inf")
         self._reading: asyncio.Task[None] | None = None
+
+    async def warm(self) -> None:
+        """Read before anybody asks; a failure is told to who asks."""
+        with suppress(CarmeError):
+            await self.of("root")
 
     async def of(self, user: str, max_age_seconds: float | None = None) -> UserRights:
         """The user's rights; UnavailableError only if nothing was ever read.

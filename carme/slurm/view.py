@@ -291,6 +291,8 @@ async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> Non
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await server.start()
     polling = asyncio.create_task(view.poller.run())
+    # The first who opens the form finds accounts and QoS read.
+    warming = asyncio.create_task(view.registry.warm())
     log.info("serving %s, polling every %g s", config.view.socket, config.view.poll_seconds)
     ready()
     stopping = asyncio.create_task(stop.wait())
@@ -299,10 +301,10 @@ async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> Non
         if polling.done():
             polling.result()
     finally:
-        polling.cancel()
-        stopping.cancel()
+        for task in (polling, warming, stopping):
+            task.cancel()
         await server.stop()
-        await asyncio.gather(polling, stopping, return_exceptions=True)
+        await asyncio.gather(polling, warming, stopping, return_exceptions=True)
 
 
 @click.command()

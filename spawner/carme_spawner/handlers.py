@@ -23,6 +23,7 @@ _FRESH_SECONDS = 5
 _overviews = outlook.Overviews()
 
 
+_AT_ONCE_SECONDS = 5
 _CLOSED = "All nodes for it are down, drained or reserved before it would end."
 
 
@@ -117,7 +118,7 @@ class OutlookHandler(ClusterHandler):
         if outlook.closed(choice, snapshot, now):
             return {"held": _CLOSED}
         try:
-            return {"expected_at": (await watch.expected_start(asked(choice))).starts_at}
+            starts_at = (await watch.expected_start(asked(choice))).starts_at
         except TimeoutError:
             return {"again": True}  # Slurm still thinks; the form does not wait for it
         except InputError as error:
@@ -126,6 +127,9 @@ class OutlookHandler(ClusterHandler):
             # Slurm is asked at most six times a minute for everybody: no answer is no failure.
             self.log.debug("No expected start: %s", error)
             return {}
+        # Slurm knows more than the snapshot: of a reservation of half a node, for instance.
+        at_once = starts_at <= now + _AT_ONCE_SECONDS
+        return {"starts_now": True} if at_once else {"expected_at": starts_at}
 
 
 def asked(choice: options.Options) -> Choice:

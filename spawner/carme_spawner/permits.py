@@ -206,7 +206,7 @@ def reduced(choice: Options, short: list[tuple[Bound, int]]) -> Options | None:
     """The part of the choice that limits leave room for now; None if that is nothing useful."""
     gpus, cpus, memory = choice.gpus, choice.cpus, choice.memory_gb
     for bound, together in short:
-        left = together // choice.nodes
+        left = together // choice.nodes  # the choice is for each node, limits are not
         if bound.what.startswith("gres/gpu"):
             gpus = min(gpus, left)
         elif bound.what == "cpu":

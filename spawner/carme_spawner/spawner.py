@@ -39,6 +39,9 @@ default_handlers[:] = with_error_lists(
     [entry for entry in default_handlers if "batchspawner" not in entry[0]]
 )
 
+CHECKED_SECONDS = 10
+"""A form that was found right is not checked again when it spawns a moment later."""
+
 
 class CarmeSpawner(batchspawner.BatchSpawnerBase):
     """Sessions in containers on a Slurm cluster."""
@@ -77,6 +80,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._choice: options.Options | None = None
         self._values: dict[str, Any] = {}
         self._problems: options.Problems = {}
+        self._checked: tuple[float, dict[str, Any], options.Options] | None = None
         self._job = self._new_job()
         self.ended_message = ""
         """What became of the last session, for its user."""
@@ -131,13 +135,26 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             ended_message=self.ended_message,
         )
 
-    def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
-        """Raw options of the form; kept for showing it again if the cluster refuses them."""
-        self._values = form.parse(data)
-        return self._values
+    async def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
+        """Raw options of the form; kept for showing it again if the cluster refuses them.
+
+        Checked here already: once it spawns, JupyterHub waits a second for a refusal, then shows a
+        page that says "starting" instead of the form.
+        """
+        self._values = raw = form.parse(data)
+        self._checked = None
+        self._checked = (time.monotonic(), raw, await self._check(raw))
+        return raw
 
     async def _apply(self, raw: dict[str, Any]) -> None:
-        """Check options, wherever they come from; a wrong one is a 400 that names its field."""
+        """Take options, wherever they come from; a wrong one is a 400 that names its field."""
+        (at, checked, choice), self._checked = self._checked or (0.0, {}, None), None
+        fresh = choice is not None and checked == raw and time.monotonic() - at < CHECKED_SECONDS
+        self._choice = choice if fresh else await self._check(raw)
+        self._values = {}
+
+    async def _check(self, raw: dict[str, Any]) -> options.Options:
+        """The choice in `raw`; SessionFailure if something of it is wrong."""
         snapshot, catalogue, person = await asyncio.gather(
             self._snapshot(), self._catalogue(), self._person()
         )
@@ -157,10 +174,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             )
         if choice and choice.own_image and not found:
             found = await self._check_own_image(choice.own_image)
-        if found:
+        if found or choice is None:
             self._problems = found
             raise SessionFailure(options.summary(found), reason="input", problems=found)
-        self._choice, self._values = choice, {}
+        return choice
 
     async def _person(self, max_age: float | None = None) -> Person:
         return await watch_for(self.carme).person(self.user.name, max_age)

@@ -86,7 +86,7 @@ class Watch:
             async with asyncio.timeout(RIGHTS_SECONDS):
                 rights = await self._client.rights(user, max_age)
         except (CarmeError, TimeoutError) as error:
-            log.warning("accounts of %s are not known: %s", user, error or "no answer in time")
+            log.info("accounts of %s are not known: %s", user, error or "no answer in time")
             rights = None
         return Person(user, frozenset(groups), rights)
 

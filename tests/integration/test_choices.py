@@ -36,6 +36,9 @@ def course(cluster):
     yield ACCOUNT
     sacctmgr(cluster, "delete", "user", ann, f"account={ACCOUNT}")
     sacctmgr(cluster, "delete", "account", ACCOUNT)
+    # Without this it would offer the account for some minutes more.
+    cluster.stop("view")
+    cluster.start("view")
 
 
 @pytest.fixture

@@ -10,5 +10,5 @@ import form_data
 
 def test_figures_and_outlook_of_a_thousand_nodes_come_quickly():
     # The quickest of a few: what the code takes, not what the machine does beside.
-    best = min(form_data.measure(loads=3)["form_data_best_ms"] for _ in range(2))
+    best = form_data.measure(loads=5)["form_data_best_ms"]
     assert best < form_data.LIMIT_MS

@@ -54,11 +54,11 @@ FOREIGN = ["root", "normal,short", "+normal", "-1", "research,root", "nobody-has
 KEYS = ["cmd", "prologue", "srun", "exec_prefix", "batch_script", "req_prologue", "user", "uid"]
 KEYS += ["__class__", "image_path", "environment", "notebook_dir", "ip", "port", "partition ", ""]
 
-NAMES = ("partition", "gpu_type", "image", "account", "qos", "reservation")
+RIGHTS = ("account", "qos", "reservation")
 
 CASES = [
-    *({field: text} for field in NAMES for text in SHELL + UNICODE),
-    *({field: text} for field in ("account", "qos", "reservation") for text in FOREIGN),
+    *({field: text} for field in ("partition", "gpu_type", "image") for text in SHELL + UNICODE),
+    *({field: text} for field in RIGHTS for text in SHELL[::3] + UNICODE[::4] + FOREIGN),
     *({"image": text} for text in PATHS),
     *({field: text} for field in ("gpus", "cpus", "memory_gb", "hours") for text in NUMBERS),
     *(

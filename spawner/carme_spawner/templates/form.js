@@ -218,6 +218,8 @@
 
   let timer = null;
   function changed() {
+    question++; // an answer that is under way is about what was chosen before
+    atFields([]); // at once: later it would move the button away under the pointer
     types();
     if (figures) showCluster();
     later(300);
