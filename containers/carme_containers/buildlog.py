@@ -44,7 +44,8 @@ class BuildLog:
         self._file.close()
 
     def say(self, text: str) -> None:
-        """Tell whoever watches, at once."""
+        """Tell whoever watches, at once; the clock is shown beside it from now on."""
+        self._step = text
         self.progress(f"{self.title}: {text}")
 
     def line(self, text: str) -> None:
@@ -55,7 +56,7 @@ class BuildLog:
             self._file.flush()
             self._step = build_step(text) or self._step
         if now - self._said > SAY_SECONDS:
-            self.say(f"{self._step} ({format_duration(now - self._started)})")
+            self.progress(f"{self.title}: {self._step} ({format_duration(now - self._started)})")
             self._said = now
 
     def reason(self) -> str:
