@@ -1,5 +1,6 @@
 """`{carme-recording}`: the recording rules; `{carme-alerts}`: the alerts. As installed."""
 
+import re
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
@@ -68,10 +69,8 @@ def _alerts() -> Iterator[str]:
     yield "|---|---|---|---|"
     for group in yaml.safe_load(text)["groups"]:
         for rule in group["rules"]:
-            says = rule["annotations"]["description"].replace("{{ ", "{").replace(" }}", "}")
-            for mark in ("$labels.", "$value"):
-                says = says.replace(mark, mark.strip("$").removesuffix("labels."))
-            says = says.replace("|", "·").replace("{", "*").replace("}", "*")
+            says = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", rule["annotations"]["description"])
+            says = re.sub(r"\{\{ \$value[^}]*\}\}", "*N*", says)
             name, after = rule["alert"], rule.get("for", "at once")
             link = f"[{name}](../runbooks/{name}.md)"
             yield f"| {link} | {rule['labels']['severity']} | {after} | {says} |"

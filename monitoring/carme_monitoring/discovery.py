@@ -86,7 +86,9 @@ class Discovery:
         groups = targets(snapshot.nodes, self._cluster, self._port, self._ports)
         try:
             lines = ",\n".join(json.dumps(group) for group in groups)
-            if not write(self._path, f"[\n{lines}\n]\n", mode=0o640):
+            # An admin who runs this by hand must not leave a file that Prometheus cannot read.
+            owner = self._path.parent.owner() if os.geteuid() == 0 else None
+            if not write(self._path, f"[\n{lines}\n]\n", mode=0o640, owner=owner):
                 os.utime(self._path)  # its age tells Prometheus that somebody looks after it
         except OSError as error:
             self._say(f"{self._path}: {error.strerror}")

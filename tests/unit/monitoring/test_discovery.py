@@ -83,6 +83,14 @@ def test_the_file_follows_slurm_and_is_left_alone_while_nobody_knows(tmp_path: P
     assert [file.name for file in tmp_path.iterdir()] == ["nodes.json"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_run_by_root_it_leaves_the_file_to_the_folders_owner(tmp_path: Path) -> None:
+    shutil.chown(tmp_path, "daemon")
+    view = View(Snapshot(taken_at=1, nodes=NODES))
+    Discovery(view, tmp_path / "nodes.json", "c", 9810, None).update()
+    assert (tmp_path / "nodes.json").owner() == "daemon"
+
+
 def test_a_folder_that_is_gone_is_no_crash(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
