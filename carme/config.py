@@ -379,11 +379,13 @@ def parse(data: dict[str, Any], source: str) -> Config:
 
 
 def _explain(problem: Any) -> str:
-    *parents, _ = problem["loc"]
+    parents = problem["loc"][:-1]
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return f"{where}: no such key; allowed here: {', '.join(_keys_at(parents))}"
+        return f"{where}: no such key; allowed here: {', '.join(_keys_at(list(parents)))}"
     said = problem["msg"].removeprefix("Value error, ")
+    if isinstance(problem["input"], dict):  # about several keys: it names them itself
+        return f"{where}: {said}" if where else said
     return f"{where}: {said[0].lower()}{said[1:]}, not {problem['input']!r}"
 
 

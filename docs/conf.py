@@ -15,6 +15,7 @@ extensions = [
     "carme_reference",
     "carme_catalogue",
     "carme_dashboards",
+    "carme_rules",
 ]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from carme_monitoring.cap import Cap
-from carme_monitoring.itself import Itself
+from carme_monitoring.itself import Itself, clock
 from carme_monitoring.metrics import Metric
 from carme_monitoring.render import OPENMETRICS, TEXT, Renderer
 from carme_monitoring.samples import Samples
@@ -53,6 +53,11 @@ class Page:
 
     def get(self, openmetrics: bool = False, compressed: bool = False) -> bytes:
         """The answer; gzip at level 1, because the exporter must not cost what it measures."""
+        end = clock(openmetrics)  # a gzip file may have several parts
+        return self._most(openmetrics, compressed) + (gzip.compress(end, 1) if compressed else end)
+
+    def _most(self, openmetrics: bool, compressed: bool) -> bytes:
+        """All but the end, made once for each collection and form."""
         with self._lock:
             wanted = (openmetrics, compressed)
             if wanted not in self._made:

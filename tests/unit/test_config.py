@@ -28,7 +28,7 @@ def test_named_file_must_exist(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ({"clutser": {}}, r"site\.toml: clutser: no such key; allowed here: cluster, "),
+        ({"clutser": {}}, r"site\.toml: clutser: no such key; allowed here: alerts, cluster, "),
         ({"view": {"sokcet": "/x"}}, r"view\.sokcet: no such key; allowed here: .*socket"),
         ({"slurm": {"backend": "magic"}}, r"slurm\.backend: .*'cli'.*not 'magic'"),
         ({"hub": {"api_port": 0}}, r"hub\.api_port: .*greater than or equal to 1, not 0"),
@@ -67,3 +67,14 @@ def test_broken_toml_says_where(tmp_path):
 def test_the_tree_is_frozen():
     with pytest.raises(ValueError, match="frozen"):
         Config().cluster.name = "x"
+
+
+def test_prometheus_reads_often_enough_for_new_users() -> None:
+    with pytest.raises(ConfigError, match=r"at most twice exporter\.interval_seconds"):
+        parse({"prometheus": {"scrape_seconds": 40}}, "f")
+    parse({"prometheus": {"scrape_seconds": 40}, "exporter": {"interval_seconds": 20}}, "f")
+
+
+def test_mail_needs_a_server() -> None:
+    with pytest.raises(ConfigError, match="email_to needs email_from and smtp_host"):
+        parse({"alerts": {"email_to": "ops@example.org"}}, "f")

@@ -143,3 +143,41 @@ def test_a_scheduler_that_does_not_answer_has_no_figures() -> None:
     assert len(out) == 0
     for end in range(0, len(SDIAG), 37):
         parse_sdiag(SDIAG[:end])
+
+
+def test_closed_nodes_and_jobs_that_end_soon_are_named() -> None:
+    out = collected()
+    assert out.families["carme_slurm_node_closed"] == {("n2", "drained"): 1}
+    assert "carme_slurm_job_ends_timestamp_seconds" not in out.families
+    ends = [
+        Job(id=7, user="ann", account="p", partition="gpu", state=JobState.RUNNING,
+            ends_at=1000 + 600, limit_seconds=3600),
+        Job(id=8, state=JobState.RUNNING, ends_at=1000 + 7200, limit_seconds=36000),
+        Job(id=9, state=JobState.RUNNING),
+        Job(id=10, state=JobState.PENDING, ends_at=1000 + 60, limit_seconds=60),
+    ]  # fmt: skip
+    out, cluster = Samples(), Cluster(FixedView(), time_s=lambda: 1000.0)
+    cluster.add_samples(out, SNAPSHOT.model_copy(update={"jobs": tuple(ends)}))
+    found = out.families["carme_slurm_job_ends_timestamp_seconds"]
+    assert found == {("7", "ann", "p", "gpu"): 1600}
+
+
+def test_the_accounting_is_asked_by_itself() -> None:
+    def answers(code: int, text: str) -> Any:
+        def run(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+            if argv[0] == "/opt/slurm/sdiag":
+                return subprocess.CompletedProcess(argv, 0, SDIAG)
+            assert argv[0] == "/opt/slurm/sacctmgr"
+            return subprocess.CompletedProcess(argv, code, text)
+
+        return run
+
+    for code, text, expected in ((0, "c\n", 1), (1, "", 0), (0, "", 0)):
+        scheduler = Scheduler("/opt/slurm/sdiag", run=answers(code, text))
+        assert scheduler.accounting_up() is None
+        scheduler.ask()
+        assert scheduler.accounting_up() == expected
+        assert scheduler.latest()
+    nowhere = Scheduler("/nonexistent/sdiag")
+    nowhere.ask()
+    assert (nowhere.accounting_up(), nowhere.latest()) == (None, {})

@@ -101,7 +101,8 @@ def test_forms(serve: Callable[..., str]) -> None:
     assert b"carme_node_cpus 8\n" in plain
     with get(url, Accept_Encoding="gzip, deflate") as answer:
         assert answer.headers["Content-Encoding"] == "gzip"
-        assert gzip.decompress(answer.read()) == plain
+        packed = gzip.decompress(answer.read())
+        assert packed.rpartition(b" ")[0] == plain.rpartition(b" ")[0]  # the clock went on
     accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
     with get(url, Accept=accept) as answer:
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
@@ -170,3 +171,24 @@ def test_a_made_file_lets_its_user_in(tmp_path: Path) -> None:
     assert oct(path.stat().st_mode)[-3:] == "640"
     assert password not in path.read_text()
     assert Users(webconfig.load(path).basic_auth_users).is_right("prom", password)
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_clock_is_that_of_the_answer(page: Page, openmetrics: bool, compressed: bool) -> None:
+    """The rest is made once a collection; a clock of then would look like one that is behind."""
+
+    def text() -> str:
+        body = page.get(openmetrics, compressed)
+        return (gzip.decompress(body) if compressed else body).decode()
+
+    def shown(text: str) -> float:
+        return float(text.partition("\ncarme_exporter_time_seconds ")[2].split()[0])
+
+    first = text()
+    time.sleep(0.02)
+    second, now = text(), time.time()
+    assert shown(second) - shown(first) > 0.01
+    assert abs(now - shown(second)) < 1
+    assert second.endswith("# EOF\n") == openmetrics
+    assert second.count("# EOF") == openmetrics

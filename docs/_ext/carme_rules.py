@@ -1,0 +1,84 @@
+"""`{carme-recording}`: the recording rules; `{carme-alerts}`: the alerts. As installed."""
+
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import yaml
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+from carme_monitoring.recording import Rule, groups
+
+_TITLES = {
+    "job": "Jobs",
+    "owner": "Owners: a user in an account and a partition",
+    "user": "Users",
+    "account": "Accounts",
+    "partition": "Partitions",
+    "node": "Nodes",
+    "cluster": "The cluster",
+}
+
+
+class Recording(SphinxDirective):
+    """A table for each level."""
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes("\n".join(_levels()), allow_section_headings=True)
+
+
+class Alerts(SphinxDirective):
+    """A table of all alerts, each with a link to its runbook."""
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes("\n".join(_alerts()))
+
+
+def _levels() -> Iterator[str]:
+    rules = [rule for _, found in groups().values() for rule in found]
+    for level, title in _TITLES.items():
+        mine = [rule for rule in rules if rule.record.partition(":")[0].split("_")[0] == level]
+        yield f"## {title}"
+        yield ""
+        yield from _table(mine)
+        yield ""
+
+
+def _table(rules: list[Rule]) -> Iterator[str]:
+    """Rules that differ in their window only share a row."""
+    yield "| name | labels | meaning |"
+    yield "|---|---|---|"
+    there = {rule.record for rule in rules}
+    for rule in rules:
+        name, meaning = rule.record, rule.meaning
+        short = name.removesuffix("1h") + "5m"
+        if name.endswith("1h") and short in there:
+            continue
+        if name.endswith("5m") and name.removesuffix("5m") + "1h" in there:
+            name = f"{name}`, `…1h"
+            meaning = meaning.removesuffix(" In the last five minutes.")
+        labels = ", ".join(f"`{label}`" for label in rule.labels)
+        yield f"| `{name}` | {labels} | {meaning} |"
+
+
+def _alerts() -> Iterator[str]:
+    text = (files("carme_monitoring") / "prometheus/rules/alerts.yml").read_text(encoding="utf-8")
+    yield "| alert | severity | after | what it says |"
+    yield "|---|---|---|---|"
+    for group in yaml.safe_load(text)["groups"]:
+        for rule in group["rules"]:
+            says = rule["annotations"]["description"].replace("{{ ", "{").replace(" }}", "}")
+            for mark in ("$labels.", "$value"):
+                says = says.replace(mark, mark.strip("$").removesuffix("labels."))
+            says = says.replace("|", "·").replace("{", "*").replace("}", "*")
+            name, after = rule["alert"], rule.get("for", "at once")
+            link = f"[{name}](../runbooks/{name}.md)"
+            yield f"| {link} | {rule['labels']['severity']} | {after} | {says} |"
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the directives."""
+    app.add_directive("carme-recording", Recording)
+    app.add_directive("carme-alerts", Alerts)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,279 @@
+"""Rules, discovery, alerts and access on the live cluster."""
+
+import json
+import re
+import sys
+import time
+from dataclasses import dataclass
+
+import pytest
+import requests
+import yaml
+
+from carme.local import monitoring
+from support.cluster import wait_for
+from support.exporter import Exporter, Series, submit, wait_ended
+from support.prometheus import Prometheus
+
+BUSY = "timeout {0} sh -c 'while :; do :; done'"
+GPU = ("--gres=gpu:1", "--mem=100", "-t", "5")
+
+
+@pytest.fixture(scope="module")
+def prometheus(cluster):
+    found = Prometheus(cluster)
+    names = {node.name for node in cluster.config.local.nodes}
+    wait_for(
+        lambda: set(found.by("node", 'up{job="carme"} == 1')) == names, 60, "all exporters are read"
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def exporters(cluster):
+    return [Exporter(cluster, node.name) for node in cluster.config.local.nodes if node.gpus]
+
+
+@pytest.fixture(scope="module")
+def jobs(cluster, prometheus, exporters):
+    """An idle holder, a job on two nodes, one that dies of memory and one of two seconds.
+
+    Prometheus is started again while they run.
+    """
+    (ann, ben), ada = cluster.users[:2], cluster.admin
+    one, two = (exporter.node for exporter in exporters[:2])
+    found = {
+        "idle": submit(cluster, ann, one, "sleep 35", *GPU),
+        "two nodes": submit(
+            cluster, ben, f"{one},{two}", f'srun -l sh -c "{BUSY.format(30)}"', "-N2", *GPU
+        ),
+        "memory": submit(
+            cluster, ann, two, f"{sys.executable} -c 'b = bytearray(300_000_000)'", *GPU
+        ),
+        "short": submit(cluster, ada, two, BUSY.format(2), *GPU),
+    }
+    on_one = [found["idle"], found["two nodes"]]
+    wait_for(lambda: exporters[0].total("carme_job_gpu_held") >= 2, 60, "the jobs run")
+    cluster.stop("prometheus")
+    cluster.start("prometheus")
+    wait_ended(cluster, exporters[0], *on_one, seconds=120)
+    wait_ended(cluster, exporters[1], *(set(found.values()) - {found["idle"]}), seconds=120)
+    for exporter in exporters:
+        exporter.fresh()
+    return {name: str(jobid) for name, jobid in found.items()}
+
+
+@dataclass
+class Books:
+    """What the exporters said when all was over, and a time at which the rules knew it."""
+
+    at: float
+    pages: list[Series]
+
+    def told(self, name, **labels):
+        wanted = set(labels.items())
+        return sum(
+            value
+            for page in self.pages
+            for (metric, found), value in page.items()
+            if metric == name and wanted <= found
+        )
+
+
+@pytest.fixture(scope="module")
+def books(cluster, prometheus, exporters, jobs):
+    def everything_is_told():
+        """New owners show zero at first."""
+        pages = Books(0, [exporter.series() for exporter in exporters])
+        used = pages.told("carme_job_energy_joules_total")
+        return used > 0 and pages.told("carme_owner_energy_joules_total") >= 0.999 * used and pages
+
+    found = wait_for(everything_is_told, 120, "owners' counters have the jobs' energy")
+    settings = cluster.config.prometheus
+    found.at = time.time() + settings.scrape_seconds + settings.evaluation_seconds + 2
+    name = "cluster:carme_energy_joules:increase5m"
+    wait_for(
+        lambda: (prometheus.value(f"max(timestamp({name}))") or 0) > found.at, 60, "rules are done"
+    )
+    return found
+
+
+def test_rules_agree_with_the_exporters_and_with_what_was_done(prometheus, exporters, jobs, books):
+    figures = ("energy_joules", "gpu_held_seconds", "gpu_idle_seconds", "emissions_grams", "cost")
+    for name, jobid in jobs.items():
+        for figure in figures:
+            ruled = prometheus.value(f'job:carme_{figure}:last{{jobid="{jobid}"}}', books.at)
+            counted = books.told(f"carme_job_{figure}_total", jobid=jobid)
+            assert ruled == pytest.approx(counted, rel=0.02, abs=1e-6), (name, figure)
+        gpu = prometheus.value(
+            f'job_component:carme_energy_joules:last{{jobid="{jobid}",component="gpu"}}', books.at
+        )
+        spent = sum(exporter.recorded_joules(int(jobid)) for exporter in exporters)
+        assert spent > 10, name
+        assert gpu == pytest.approx(spent, rel=0.02), name
+    idle = prometheus.value(f'job:carme_gpu_idle_ratio:last{{jobid="{jobs["idle"]}"}}', books.at)
+    assert idle > 0.9
+
+
+@pytest.mark.parametrize("level", ["user", "account", "partition"])
+def test_totals_of_people_have_every_job(cluster, prometheus, books, level):
+    at = books.at
+    ruled = prometheus.by(level, f"{level}:carme_energy_joules:increase5m", at)
+    before = prometheus.by(
+        level,
+        f"sum by ({level}) (last_over_time(carme_owner_energy_joules_total[10m] offset 5m))",
+        at,
+    )
+    whose = {
+        "user": {*cluster.users[:2], cluster.admin},
+        "account": {row["metric"]["account"] for row in prometheus.rows("carme_job_info", at)},
+        "partition": {"gpu"},
+    }[level]
+    for who in whose:
+        now = books.told("carme_owner_energy_joules_total", **{level: who})
+        assert now > 0
+        assert ruled[who] == pytest.approx(now - before.get(who, 0), rel=0.02), who
+    power = prometheus.by(level, f"{level}:carme_power_watts:avg5m", at)
+    assert power == {who: pytest.approx(joules / 300, rel=0.001) for who, joules in ruled.items()}
+
+
+def test_a_job_of_two_seconds_is_in_its_users_total(cluster, prometheus, jobs, books):
+    used = books.told("carme_job_energy_joules_total", jobid=jobs["short"])
+    total = f'user:carme_energy_joules:increase5m{{user="{cluster.admin}"}}'
+    assert 0 < used <= prometheus.value(total, books.at) * 1.02
+
+
+def test_what_the_rules_ask_for_is_there(prometheus, books):
+    """No rule fails, and the figures of all levels exist; the names of other programs, too."""
+    assert prometheus.rows("prometheus_rule_evaluation_failures_total > 0") == []
+    wait_for(lambda: prometheus.rows("user:carme_energy_joules:increase1h"), 90, "the hour's rules")
+    records = [
+        rule["record"]
+        for group in yaml.safe_load(monitoring.rules("recording.yml"))["groups"]
+        for rule in group["rules"]
+    ]
+    rows = prometheus.rows('{__name__=~".+:.+"}', books.at)
+    rows += prometheus.rows('{__name__=~".+1h"}')
+    live = {row["metric"]["__name__"] for row in rows}
+    # These are of running jobs only; all jobs here have ended.
+    ended = {"job:carme_power_watts:avg5m", "job:carme_gpu_utilisation_ratio:avg5m"}
+    assert set(records) - ended <= live
+    for name in ("carme_exporter_time_seconds", "prometheus_sd_file_mtime_seconds"):
+        assert prometheus.rows(name)
+    for job in ("hub", "prometheus", "alertmanager", "carme-controller"):
+        assert prometheus.value(f'up{{job="{job}"}}') == 1
+    assert prometheus.value("carme_slurm_accounting_up") == 1
+    skew = "max(abs(carme_exporter_time_seconds - timestamp(carme_exporter_time_seconds)))"
+    assert prometheus.value(skew) < 2
+
+
+def test_a_node_that_leaves_slurm_leaves_discovery(cluster, prometheus):
+    leaver = cluster.config.local.nodes[-1].name
+    file = cluster.config.prometheus.targets
+
+    def found():
+        return {group["labels"]["node"] for group in json.loads(file.read_text())}
+
+    everyone = {node.name for node in cluster.config.local.nodes}
+    assert found() == everyone
+    # While the view is away, and so nobody knows, nobody leaves.
+    cluster.stop("view")
+    try:
+        cluster.run(["scontrol", "update", f"nodename={leaver}", "state=future"])
+        log = cluster.dir / "log/discovery.log"
+        wait_for(lambda: "stay as they are" in log.read_text(), 60, "discovery notices")
+        assert found() == everyone
+    finally:
+        cluster.start("view")
+    try:
+        wait_for(lambda: found() == everyone - {leaver}, 90, "the node leaves")
+        wait_for(
+            lambda: leaver not in prometheus.by("node", 'up{job="carme"}'), 60, "it is not read"
+        )
+    finally:
+        for state in ("resume", "idle"):
+            cluster.run(["scontrol", "update", f"nodename={leaver}", f"state={state}"])
+    wait_for(lambda: found() == everyone, 120, "it comes back")
+    wait_for(lambda: cluster.well(f"slurmd-{leaver}"), 120, "Slurm uses it again")
+
+
+def test_an_alert_reaches_alertmanager(cluster, prometheus, exporters):
+    user, node = cluster.users[0], exporters[0].node
+    jobid = submit(cluster, user, node, "sleep 300", "--mem=50", "-t", "10")
+    try:
+
+        def told_of():
+            return [
+                alert
+                for alert in prometheus.alerts()
+                if alert["labels"]["alertname"] == "JobNearWalltime"
+                and alert["labels"]["jobid"] == str(jobid)
+            ]
+
+        [alert] = wait_for(told_of, 120, "Alertmanager knows")
+        assert re.match(f"Job {jobid} of {user} ends in", alert["annotations"]["summary"])
+        assert alert["annotations"]["runbook_url"].endswith("JobNearWalltime.md")
+        assert [receiver["name"] for receiver in alert["receivers"]] == ["quiet"]
+    finally:
+        cluster.run(["scancel", str(jobid)])
+
+
+SNOOP = """
+import json, os, sys, urllib.error, urllib.request
+urls, folders = json.loads(sys.argv[1])
+answered, readable = [], []
+for url in urls:
+    try:
+        answered.append((url, urllib.request.urlopen(url, timeout=5).status))
+    except urllib.error.HTTPError as error:
+        if error.code not in (401, 403):
+            answered.append((url, error.code))
+for top in folders:
+    for folder, _, names in os.walk(top):
+        for name in names:
+            if os.access(os.path.join(folder, name), os.R_OK):
+                readable.append(os.path.join(folder, name))
+print(json.dumps([answered, readable]))
+"""
+
+
+@pytest.mark.parametrize("where", ["head node", "compute node"])
+def test_a_plain_user_reads_no_metric_of_anybody(cluster, prometheus, exporters, where):
+    layout, ports = cluster.local.layout, cluster.local.layout.ports()
+    urls = [
+        f"http://127.0.0.1:{port}{path}"
+        for part, port in ports.items()
+        for path in ("/metrics", "/api/v1/query?query=up", "/federate?match[]=up", "/api/v2/alerts")
+        if part.startswith(("exporter", "prometheus", "alertmanager"))
+    ]
+    urls.append(f"http://127.0.0.1:{cluster.config.hub.api_port}/hub/metrics")
+    urls.append(f"{cluster.config.hub.url}/hub/metrics")
+    folders = [
+        layout.secrets,
+        *(layout.etc / name for name in ("prometheus", "exporter")),
+        *(layout.state / name for name in ("prometheus", "alertmanager", "exporter")),
+        layout.config.prometheus.targets.parent,
+        layout.holders / "jobs",
+    ]
+    assert all(folder.exists() for folder in folders)
+    asked = json.dumps([urls, [str(folder) for folder in folders]])
+    command = [sys.executable, "-c", SNOOP, asked]
+    if where == "compute node":
+        command = [
+            "srun",
+            "-w",
+            exporters[0].node,
+            "--gres=gpu:1",
+            "--mem=100",
+            "-t",
+            "2",
+            *command,
+        ]
+    done = cluster.run_as(cluster.users[0], command)
+    assert done.returncode == 0, done.stderr
+    answered, readable = json.loads(done.stdout)
+    assert answered == []
+    assert readable == []
+    # The same questions with the credentials are answered: they are the right ones.
+    assert prometheus.rows("up")
+    assert requests.get(f"{prometheus.url}/metrics", timeout=10).status_code == 401

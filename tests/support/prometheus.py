@@ -1,0 +1,46 @@
+"""The private cluster's Prometheus and Alertmanager, asked as an admin would."""
+
+import json
+from typing import Any
+
+import requests
+
+Row = dict[str, Any]
+
+
+class Prometheus:
+    """Answers to queries."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._secrets = json.loads((cluster.dir / "etc/secrets/secrets.json").read_text())
+        self.url = f"http://127.0.0.1:{cluster.config.local.ports.prometheus}"
+        self.alertmanager = f"http://127.0.0.1:{cluster.local.layout.alertmanager_port}"
+
+    def rows(self, expression: str, at: float | None = None) -> list[Row]:
+        """The series that the expression gives now, or gave at some time."""
+        params = {"query": expression, **({"time": str(at)} if at else {})}
+        login = ("carme", self._secrets["prometheus_password"])
+        url = f"{self.url}/api/v1/query"
+        answer = requests.get(url, params=params, auth=login, timeout=30)
+        assert answer.status_code == 200, answer.text
+        found: list[Row] = answer.json()["data"]["result"]
+        return found
+
+    def value(self, expression: str, at: float | None = None) -> float | None:
+        """The one value; None when there is no series."""
+        rows = self.rows(expression, at)
+        assert len(rows) <= 1, rows
+        return float(rows[0]["value"][1]) if rows else None
+
+    def by(self, label: str, expression: str, at: float | None = None) -> dict[str, float]:
+        """Values by a label."""
+        rows = self.rows(expression, at)
+        return {row["metric"].get(label, ""): float(row["value"][1]) for row in rows}
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """What Alertmanager has."""
+        login = ("carme", self._secrets["alertmanager_password"])
+        answer = requests.get(f"{self.alertmanager}/api/v2/alerts", auth=login, timeout=10)
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()
+        return found
