@@ -1,0 +1,77 @@
+"""Reports over the view's socket: of one's own jobs, of all for readers."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carme.config import Prometheus
+from carme.errors import DeniedError, InputError, MissingError, UnavailableError
+from carme.slurm.access import in_group
+from carme.slurm.view_client import ViewClient
+from carme.slurm.view_server import Request
+from support.slurm_memory import Cluster, Serving, config
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    """A view whose Prometheus is away: nothing listens on port 9."""
+    away = Prometheus(url="http://127.0.0.1:9", login_file=None)
+    settings = config(tmp_path, readers=("hub",)).model_copy(update={"prometheus": away})
+    with Serving(Cluster(), settings) as serving:
+        # Alice's uid is nobody's on this machine.
+        serving.view._names[70001] = "alice"
+        yield serving
+
+
+def ask(serving: Serving, uid: int, path: str, **query: str) -> Any:
+    request = Request("GET", path, query, {}, b"", uid)
+    return json.loads(serving.call(lambda: serving.view.answer(request)).body)
+
+
+def test_ones_own_and_nobody_elses(serving: Serving) -> None:
+    ViewClient(serving.path).refresh(5)
+    found = ask(serving, 70001, "/reports/1")
+    assert (found["id"], found["user"]) == (1, "alice")
+    assert "Prometheus does not answer" in found["problem"]
+    said = []
+    for number in (2, 99):
+        with pytest.raises(MissingError, match=f"no job {number} of the last month") as error:
+            ask(serving, 70001, f"/reports/{number}")
+        said.append(str(error.value).replace(str(number), "N"))
+    assert said[0] == said[1], "a job of somebody else is as one that is not there"
+    listed = ask(serving, 70001, "/reports", since="1700000000", until="1700000100")
+    assert {job["user"] for job in listed["jobs"]} == {"alice"}
+
+
+def test_readers_see_all(serving: Serving) -> None:
+    client = ViewClient(serving.path)
+    client.refresh(5)
+    assert client.report(2).user == "bob"
+    listed = client.reports(since=1700000000, until=1700000100, user="")
+    assert {job.id for job in listed.jobs} == {1, 2}
+
+
+def test_bad_questions(serving: Serving) -> None:
+    ViewClient(serving.path).refresh(5)
+    with pytest.raises(InputError, match="not the number of a job"):
+        ask(serving, 70001, '/reports/1"} or up')
+    with pytest.raises(InputError, match="since"):
+        ask(serving, 70001, "/reports")
+    with pytest.raises(DeniedError):
+        ask(serving, 4242424, "/reports/1")
+    with pytest.raises(DeniedError):
+        ask(serving, 70001, "/idle", jobs="1", seconds="60")
+    for query in ({"jobs": "1;2", "seconds": "60"}, {"jobs": "1", "seconds": "0"}, {"jobs": "1"}):
+        with pytest.raises(InputError):
+            ask(serving, 0, "/idle", **query)
+    with pytest.raises(UnavailableError):
+        ask(serving, 0, "/idle", jobs="1", seconds="60")
+
+
+def test_groups() -> None:
+    assert in_group("root", "root")
+    assert not in_group("root", "no-such-group")
+    assert not in_group("no-such-user", "root")
