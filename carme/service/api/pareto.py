@@ -9,6 +9,7 @@ from typing import Any
 from flask import Response
 
 from carme.errors import CarmeError, InputError
+from carme.service.costs import check_plan, check_ranges
 from carme.service.endpoints import Api
 from carme.service.hub import Who
 from carme.service.models import (
@@ -78,6 +79,8 @@ def _suite(here: Parts, who: Who, body: ParetoRequest) -> tuple[Suite, list[Poin
     workload = find_workload(here, who, body.workload)
     cluster, count = find_hardware(here, body.hardware)
     plan = with_count(body.plan, count)
+    check_plan(plan, workload.batch)
+    check_ranges(body.vary, plan, workload.batch)
     known, _ = find_knowledge(here, who, workload.name, cluster.node.gpu.name, body.calibration)
     seen, place = known.coefficients.apply(workload, cluster)
     rates = here.rates
@@ -91,8 +94,6 @@ def _suite(here: Parts, who: Who, body: ParetoRequest) -> tuple[Suite, list[Poin
     if size > most and (body.random is None or size > 1_000_000):
         raise InputError(f"{size:,} points", f"at most {most:,}: use fewer values, or `random`")
     ranges = dict(body.vary)
-    if "kind" in ranges:
-        raise InputError("the kind of the plan cannot vary", "ask once for each kind")
     optimizer = Random(ranges, body.random, plan.seed) if body.random else Exhaustive(ranges)
     points: list[Point] = []
     while asked := optimizer.ask():
