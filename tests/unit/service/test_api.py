@@ -165,6 +165,11 @@ def test_a_fit_is_used_by_predictions_of_its_owner_only(service):
     assert found["time"]["high"] / found["time"]["low"] < 1.3
     ben = service.ask("POST", "/predictions", who="ben", body=RESNET).json["prediction"]
     assert ben["provenance"]["source"] == "data sheet"
+    front = service.ask("POST", "/pareto", body={**RESNET, "vary": {"batch": [256]}}).json
+    assert front["provenance"]["source"] == "fit"
+    vary = {"gpu": ["v100", "t4"]}
+    mixed = service.ask("POST", "/pareto", body={**RESNET, "vary": vary}).json
+    assert mixed["provenance"]["source"] == "data sheet"
     plain = service.ask("POST", "/predictions", body={**RESNET, "calibration": "none"}).json
     assert plain["prediction"]["provenance"]["source"] == "data sheet"
 
