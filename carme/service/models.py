@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from carme.jobs.models import JobLine, JobReport
-from carme.predict.coefficients import Knowledge
+from carme.predict.coefficients import Knowledge, Provenance
 from carme.predict.figures import Figure, Part
 from carme.predict.measurements import Steps
 from carme.predict.prediction import Prediction
@@ -128,6 +128,7 @@ class ParetoAnswer(Part):
     """Points that cannot run."""
     reasons: tuple[str, ...]
     """Why, the first few."""
+    provenance: Provenance
 
 
 class TaskAnswer(Part):

@@ -8,6 +8,7 @@ from carme import library
 from carme.errors import InputError, MissingError
 from carme.predict.coefficients import DATA_SHEET, Knowledge, Provenance
 from carme.predict.site import hardware_of
+from carme.service.costs import check_workload
 from carme.service.hub import Who
 from carme.service.models import Hardware
 from carme.service.parts import Parts
@@ -24,6 +25,7 @@ def find_workload(
 ) -> Workload:
     """The workload itself, one of the user's own, or a bundled one."""
     found = given if isinstance(given, Workload) else _named(here, who, given)
+    check_workload(found)
     if samples is not None:
         dataset = found.dataset.model_copy(update={"samples": samples})
         found = found.model_copy(update={"dataset": dataset})

@@ -1,11 +1,12 @@
 """A real training loop with tracked steps: a network in NumPy, data-parallel over processes.
 
-    python train.py --workers 2 --batch 64 --steps 20 --out steps.csv
+    python train.py --run 2x128 --run 3x384 --rounds 4 --steps 5 --out steps.csv
 
 Workers exchange gradients through shared memory: each reduces its slice, then all read the mean.
 Every step's compute, communication and update are timed, as `carme calibrate` takes them: by the
 wall's clock, or with `--clock cpu` by what the process computed, which is the same on a machine of
 one's own and leaves the neighbours out on any other. A step lasts as long as its slowest worker.
+Runs take turns, round by round, so that they see the same neighbours.
 """
 
 import argparse
@@ -130,19 +131,21 @@ def train(workers, batch, steps, clock=time.perf_counter):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--run", action="append", required=True, metavar="WORKERSxBATCH")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=5, help="in a round")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--out", required=True)
     given = parser.parse_args()
     clock = time.thread_time if given.clock == "cpu" else time.perf_counter
-    rows = train(given.workers, given.batch, given.steps, clock)
     with Path(given.out).open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["batch", "gpus", "seconds", "compute", "communication", "update"])
-        for row in rows:
-            writer.writerow([given.batch, given.workers, *(f"{value:.6f}" for value in row)])
+        for _ in range(given.rounds):
+            for run in given.run:
+                workers, batch = (int(word) for word in run.split("x"))
+                for row in train(workers, batch, given.steps, clock):
+                    writer.writerow([batch, workers, *(f"{value:.6f}" for value in row)])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from carme import library
 from carme.errors import CarmeError, InputError, MissingError
 from carme.predict.figures import Part
 from carme.predict.site import known_gpu
+from carme.service.costs import check_workload
 from carme.service.endpoints import Api
 from carme.service.hub import Who
 from carme.service.models import (
@@ -27,7 +28,6 @@ from carme.simulator.workload import Workload
 
 MOST_WORKLOADS = 200
 """Of one user."""
-MOST_LAYERS = 20_000
 
 
 class Upload(Part):
@@ -116,8 +116,7 @@ def keep(here: Parts, who: Who, workload: Workload) -> WorkloadAnswer:
         raise InputError(
             f"{workload.name} is the name of a bundled workload", "choose another name"
         )
-    if len(workload.layers) > MOST_LAYERS:
-        raise InputError(f"{len(workload.layers):,} layers", f"at most {MOST_LAYERS:,}")
+    check_workload(workload)
     row = _own(here, who, workload.name)
     if row is None:
         count = len(here.store.page(WorkloadRow, who.name, MOST_WORKLOADS, None))

@@ -9,6 +9,8 @@ from typing import Any
 from flask import Response
 
 from carme.errors import CarmeError, InputError
+from carme.predict.coefficients import Provenance
+from carme.service.costs import check_plan, check_ranges
 from carme.service.endpoints import Api
 from carme.service.hub import Who
 from carme.service.models import (
@@ -40,11 +42,11 @@ def register(api: Api) -> None:
         A small suite is answered at once (200), a large one is a task (202): follow its `events`.
         """
         here = parts()
-        suite, points = _suite(here, who, body)
+        suite, points, told = _suite(here, who, body)
         if len(points) <= here.config.service.points_at_once:
             outcomes = [suite.evaluate(point) for point in points]
-            return result(outcomes, body.objectives, body.wish)
-        task = here.tasks.start(who.name, suite, points, (body.objectives, body.wish))
+            return result(outcomes, body.objectives, body.wish, told)
+        task = here.tasks.start(who.name, suite, points, (body.objectives, body.wish, told))
         return _shown(task), 202
 
     @api.endpoint("GET", "/tasks/<string:task_id>", answer=TaskAnswer)
@@ -74,11 +76,15 @@ def _events(task: Task) -> Iterator[str]:
         yield f"event: {'progress' if state == 'running' else 'end'}\ndata: {data}\n\n"
 
 
-def _suite(here: Parts, who: Who, body: ParetoRequest) -> tuple[Suite, list[Point]]:
+def _suite(here: Parts, who: Who, body: ParetoRequest) -> tuple[Suite, list[Point], Provenance]:
     workload = find_workload(here, who, body.workload)
     cluster, count = find_hardware(here, body.hardware)
     plan = with_count(body.plan, count)
-    known, _ = find_knowledge(here, who, workload.name, cluster.node.gpu.name, body.calibration)
+    check_plan(plan, workload.batch)
+    check_ranges(body.vary, plan, workload.batch)
+    # A fit is of one GPU: where they are compared, all are taken from their data sheets.
+    wanted = "none" if "gpu" in body.vary else body.calibration
+    known, _ = find_knowledge(here, who, workload.name, cluster.node.gpu.name, wanted)
     seen, place = known.coefficients.apply(workload, cluster)
     rates = here.rates
     place = place.model_copy(
@@ -91,18 +97,19 @@ def _suite(here: Parts, who: Who, body: ParetoRequest) -> tuple[Suite, list[Poin
     if size > most and (body.random is None or size > 1_000_000):
         raise InputError(f"{size:,} points", f"at most {most:,}: use fewer values, or `random`")
     ranges = dict(body.vary)
-    if "kind" in ranges:
-        raise InputError("the kind of the plan cannot vary", "ask once for each kind")
     optimizer = Random(ranges, body.random, plan.seed) if body.random else Exhaustive(ranges)
     points: list[Point] = []
     while asked := optimizer.ask():
         points += asked
     fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": plan.gpus}
-    return Suite(seen, place, str(plan.model_dump()["kind"]), fields), points
+    return Suite(seen, place, str(plan.model_dump()["kind"]), fields), points, known.provenance
 
 
 def result(
-    outcomes: Sequence[Outcome], objectives: tuple[Objective, ...], wish: Wish | None
+    outcomes: Sequence[Outcome],
+    objectives: tuple[Objective, ...],
+    wish: Wish | None,
+    provenance: Provenance,
 ) -> ParetoAnswer:
     """Points, front and the wish's choice."""
     best = {id(o) for o in front(outcomes, objectives)}
@@ -115,6 +122,7 @@ def result(
         choice=_choice(list(shown.values()), wish) if wish else None,
         impossible=len(outcomes) - len(good),
         reasons=tuple(reasons),
+        provenance=provenance,
     )
 
 
@@ -134,9 +142,9 @@ def _choice(points: list[ParetoPoint], wish: Wish) -> ParetoPoint | None:
 def _shown(task: Task) -> TaskAnswer:
     found = None
     if task.state == "done":
-        objectives, wish = task.question
+        objectives, wish, provenance = task.question
         try:
-            found = result(task.outcomes, objectives, wish)
+            found = result(task.outcomes, objectives, wish, provenance)
         except CarmeError as error:
             task.error = str(error)
     return TaskAnswer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from carme.errors import DeniedError, InputError, MissingError
 from carme.predict.prediction import Prediction, predict
+from carme.service.costs import check_plan
 from carme.service.endpoints import Api
 from carme.service.hub import Who
 from carme.service.models import Page, PredictionAnswer, PredictionPage, PredictionRequest
@@ -19,6 +20,7 @@ def prediction_for(
     workload = find_workload(here, who, body.workload, body.samples)
     cluster, count = find_hardware(here, body.hardware)
     plan = with_count(body.plan, count)
+    check_plan(plan, workload.batch)
     known, notes = find_knowledge(here, who, workload.name, cluster.node.gpu.name, body.calibration)
     needed = -(-plan.gpus // cluster.node.gpus)
     if needed > cluster.nodes:

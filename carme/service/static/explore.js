@@ -45,7 +45,7 @@
       if (found.id) found = await follow(found);
       if (!found) { box.textContent = "Cancelled."; return; }
       result = found;
-      box.textContent = result.points.length + " choices, " + result.points.filter((p) => p.on_front).length + " that no other beats" + (result.impossible ? ", " + result.impossible + " impossible: " + result.reasons[0] : "");
+      box.textContent = result.points.length + " choices, " + result.points.filter((p) => p.on_front).length + " that no other beats" + " (" + result.provenance.words + ")" + (result.impossible ? ", " + result.impossible + " impossible: " + result.reasons[0] : "");
       sliders();
       draw();
     } catch (error) {

@@ -51,6 +51,28 @@ def test_a_wrong_request_is_told_what_to_change(service, body, status, says):
     assert problem["hint"]
 
 
+def layers(repeat):
+    return {"name": "deep", "dataset": {"samples": 1000},
+            "layers": [{"kind": "dense", "inputs": 8, "outputs": 8, "repeat": repeat}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"workload": layers(10**12)}, "layers"),
+        ({"plan": {"kind": "synchronous", "jitter": 1, "sample_steps": 100_000}}, "sample_steps"),
+        ({"plan": {"kind": "synchronous", "gpus": 8, "pipeline": 8, "batch": 10**6}}, "micro"),
+        ({"plan": {"kind": "averaging", "packages": 10**6}}, "packages"),
+        ({"plan": {"kind": "parameter-server"}, "hardware": {"gpus": "9000xV100"}}, "9,000"),
+        ({"hardware": {"gpus": "900000xV100"}}, "900000"),
+    ],
+)
+def test_what_would_take_long_is_refused(service, changes, says):
+    answer = service.ask("POST", "/predictions", body={**RESNET, **changes})
+    assert answer.status_code == 422
+    assert says in answer.json["detail"]
+
+
 def test_kept_predictions_are_paged_and_deleted(service):
     for _ in range(3):
         service.ask("POST", "/predictions", body={**RESNET, "keep": True})
@@ -143,6 +165,11 @@ def test_a_fit_is_used_by_predictions_of_its_owner_only(service):
     assert found["time"]["high"] / found["time"]["low"] < 1.3
     ben = service.ask("POST", "/predictions", who="ben", body=RESNET).json["prediction"]
     assert ben["provenance"]["source"] == "data sheet"
+    front = service.ask("POST", "/pareto", body={**RESNET, "vary": {"batch": [256]}}).json
+    assert front["provenance"]["source"] == "fit"
+    vary = {"gpu": ["v100", "t4"]}
+    mixed = service.ask("POST", "/pareto", body={**RESNET, "vary": vary}).json
+    assert mixed["provenance"]["source"] == "data sheet"
     plain = service.ask("POST", "/predictions", body={**RESNET, "calibration": "none"}).json
     assert plain["prediction"]["provenance"]["source"] == "data sheet"
 
