@@ -38,9 +38,11 @@ def test_credentials_are_asked_for(exporter):
 
 def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter):
     ann, ben = cluster.users[:2]
+    # Longer than it takes until the next collection: that is when they are seen to hold a GPU.
+    seconds = round(cluster.config.exporter.interval_seconds + 10)
     loads = [
-        BUSY.format(12),
-        "for i in 1 2 3 4 5 6; do timeout 1 sh -c 'while :; do :; done'; sleep 1; done",
+        BUSY.format(seconds),
+        f"for i in $(seq {seconds // 2}); do timeout 1 sh -c 'while :; do :; done'; sleep 1; done",
     ]
     jobs = [
         submit(cluster, user, node, script, *GPU)
@@ -50,7 +52,7 @@ def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter
         # The prolog's record is there a moment before the first reading of its GPU.
         wait_for(
             lambda job=str(jobid): exporter.total("carme_job_gpu_held", jobid=job) == 1,
-            10,
+            seconds + 20,
             f"job {jobid} holds a GPU",
         )
         [labels] = exporter.values("carme_job_info", jobid=str(jobid))
