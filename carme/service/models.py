@@ -272,9 +272,7 @@ class Page(Part):
     """Paging of lists."""
 
     limit: Annotated[int, Field(ge=1, le=200)] = 50
-    cursor: Annotated[str, Field(pattern=r"^[0-9]{1,12}(\.[0-9]{1,9})?$")] | None = None
+    cursor: (
+        Annotated[str, Field(pattern=r"^[0-9]{1,12}(\.[0-9]{1,9})?-[0-9a-z-]{1,64}$")] | None
+    ) = None
     """`next` of the page before."""
-
-    @property
-    def before(self) -> float | None:
-        return float(self.cursor) if self.cursor else None

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import as_file, files
 from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config as AlembicConfig
-from sqlalchemy import JSON, BigInteger, Engine, Float, String, create_engine, event, select
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Engine,
+    Float,
+    String,
+    and_,
+    create_engine,
+    event,
+    or_,
+    select,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 
@@ -87,14 +98,16 @@ class Store:
             session.execute(select(WorkloadRow.id).limit(1))
 
     def page(
-        self, kind: type[Row], user: str | None, limit: int, before: float | None, **equal: Any
+        self, kind: type[Row], user: str | None, limit: int, cursor: str | None, **equal: Any
     ) -> list[Row]:
-        """The newest rows of a user (of all for None), older than `before`."""
+        """The newest rows of a user (of all for None), after the one that `cursor` names."""
         query = select(kind).order_by(kind.created_at.desc(), kind.id).limit(limit)
         if user is not None:
             query = query.where(kind.user == user)
-        if before is not None:
-            query = query.where(kind.created_at < before)
+        if cursor is not None:
+            at, _, last = cursor.partition("-")
+            older, beside = kind.created_at < float(at), kind.created_at == float(at)
+            query = query.where(or_(older, and_(beside, kind.id > last)))
         for name, value in equal.items():
             query = query.where(getattr(kind, name) == value)
         with self.session() as session:
@@ -114,6 +127,11 @@ class Store:
         """Forget a row."""
         with self.session() as session:
             session.delete(row)
+
+
+def next_cursor(rows: Sequence[AnyRow], limit: int) -> str | None:
+    """Where the next page begins; None when these rows were the last."""
+    return f"{rows[-1].created_at!r}-{rows[-1].id}" if len(rows) == limit else None
 
 
 def new_id() -> str:

@@ -1,23 +1,11 @@
 """What one Unix user may see of a snapshot."""
 
-import grp
-import os
-import pwd
-
 from carme.slurm.models import Job, Reservation, Snapshot
 
 
 def owns(job: Job, user: str, uid: int) -> bool:
     """The job is this user's: by number where Slurm gives one, for names can be reused."""
     return job.uid == uid if job.uid is not None else bool(user) and job.user == user
-
-
-def in_group(user: str, group: str) -> bool:
-    """Whether the user is a member of the group, by any way that the system knows."""
-    try:
-        return grp.getgrnam(group).gr_gid in os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
-    except KeyError:
-        return False
 
 
 def visible_to(snapshot: Snapshot, user: str, uid: int) -> Snapshot:

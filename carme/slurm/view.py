@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from carme.config import Config, load
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
 from carme.jobs.answers import Answers, parse_wish
-from carme.slurm.access import in_group, visible_to
+from carme.slurm.access import visible_to
 from carme.slurm.archive import Archive
 from carme.slurm.cli import CommandClient
 from carme.slurm.client import Client, connect
@@ -35,6 +35,7 @@ from carme.slurm.rights import UserRights, asked_as
 from carme.slurm.view_server import Request, UnixServer, json_reply
 from carme.slurm.waits import Waits
 from carme.slurm.wire import Reply
+from carme.unix import groups_of
 
 log = logging.getLogger(__name__)
 
@@ -200,9 +201,8 @@ class View:
             return await self._jobs.idle(*_idle_question(request.query))
         if not user:
             raise DeniedError("you have no user name here")
-        all_seen = all_seen or await asyncio.to_thread(
-            in_group, user, self._config.hub.admins_group
-        )
+        groups = await asyncio.to_thread(groups_of, user)
+        all_seen = all_seen or self._config.hub.admins_group in groups
         seen = self._current()
         seen = seen if all_seen else visible_to(seen, user, uid)
 

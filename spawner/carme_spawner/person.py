@@ -1,8 +1,5 @@
 """Who asks for a session: a Unix user with groups, and with rights in Slurm."""
 
-import grp
-import os
-import pwd
 from dataclasses import dataclass
 
 from carme.slurm.bounds import Bound, bounds
@@ -103,18 +100,3 @@ def _listed(names: tuple[str, ...], mine: set[str]) -> bool:
     if any(name.startswith("-") for name in names):
         return not mine & {name.removeprefix("-") for name in names}
     return bool(mine & set(names))
-
-
-def groups_of(user: str) -> dict[str, int]:
-    """The user's Unix groups with their numbers; none for an unknown user."""
-    try:
-        ids = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
-    except KeyError:
-        return {}
-    found = {}
-    for number in ids:
-        try:
-            found[grp.getgrgid(number).gr_name] = number
-        except KeyError:
-            continue  # a group that another machine knows
-    return found

@@ -8,7 +8,8 @@ from carme.config import Config
 from carme.errors import CarmeError
 from carme.slurm.models import Choice, ExpectedStart, Snapshot
 from carme.slurm.view_client import AsyncViewClient
-from carme_spawner.person import Person, groups_of
+from carme.unix import groups_of
+from carme_spawner.person import Person
 
 log = logging.getLogger(__name__)
 STALE_SECONDS = 60.0

@@ -14,7 +14,7 @@ from carme.service.endpoints import Api
 from carme.service.hub import Who
 from carme.service.models import CalibrationAnswer, CalibrationPage, CalibrationRequest, Page
 from carme.service.parts import Parts, parts
-from carme.service.store import CalibrationRow, PredictionRow, new_id, now
+from carme.service.store import CalibrationRow, PredictionRow, new_id, next_cursor, now
 from carme.service.subjects import find_hardware, find_workload, knowledge_in
 from carme.slurm.states import JobState
 
@@ -54,8 +54,8 @@ def register(api: Api) -> None:
     def list_calibrations(who: Who, query: Page) -> CalibrationPage:
         """Own calibrations, the newest first; an admin sees everybody's."""
         owner = None if who.admin else who.name
-        rows = parts().store.page(CalibrationRow, owner, query.limit, query.before)
-        more = f"{rows[-1].created_at:.6f}" if len(rows) == query.limit else None
+        rows = parts().store.page(CalibrationRow, owner, query.limit, query.cursor)
+        more = next_cursor(rows, query.limit)
         return CalibrationPage(items=tuple(_shown(row) for row in rows), next=more)
 
     @api.endpoint("GET", "/calibrations/<string:calibration_id>", answer=CalibrationAnswer)

@@ -22,7 +22,7 @@ from carme.service.models import (
     WorkloadPage,
 )
 from carme.service.parts import Parts, parts
-from carme.service.store import WorkloadRow, new_id, now
+from carme.service.store import WorkloadRow, new_id, next_cursor, now
 from carme.service.uploads import read_upload
 from carme.simulator.workload import Workload
 
@@ -44,9 +44,9 @@ def register(api: Api) -> None:
     @api.endpoint("GET", "/workloads", query=Page, answer=WorkloadPage)
     def list_workloads(who: Who, query: Page) -> WorkloadPage:
         """Own workloads, the newest first; on the first page the bundled ones follow."""
-        rows = parts().store.page(WorkloadRow, who.name, query.limit, query.before)
+        rows = parts().store.page(WorkloadRow, who.name, query.limit, query.cursor)
         items = [_item(Workload.model_validate(row.body), True, row.user) for row in rows]
-        more = f"{rows[-1].created_at:.6f}" if len(rows) == query.limit else None
+        more = next_cursor(rows, query.limit)
         if query.cursor is None:
             items += [_item(library.workload(n), False) for n in library.names("workloads")]
         return WorkloadPage(items=tuple(items), next=more)

@@ -9,7 +9,7 @@ from carme.service.endpoints import Api
 from carme.service.hub import Who
 from carme.service.models import Page, PredictionAnswer, PredictionPage, PredictionRequest
 from carme.service.parts import Parts, parts
-from carme.service.store import PredictionRow, new_id, now
+from carme.service.store import PredictionRow, new_id, next_cursor, now
 from carme.service.subjects import find_hardware, find_knowledge, find_workload, with_count
 
 
@@ -59,8 +59,8 @@ def register(api: Api) -> None:
     def list_predictions(who: Who, query: Page) -> PredictionPage:
         """Kept predictions, the newest first; an admin sees everybody's."""
         owner = None if who.admin else who.name
-        rows = parts().store.page(PredictionRow, owner, query.limit, query.before)
-        more = f"{rows[-1].created_at:.6f}" if len(rows) == query.limit else None
+        rows = parts().store.page(PredictionRow, owner, query.limit, query.cursor)
+        more = next_cursor(rows, query.limit)
         return PredictionPage(items=tuple(_shown(row) for row in rows), next=more)
 
     @api.endpoint("GET", "/predictions/<string:prediction_id>", answer=PredictionAnswer)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from carme.config import Exporter
@@ -16,6 +17,12 @@ from carme_monitoring.node import NodeExporter, Roots
 
 TREE = Path(__file__).with_name("tree")
 SECOND = 10**9
+
+
+@pytest.fixture(autouse=True)
+def _own_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """psutil looks below one folder for all of a process: afterwards it is the real one again."""
+    monkeypatch.setattr(psutil, "PROCFS_PATH", "/proc", raising=False)
 
 
 class TreeGpus:

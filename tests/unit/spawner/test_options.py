@@ -142,5 +142,5 @@ def test_the_site_and_the_partition_limit_the_nodes(snapshot, catalogue):
 
 def test_the_field_for_nodes_is_there_where_there_is_a_choice(snapshot, catalogue):
     for most, there in ((1, False), (4, True)):
-        html = form.render(snapshot, catalogue, (), GOOD, {}, max_nodes=most)
+        html = form.render(snapshot, catalogue, (), GOOD, {}, person=ANN, now=0, max_nodes=most)
         assert ('id="nodes"' in html) == there
