@@ -5,7 +5,6 @@ session's own server knows. A session is never ended on a guess: without both an
 """
 
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,14 +12,15 @@ from datetime import datetime
 from typing import Any, Literal
 
 from tornado.httpclient import AsyncHTTPClient
+from traitlets.log import get_logger
 
 from carme.config import Config, Session
 from carme.errors import CarmeError
 from carme.jobs.models import Idleness
+from carme.slurm.models import Job
 from carme.slurm.view_client import AsyncViewClient
 from carme.units import format_duration
 
-log = logging.getLogger(__name__)
 LOOK_SECONDS = 30
 """How old the figures of all sessions may be at most: there are new ones every 15 s."""
 _FORGET_SECONDS = 600
@@ -80,6 +80,23 @@ class Care:
         """How long GPUs and kernels must have done nothing."""
         return self._settings.gpu_idle_hours * 3600
 
+    async def look(self, figures: "Figures", job: Job, url: str, token: Callable[[], str]) -> bool:
+        """Look at what the session behind `url` does; True when its time is over."""
+        seconds = self.window_seconds
+        gpus = await figures.of(job.id, seconds) if seconds and job.gpu_count else None
+        if gpus is None:
+            return False
+        try:
+            activity = await ask_server(url, token())
+        except (OSError, ValueError, KeyError) as error:
+            get_logger().warning("Job %s: its server does not say what it does: %s", job.id, error)
+            return False
+        before = self.warning
+        over = self.take(judge(gpus, activity, self._now() - seconds), job.gpu_count)
+        if self.warning != before:
+            get_logger().info("Job %s: %s", job.id, self.warning or "uses its GPUs again")
+        return over
+
     def take(self, verdict: Verdict, gpus: int) -> bool:
         """Take note of what the session does; True when its time is over."""
         names = "its GPU" if gpus == 1 else f"its {gpus} GPUs"
@@ -127,7 +144,7 @@ class Figures:
             try:
                 self._found = await self._client.idle(self._wanted, seconds)
             except CarmeError as error:
-                log.warning("Nobody knows which sessions are idle: %s", error)
+                get_logger().warning("Nobody knows which sessions are idle: %s", error)
                 self._found = {}
         return self._found.get(job_id)
 

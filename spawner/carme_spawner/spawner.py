@@ -18,18 +18,17 @@ from traitlets import Instance, Integer, default
 
 from carme.config import Config, config_path, load
 from carme.errors import CarmeError
-from carme.images import Catalogue, load_catalogue
 from carme.slurm.helper_client import HelperClient
-from carme.slurm.models import Job, Snapshot
-from carme_spawner import form, options, permits, words
+from carme.slurm.models import Job
+from carme_spawner import form, words
+from carme_spawner.desk import Desk
 from carme_spawner.failure import SessionFailure
 from carme_spawner.handlers import with_error_lists
-from carme_spawner.idle import Care, ask_server, figures_for, judge
+from carme_spawner.idle import Care, figures_for
 from carme_spawner.launch import idle_options, job_scripts, session_files
-from carme_spawner.person import Person
+from carme_spawner.options import Options, Problems
 from carme_spawner.prediction import keep_prediction
 from carme_spawner.progress import Progress
-from carme_spawner.projects import projects
 from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
 from carme_spawner.watch import watch_for
 
@@ -77,10 +76,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._choice: options.Options | None = None
+        self._choice: Options | None = None
         self._values: dict[str, Any] = {}
-        self._problems: options.Problems = {}
-        self._checked: tuple[float, dict[str, Any], options.Options] | None = None
+        self._problems: Problems = {}
+        self._checked: tuple[float, dict[str, Any], Options] | None = None
         self._job = self._new_job()
         self.ended_message = ""
         """What became of the last session, for its user."""
@@ -98,42 +97,15 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     # --- what the user asks for -----------------------------------------------------------------
 
-    async def _catalogue(self) -> Catalogue:
-        images = self.carme.images
-        return await asyncio.to_thread(load_catalogue, images.folder, bool(images.verify_key))
-
-    async def _snapshot(self, fresh: bool = True) -> Snapshot | None:
-        watch = watch_for(self.carme)
-        try:
-            return await (watch.snapshot() if fresh else watch.recent())
-        except CarmeError as error:
-            self.log.warning("No view of Slurm: %s", error)
-            return None
+    @property
+    def _desk(self) -> Desk:
+        return Desk(self.carme, self.user.name, self._helper)
 
     async def _render_form(self) -> str:
-        snapshot, catalogue, person = await asyncio.gather(
-            self._snapshot(fresh=False), self._catalogue(), self._person()
-        )
-        values = options.defaults(self.carme.session, snapshot, catalogue)
-        if snapshot:
-            values = permits.fitted(values, {}, snapshot, person, time.time())
         chosen = self.user_options or self.orm_spawner.user_options or {}
-        last = {name: value for name, value in chosen.items() if name in values}
         found, self._problems = self._problems, {}
         kept, self._values = self._values, {}
-        return form.render(
-            snapshot,
-            catalogue,
-            self.carme.session.presets,
-            {**values, **last, **kept},
-            found,
-            person=person,
-            now=time.time(),
-            projects=self._projects,
-            own_images=self.carme.images.own_images,
-            max_nodes=self.carme.session.max_nodes,
-            ended_message=self.ended_message,
-        )
+        return await self._desk.form(chosen, kept, found, self.ended_message)
 
     async def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
         """Raw options of the form; kept for showing it again if the cluster refuses them.
@@ -153,57 +125,12 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._choice = choice if fresh else await self._check(raw)
         self._values = {}
 
-    async def _check(self, raw: dict[str, Any]) -> options.Options:
-        """The choice in `raw`; SessionFailure if something of it is wrong."""
-        snapshot, catalogue, person = await asyncio.gather(
-            self._snapshot(), self._catalogue(), self._person()
-        )
-        if snapshot is None:
-            raise SessionFailure(
-                "Slurm cannot be reached at the moment. Try again in a minute.",
-                reason="unavailable",
-                status_code=503,
-            )
-        base = options.defaults(self.carme.session, snapshot, catalogue)
-        base = permits.fitted(base, raw, snapshot, person, time.time())
-        choice, found = options.parse({**base, **raw})
-        if choice:
-            found = await self._not_permitted(choice, snapshot, person)
-            found |= options.problems(
-                choice, snapshot, catalogue, self._projects, self.carme.session.max_nodes
-            )
-        if choice and choice.own_image and not found:
-            found = await self._check_own_image(choice.own_image)
-        if found or choice is None:
-            self._problems = found
-            raise SessionFailure(options.summary(found), reason="input", problems=found)
-        return choice
-
-    async def _person(self, max_age: float | None = None) -> Person:
-        return await watch_for(self.carme).person(self.user.name, max_age)
-
-    async def _not_permitted(
-        self, choice: options.Options, snapshot: Snapshot, person: Person
-    ) -> options.Problems:
-        """What is not this user's to have; asked twice, for rights may be new."""
-        found = permits.problems(choice, snapshot, person, time.time())
-        if not found or person.rights is None:
-            return found
-        return permits.problems(choice, snapshot, await self._person(0), time.time())
-
-    @property
-    def _projects(self) -> dict[str, Path]:
-        return projects(self.carme.session.projects, self.user.name)
-
-    async def _check_own_image(self, path: str) -> options.Problems:
-        """What the user's own eyes see: the file may be closed to the hub."""
-        if not self.carme.images.own_images:
-            return {"own_image": "this site allows published images only"}
+    async def _check(self, raw: dict[str, Any]) -> Options:
         try:
-            await self._helper.check_image(self.user.name, path)
-        except CarmeError as error:
-            return {"own_image": str(error)}
-        return {}
+            return await self._desk.check(raw)
+        except SessionFailure as refused:
+            self._problems = refused.problems
+            raise
 
     # --- the job --------------------------------------------------------------------------------
 
@@ -265,16 +192,6 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         await self._progress.say(90, "The server is up")
         return url
 
-    async def _image(self, choice: options.Options) -> tuple[Path, int, str]:
-        """The image's file, its size if it is published, and the page of the application."""
-        if choice.own_image:
-            return Path(choice.own_image), 0, "/lab"
-        catalogue = await self._catalogue()
-        image = catalogue.find(choice.image)
-        paths = {application.name: application.path for application in image.applications}
-        first = next(iter(paths.values()), "/lab")
-        return catalogue.path(image), image.size_bytes, paths.get(choice.application, first)
-
     @property
     def _in_use(self) -> tuple[str, ...]:
         """Folders that are in use: only those of sessions that are over may be removed."""
@@ -287,8 +204,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         choice = self._choice
         if choice is None:
             raise RuntimeError("a session is submitted only after its options were checked")
-        image, size_bytes, self.default_url = await self._image(choice)
-        project = self._projects.get(choice.project)
+        image, size_bytes, self.default_url = await self._desk.image(choice)
+        project = self._desk.projects.get(choice.project)
         self.notebook_dir = str(project or "")
         script, task = job_scripts(
             self.carme,
@@ -327,22 +244,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     async def _ended_for_idleness(self, job: Job | None) -> bool:
         """Warn, or end, a session that does nothing with its GPUs, where the site wants that."""
-        seconds = self._care.window_seconds
-        if not seconds or job is None or not job.gpu_count or not self.ready:
+        if job is None or not self.ready:
             return False
-        gpus = await figures_for(self.carme).of(job.id, seconds)
-        if gpus is None:
-            return False
-        try:
-            activity = await ask_server(f"{self._job.url}{self.server.base_url}", self._own_token())
-        except (OSError, ValueError, KeyError) as error:
-            self.log.warning("%s: its server does not say what it does: %s", self._log_name, error)
-            return False
-        before = self._care.warning
-        over = self._care.take(judge(gpus, activity, time.time() - seconds), job.gpu_count)
-        if self._care.warning != before:
-            said = self._care.warning or "uses its GPUs again"
-            self.log.info("%s: job %s: %s", self._log_name, job.id, said)
+        url = f"{self._job.url}{self.server.base_url}"
+        over = await self._care.look(figures_for(self.carme), job, url, self._own_token)
         if over:
             self.ended_message = self._care.over
             self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
