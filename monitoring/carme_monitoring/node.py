@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from carme_monitoring.report import (
 )
 from carme_monitoring.sampler import Sampler, Seen
 from carme_monitoring.samples import Samples
+from carme_monitoring.since import Since
 from carme_monitoring.tallies import Tallies
 
 
@@ -52,17 +53,6 @@ class Roots:
     cgroup: Path = Path("/sys/fs/cgroup")
     now_ns: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     time_s: Callable[[], float] = time.time
-
-
-@dataclass
-class _Before:
-    """What the last settling saw, to take differences from."""
-
-    at_ns: int = -1
-    busy_seconds: float | None = None
-    cpu_seconds: dict[int, float] = field(default_factory=dict)
-    cpu_rate: dict[int, float] = field(default_factory=dict)
-    traffic: tuple[int, int] | None = None
 
 
 class NodeExporter:
@@ -99,7 +89,7 @@ class NodeExporter:
         self._sm: dict[tuple[str, int], float] = {}
         self._seen: dict[str, Seen] = {}
         self._uses: dict[int, JobUse] = {}
-        self._before = _Before()
+        self._before = Since()
         self._state_failures = 0
         self._lock = threading.RLock()
         self.state_path = config.state / f"{node}.json"
@@ -131,7 +121,8 @@ class NodeExporter:
             )
             self._rapl_totals.update(zones)
             now_changes = self._catch_up(holdings, jobid, at_ns)
-            cpu_seconds = self._cpu_seconds(at_ns)
+            live = [entry.jobid for entry in self.table.live()]
+            cpu_seconds = self._before.cpu_gains(self._uses, live, at_ns)
             activity = self._activity(machine, cpu_seconds)
             reading = EnergyReading(
                 at_ns,
@@ -146,7 +137,7 @@ class NodeExporter:
             for change in now_changes:
                 self.table.apply(change, at_ns)
             self.table.see_uses(self._uses, at_ns, self._roots.time_s())
-            self._remember(at_ns, machine, traffic)
+            self._before.remember(at_ns, self._uses, machine, traffic)
             self._forget_old(at_ns)
             self._save()
             return energy is not None
@@ -196,34 +187,16 @@ class NodeExporter:
     def _activity(self, machine: host.Host | None, cpu_seconds: Mapping[int, float]) -> Activity:
         if machine is None:
             return Activity(job_cpu_seconds=cpu_seconds, sm_share=self._sm)
-        before = self._before.busy_seconds
         jobs_memory = sum(use.memory_bytes or 0 for use in self._uses.values())
         used = machine.memory_total_bytes - machine.memory_available_bytes
         return Activity(
             cpus=machine.cpus,
             memory_bytes=machine.memory_total_bytes,
             job_cpu_seconds=cpu_seconds,
-            busy_seconds=None if before is None else max(0.0, machine.busy_seconds - before),
+            busy_seconds=self._before.busy_gain(machine),
             system_memory_bytes=max(0, used - jobs_memory),
             sm_share=self._sm,
         )
-
-    def _cpu_seconds(self, at_ns: int) -> dict[int, float]:
-        """Processor time by job since the last settling.
-
-        A job's cgroup is gone before its epilog runs; its last stretch goes on at the rate it
-        had, because otherwise it would be charged to the system.
-        """
-        seconds = max(0.0, (at_ns - self._before.at_ns) / 1e9) if self._before.at_ns >= 0 else 0.0
-        found: dict[int, float] = {}
-        for jobid, use in self._uses.items():
-            if use.cpu_seconds is not None:
-                last = self._before.cpu_seconds.get(jobid, 0.0)
-                found[jobid] = max(0.0, use.cpu_seconds - last)
-        for entry in self.table.live():
-            if entry.jobid not in found and entry.jobid in self._before.cpu_rate:
-                found[entry.jobid] = self._before.cpu_rate[entry.jobid] * seconds
-        return found
 
     def _accumulate(
         self, at_ns: int, cpu_seconds: Mapping[int, float], traffic: network.Traffic | None
@@ -239,13 +212,11 @@ class NodeExporter:
             self.tallies.waste(present, self._slots, seen, cpu_seconds, span)
             for job in present:
                 held = self.accountant.held_seconds
-                lasted = job.overlap(*span) * (at_ns - self._before.at_ns) / 1e9
+                lasted = job.overlap(*span) * self._before.seconds(at_ns)
                 if lasted > 0:
                     held[job.jobid] = held.get(job.jobid, 0.0) + lasted
-            if traffic and self._before.traffic:
-                received = max(0, traffic.receive_bytes - self._before.traffic[0])
-                sent = max(0, traffic.send_bytes - self._before.traffic[1])
-                self.tallies.traffic(present, cpu_seconds, received, sent, span)
+            if gained := self._before.traffic_gain(traffic):
+                self.tallies.traffic(present, cpu_seconds, *gained, span)
         ledger = self.accountant.ledger
         energy = {jobid: sum(parts.values()) for jobid, parts in ledger.accounts.items()}
         self.tallies.costs(energy, self.factors())
@@ -275,23 +246,6 @@ class NodeExporter:
             and gpu.uuid not in (energy or {})
         }
 
-    def _remember(
-        self, at_ns: int, machine: host.Host | None, traffic: network.Traffic | None
-    ) -> None:
-        before, seconds = self._before, (at_ns - self._before.at_ns) / 1e9
-        for jobid, use in self._uses.items():
-            if use.cpu_seconds is None:
-                continue
-            if jobid in before.cpu_seconds and before.at_ns >= 0 and seconds > 0:
-                gained = max(0.0, use.cpu_seconds - before.cpu_seconds[jobid])
-                before.cpu_rate[jobid] = gained / seconds
-            before.cpu_seconds[jobid] = use.cpu_seconds
-        before.at_ns = at_ns
-        if machine:
-            before.busy_seconds = machine.busy_seconds
-        if traffic:
-            before.traffic = (traffic.receive_bytes, traffic.send_bytes)
-
     def _forget_old(self, at_ns: int) -> None:
         for jobid in self.table.expired(at_ns):
             del self.table.entries[jobid]
@@ -299,8 +253,7 @@ class NodeExporter:
             self.accountant.held_seconds.pop(jobid, None)
             self.tallies.forget(jobid)
             self.owners.forget(jobid)
-            self._before.cpu_seconds.pop(jobid, None)
-            self._before.cpu_rate.pop(jobid, None)
+            self._before.forget(jobid)
 
     def factors(self) -> Factors:
         """Grams and price per kWh now."""
@@ -379,7 +332,7 @@ class NodeExporter:
             "tallies": self.tallies.save(),
             "owners": self.owners.save(),
             "rapl": self._rapl_totals.values,
-            "before": vars(self._before),
+            "before": self._before.save(),
         }
         try:
             state.write(self.state_path, content)
@@ -400,14 +353,7 @@ class NodeExporter:
             owners.restore(saved["owners"], same_boot)
             if same_boot:
                 table.restore(saved["jobs"])
-                before = saved["before"]
-                self._before = _Before(
-                    before["at_ns"],
-                    before["busy_seconds"],
-                    {int(k): v for k, v in before["cpu_seconds"].items()},
-                    {int(k): v for k, v in before["cpu_rate"].items()},
-                    tuple(before["traffic"]) if before["traffic"] else None,
-                )
+                self._before = Since.restored(saved["before"])
                 self._rapl_totals.values = {k: (a, b) for k, (a, b) in saved["rapl"].items()}
             else:
                 for jobid in list(accountant.ledger.accounts):
