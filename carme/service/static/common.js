@@ -34,23 +34,27 @@ const carme = (function () {
     if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
     return String(Number(value.toPrecision(3)));
   }
-  function duration(seconds) {
-    if (seconds < 60) return digits(seconds) + " s";
-    if (seconds < 3600) return digits(seconds / 60) + " min";
-    if (seconds < 48 * 3600) return digits(seconds / 3600) + " h";
+  // `like` chooses the unit: both ends of an interval are read beside their figure.
+  function duration(seconds, like = seconds) {
+    if (like < 60) return digits(seconds) + " s";
+    if (like < 3600) return digits(seconds / 60) + " min";
+    if (like < 48 * 3600) return digits(seconds / 3600) + " h";
     return digits(seconds / 86400) + " d";
   }
-  function joules(value) {
-    if (value < 1000) return digits(value) + " J";
-    if (value < 360000) return digits(value / 1000) + " kJ";
-    if (value < 3.6e9) return digits(value / 3.6e6) + " kWh";
+  function joules(value, like = value) {
+    if (like < 1000) return digits(value) + " J";
+    if (like < 360000) return digits(value / 1000) + " kJ";
+    if (like < 3.6e9) return digits(value / 3.6e6) + " kWh";
     return digits(value / 3.6e9) + " MWh";
   }
-  const watts = (value) => (value < 1000 ? digits(value) + " W" : digits(value / 1000) + " kW");
-  const grams = (value) => (value < 1000 ? digits(value) + " g CO₂e" : value < 1e6 ? digits(value / 1000) + " kg CO₂e" : digits(value / 1e6) + " t CO₂e");
+  const watts = (value, like = value) => (like < 1000 ? digits(value) + " W" : digits(value / 1000) + " kW");
+  function grams(value, like = value) {
+    if (like < 1000) return digits(value) + " g CO₂e";
+    return like < 1e6 ? digits(value / 1000) + " kg CO₂e" : digits(value / 1e6) + " t CO₂e";
+  }
   const writers = { s: duration, J: joules, W: watts, "g CO2e": grams };
-  const amount = (value, unit) => (writers[unit] ? writers[unit](value) : digits(value) + " " + unit);
-  const interval = (figure) => amount(figure.low, figure.unit) + " to " + amount(figure.high, figure.unit);
+  const amount = (value, unit, like = value) => (writers[unit] ? writers[unit](value, like) : digits(value) + " " + unit);
+  const interval = (figure) => amount(figure.low, figure.unit, figure.value) + " to " + amount(figure.high, figure.unit, figure.value);
   const bytes = (value) => (value < 2 ** 20 ? digits(value / 1024) + " KiB" : value < 2 ** 30 ? digits(value / 2 ** 20) + " MiB" : digits(value / 2 ** 30) + " GiB");
 
   function problem(box, error) {
