@@ -52,11 +52,16 @@ Before=sysinit.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/bin/sh -c 'for m in /sys/fs/cgroup $(awk "\\$3 == \\"cgroup\\" {print \\$2}" \
-/proc/mounts); do mount -o remount,bind,rw "$m" || true; done'
+ExecStart=/usr/local/sbin/test-cgroups
 
 [Install]
 WantedBy=sysinit.target
+"""
+CGROUPS_SCRIPT = """\
+#!/bin/sh
+while read -r _ folder kind _; do
+    case $folder in /sys/fs/cgroup*) mount -o remount,bind,rw "$folder" || true ;; esac
+done </proc/mounts
 """
 
 
@@ -83,7 +88,7 @@ def why_not() -> str:
 
 def base_image(cache: Path) -> Path:
     """The folder of a bare Debian with systemd and sshd, made once."""
-    key = hashlib.sha256(json.dumps([SUITE, INCLUDE, CGROUPS]).encode()).hexdigest()[:12]
+    key = hashlib.sha256(json.dumps([SUITE, INCLUDE, CGROUPS, CGROUPS_SCRIPT]).encode()).hexdigest()[:12]
     folder = cache / f"base-{key}"
     if folder.exists():
         return folder
@@ -98,6 +103,9 @@ def base_image(cache: Path) -> Path:
         timeout=900,
     )
     (partial / "etc/systemd/system/test-cgroups.service").write_text(CGROUPS)
+    script = partial / "usr/local/sbin/test-cgroups"
+    script.write_text(CGROUPS_SCRIPT)
+    script.chmod(0o755)
     _run("chroot", partial, "systemctl", "enable", "test-cgroups", "systemd-networkd", "ssh")
     _run("chroot", partial, "systemctl", "mask", "getty.target", "console-getty.service")
     (partial / "etc/machine-id").write_text("")
