@@ -104,7 +104,7 @@ WRONG = {
     "same port": ("vars/jupyterhub_api_port", 8001, "the same port 8001"),
     "mount": ("vars/shared_storage_mounts", [{"what": "x"}], "needs what, where and type"),
     "short secret": ("vars/common_secret_proxy", "abc", "must be 16 to 128"),
-    "munge key": ("vars/munge_key", "c2hvcnQ=", "5 bytes; Munge takes 32 to 1024"),
+    "munge key": ("vars/munge_key", "short", "5 characters; Munge takes 32 to 1024"),
 }
 
 
