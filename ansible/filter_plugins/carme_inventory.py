@@ -215,8 +215,13 @@ def _hub(it: Inventory) -> Iterator[str]:
         yield "jupyterhub_user: the hub never runs as root; leave it at carme"
     ports = {
         name: it.get(name)
-        for name in ("jupyterhub_api_port", "jupyterhub_proxy_port", "exporter_controller_port",
-                     "slurm_controller_port", "slurm_database_port")
+        for name in (
+            "jupyterhub_api_port",
+            "jupyterhub_proxy_port",
+            "exporter_controller_port",
+            "slurm_controller_port",
+            "slurm_database_port",
+        )
     }
     for port, count in Counter(str(value) for value in ports.values()).items():
         names = sorted(name for name, value in ports.items() if str(value) == port)
@@ -252,7 +257,18 @@ def problems(hosts: Hosts, groups: dict[str, list[str]], roles: str) -> list[str
     found = list(_groups(it))
     if found:
         return found  # the rest would only repeat it
-    checks = (_hosts, _typos, _cluster, _people, _nodes, _partitions, _qos, _hub, _storage, _secrets)
+    checks = (
+        _hosts,
+        _typos,
+        _cluster,
+        _people,
+        _nodes,
+        _partitions,
+        _qos,
+        _hub,
+        _storage,
+        _secrets,
+    )
     return [problem for check in checks for problem in check(it)]
 
 

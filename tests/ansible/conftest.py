@@ -87,14 +87,23 @@ class Site:
             "ansible_ssh_common_args": SSH_ARGUMENTS,
             "common_cluster_name": "nspawn",
             "common_users": [
-                {"name": name, "uid": 3001 + place, "account": "research",
-                 "admin": name == "ada", "password": _hash(password)}
+                {
+                    "name": name,
+                    "uid": 3001 + place,
+                    "account": "research",
+                    "admin": name == "ada",
+                    "password": _hash(password),
+                }
                 for place, (name, password) in enumerate(PASSWORDS.items())
             ],
             "apptainer_package_file": str(self.apptainer),
             "slurm_qos": [
-                {"name": "normal", "priority": 10, "max_wall": "1-00:00:00",
-                 "max_tres_per_user": "cpu=8"},
+                {
+                    "name": "normal",
+                    "priority": 10,
+                    "max_wall": "1-00:00:00",
+                    "max_tres_per_user": "cpu=8",
+                },
                 {"name": "short", "priority": 100, "max_wall": "01:00:00"},
             ],
             # The machines share a kernel with v1 controllers, and its cgroups with other clusters.
@@ -149,8 +158,13 @@ def _pack_apptainer(folder: Path) -> Path:
     target.parent.mkdir(parents=True)
     shutil.copytree(home, target, symlinks=True)
     (tree / "usr/bin/apptainer").symlink_to(program)
-    fields = {"Package": "apptainer", "Version": "1.4", "Architecture": "amd64",
-              "Maintainer": "tests", "Description": "private build, packed for a test"}
+    fields = {
+        "Package": "apptainer",
+        "Version": "1.4",
+        "Architecture": "amd64",
+        "Maintainer": "tests",
+        "Description": "private build, packed for a test",
+    }
     (tree / "DEBIAN/control").write_text("".join(f"{k}: {v}\n" for k, v in fields.items()))
     package = folder / "apptainer_1.4_amd64.deb"
     argv = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(package)]

@@ -13,8 +13,16 @@ from .conftest import PASSWORDS, Site, recap
 
 pytestmark = pytest.mark.timeout(1800)
 UNITS = {
-    "front": ("munge", "mariadb", "slurmdbd", "slurmctld", "carme-view", "carme-proxy",
-              "carme-hub", "carme-exporter-controller"),
+    "front": (
+        "munge",
+        "mariadb",
+        "slurmdbd",
+        "slurmctld",
+        "carme-view",
+        "carme-proxy",
+        "carme-hub",
+        "carme-exporter-controller",
+    ),
     "node1": ("munge", "slurmd", "carme-exporter"),
     "node2": ("munge", "slurmd", "carme-exporter"),
 }
@@ -68,8 +76,11 @@ def test_a_session_on_the_second_node(site: Site) -> None:
     front.run("scontrol", "update", "nodename=node1", "state=drain", "reason=test")
     try:
         alice.start(120, partition="main", image="base", cpus=1, memory_gb=1, hours=1, gpus=0)
-        said = run_cell(alice, "import os, socket; print(socket.gethostname(), os.getuid(),"
-                               " os.path.exists('/.singularity.d'))")
+        said = run_cell(
+            alice,
+            "import os, socket; print(socket.gethostname(), os.getuid(),"
+            " os.path.exists('/.singularity.d'))",
+        )
         assert said.split() == ["node2", "3001", "True"]
     finally:
         front.run("scontrol", "update", "nodename=node1", "state=resume")

@@ -47,22 +47,32 @@ def user(**fields: Any) -> list[dict[str, Any]]:
 
 WRONG = {
     "two heads": (
-        "head/other", {"ansible_host": "10.0.0.2"}, "exactly one host is the head, not 2"
+        "head/other",
+        {"ansible_host": "10.0.0.2"},
+        "exactly one host is the head, not 2",
     ),
     "no head": ("head", {}, "exactly one host is the head, not 0"),
     "no node": ("compute", {}, "group compute: no node"),
     "same address": (
-        "compute/node2/ansible_host", "10.0.0.11", "10.0.0.11 is the one of node1, too"
+        "compute/node2/ansible_host",
+        "10.0.0.11",
+        "10.0.0.11 is the one of node1, too",
     ),
     "loopback": ("compute/node2/ansible_host", "127.0.0.1", "is loopback"),
     "bad host name": (
-        "compute/gpu_3", {"ansible_host": "10.0.0.13"}, "host gpu_3: Slurm and DNS take"
+        "compute/gpu_3",
+        {"ansible_host": "10.0.0.13"},
+        "host gpu_3: Slurm and DNS take",
     ),
     "same short name": (
-        "compute/node1.b", {"ansible_host": "10.0.0.13"}, "has the same short name"
+        "compute/node1.b",
+        {"ansible_host": "10.0.0.13"},
+        "has the same short name",
     ),
     "host named as a group": (
-        "compute/compute", {"ansible_host": "10.0.0.13"}, "a group has the same name"
+        "compute/compute",
+        {"ansible_host": "10.0.0.13"},
+        "a group has the same name",
     ),
     "typing error": ("vars/slurm_partition", [], "slurm_partition: the role slurm has no such"),
     "cluster name": ("vars/common_cluster_name", "My Cluster", "'My Cluster' is no name"),
@@ -74,11 +84,15 @@ WRONG = {
     "user twice": ("vars/common_users", user() + user(), "the name alice is there 2 times"),
     "open password": ("vars/common_users", user(password="secret"), "password must be a hash"),
     "unknown account": (
-        "vars/common_users", user(account="physics"), "'physics' is not in slurm_accounts"
+        "vars/common_users",
+        user(account="physics"),
+        "'physics' is not in slurm_accounts",
     ),
     "half a GPU": ("compute/node1/slurm_gpus", {"type": "a100"}, "{type: a100, count: 4}"),
     "GPU count": (
-        "compute/node1/slurm_gpus", {"type": "a100", "count": 0}, "must be a whole number from 1"
+        "compute/node1/slurm_gpus",
+        {"type": "a100", "count": 0},
+        "must be a whole number from 1",
     ),
     "processors": ("compute/node1/slurm_cpus", "many", "'many' must be a whole number"),
     "unknown node": (
@@ -87,7 +101,9 @@ WRONG = {
         "names nodes that are not in group compute: node9",
     ),
     "no default partition": (
-        "vars/slurm_partitions", [{"name": "p"}], "exactly one has default: true, not 0"
+        "vars/slurm_partitions",
+        [{"name": "p"}],
+        "exactly one has default: true, not 0",
     ),
     "hours": (
         "vars/slurm_partitions",
@@ -95,11 +111,17 @@ WRONG = {
         "must be a number above 0",
     ),
     "wall time": (
-        "vars/slurm_qos", [{"name": "q", "max_wall": 3600}], "must be [days-]hours:minutes:seconds"
+        "vars/slurm_qos",
+        [{"name": "q", "max_wall": 3600}],
+        "must be [days-]hours:minutes:seconds",
     ),
     "URL": ("vars/jupyterhub_url", "hub.example.org", "must look like https://"),
     "half a certificate": ("vars/jupyterhub_certificate", "/etc/hostname", "set both or none"),
-    "missing file": ("vars/apptainer_package_file", "/no/such.deb", "there is no file /no/such.deb"),
+    "missing file": (
+        "vars/apptainer_package_file",
+        "/no/such.deb",
+        "there is no file /no/such.deb",
+    ),
     "hub as root": ("vars/jupyterhub_user", "root", "never runs as root"),
     "same port": ("vars/jupyterhub_api_port", 8001, "the same port 8001"),
     "mount": ("vars/shared_storage_mounts", [{"what": "x"}], "needs what, where and type"),

@@ -23,7 +23,9 @@ def run_cell(user: User, code: str, seconds: float = 60) -> str:
 async def _execute(user: User, path: str, code: str) -> str:
     address = f"{user.url}{path}".replace("http", "ws", 1)
     cookies = "; ".join(
-        f"{cookie.name}={cookie.value}" for cookie in user.web.cookies if path.startswith(cookie.path)
+        f"{cookie.name}={cookie.value}"
+        for cookie in user.web.cookies
+        if path.startswith(cookie.path)
     )
     context = None
     if address.startswith("wss"):
@@ -33,12 +35,29 @@ async def _execute(user: User, path: str, code: str) -> str:
     )
     connection = await websocket_connect(request)
     asked = uuid.uuid4().hex
-    header = {"msg_id": asked, "msg_type": "execute_request", "username": "", "session": asked,
-              "version": "5.3"}
-    content = {"code": code, "silent": False, "store_history": False, "user_expressions": {},
-               "allow_stdin": False, "stop_on_error": True}
-    message: dict[str, Any] = {"header": header, "parent_header": {}, "metadata": {},
-                               "content": content, "channel": "shell", "buffers": []}
+    header = {
+        "msg_id": asked,
+        "msg_type": "execute_request",
+        "username": "",
+        "session": asked,
+        "version": "5.3",
+    }
+    content = {
+        "code": code,
+        "silent": False,
+        "store_history": False,
+        "user_expressions": {},
+        "allow_stdin": False,
+        "stop_on_error": True,
+    }
+    message: dict[str, Any] = {
+        "header": header,
+        "parent_header": {},
+        "metadata": {},
+        "content": content,
+        "channel": "shell",
+        "buffers": [],
+    }
     await connection.write_message(json.dumps(message))
     printed = ""
     while True:

@@ -68,7 +68,9 @@ done </proc/mounts
 def _run(*argv: object, **kwargs: Any) -> str:
     done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, **kwargs)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, argv))}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"{' '.join(map(str, argv))}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
     return done.stdout
 
 
@@ -88,7 +90,9 @@ def why_not() -> str:
 
 def base_image(cache: Path) -> Path:
     """The folder of a bare Debian with systemd and sshd, made once."""
-    key = hashlib.sha256(json.dumps([SUITE, INCLUDE, CGROUPS, CGROUPS_SCRIPT]).encode()).hexdigest()[:12]
+    key = hashlib.sha256(
+        json.dumps([SUITE, INCLUDE, CGROUPS, CGROUPS_SCRIPT]).encode()
+    ).hexdigest()[:12]
     folder = cache / f"base-{key}"
     if folder.exists():
         return folder
@@ -148,7 +152,10 @@ class Machine:
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--boot"),
             *(f"--directory={self.root}", f"--machine=ct-{self.name}"),
             *(f"--network-bridge={BRIDGE}", "--bind=/dev/fuse", "--resolv-conf=off"),
-            *(f"--bind={bind}" if ":ro" not in bind else f"--bind-ro={bind[:-3]}" for bind in self.binds),
+            *(
+                f"--bind={bind}" if ":ro" not in bind else f"--bind-ro={bind[:-3]}"
+                for bind in self.binds
+            ),
         ]
         with log.open("ab") as out:
             self.process = subprocess.Popen(
@@ -244,15 +251,17 @@ class Machines:
         root = self.folder / name
         _run("cp", "-a", "--reflink=auto", base_image(self.cache), root)
         settings = mirrors.pip_settings()
-        debs, pip, npm = (
-            self.cache / part for part in (f"debs/{name}", "pip", "npm")
-        )
+        debs, pip, npm = (self.cache / part for part in (f"debs/{name}", "pip", "npm"))
         for made in (debs, pip, npm):
             made.mkdir(parents=True, exist_ok=True)
         machine = Machine(
             *(name, address, root, self.key),
             (
-                *(f"{debs}:/var/cache/apt/archives", f"{pip}:/root/.cache/pip", f"{npm}:/root/.npm"),
+                *(
+                    f"{debs}:/var/cache/apt/archives",
+                    f"{pip}:/root/.cache/pip",
+                    f"{npm}:/root/.npm",
+                ),
                 *(f"{path}:{path}:ro" for path in _pip_folders(settings)),
                 *(*self.binds, *binds),
             ),
@@ -299,8 +308,19 @@ class Machines:
 
 
 def _masquerade(verb: str, network: object) -> tuple[str, ...]:
-    return ("-t", "nat", verb, "POSTROUTING", "-s", str(network), "!", "-d", str(network),
-            "-j", "MASQUERADE")
+    return (
+        "-t",
+        "nat",
+        verb,
+        "POSTROUTING",
+        "-s",
+        str(network),
+        "!",
+        "-d",
+        str(network),
+        "-j",
+        "MASQUERADE",
+    )
 
 
 def remove_leftovers(folder: Path) -> None:
