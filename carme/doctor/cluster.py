@@ -13,7 +13,7 @@ def read_munge() -> Finding:
     """A credential goes round through the daemon."""
     credential = output(["munge", "--no-input"])
     done = subprocess.run(
-        ["unmunge", "--no-output"], input=credential, captureoutput=True, text=True, timeout=20
+        ["unmunge", "--no-output"], input=credential, capture_output=True, text=True, timeout=20
     )
     if done.returncode:
         todo = "is the clock right, and /etc/munge/munge.key the same on every host?"

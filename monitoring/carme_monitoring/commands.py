@@ -106,7 +106,7 @@ def web_config(
     path: Path, user: str, password_file: Path | None, password_stdin: bool, keep: bool
 ) -> None:
     """Make a web configuration at PATH, with a random password unless one is given."""
-    given = click.get_text_stream("stdin").read().strip() if password_stdin else None
+    given = sys.stdin.read().strip() if password_stdin else None
     if given == "":
         raise InputError("standard input holds no password")
     if keep and given and webconfig.accepts(path, user, given):
