@@ -55,7 +55,10 @@ def _groups(it: Inventory) -> Iterator[str]:
         yield "group compute: no node; name at least one (the head itself is possible)"
     outside = sorted({*heads, *it.nodes} - {*it.groups.get("carme", [])})
     if outside:
-        yield f"group carme: must contain the groups head and compute; {', '.join(outside)} is not in it"
+        yield (
+            f"group carme: must contain the groups head and compute; {', '.join(outside)} "
+            "is not in it"
+        )
 
 
 def _hosts(it: Inventory) -> Iterator[str]:
@@ -94,7 +97,7 @@ def _typos(it: Inventory) -> Iterator[str]:
 def _cluster(it: Inventory) -> Iterator[str]:
     name = it.get("common_cluster_name")
     if name is not None and not re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", str(name)):
-        yield f"common_cluster_name: {name!r} is no name: a-z first, then a-z, 0-9, _ or -, up to 32"
+        yield f"common_cluster_name: {name!r} is no name: a-z, then a-z, 0-9, _ or -, up to 32"
     for variable in ("images_folder", "common_secrets_folder", "carme_folder", "slurm_tmp_folder"):
         path = it.get(variable)
         if path is not None and not str(path).startswith("/"):
@@ -121,9 +124,10 @@ def _people(it: Inventory) -> Iterator[str]:
         elif not 1000 <= uid <= 60000:
             yield f"{where}: uid {uid} is the system's; people have 1000 to 60000"
         if "password" in one and not str(one["password"]).startswith(("$", "!", "*")):
-            yield f"{where}: password must be a hash, never the password; make one: mkpasswd -m yescrypt"
+            yield f"{where}: password must be a hash, as mkpasswd -m yescrypt makes it"
         if one.get("account") and one["account"] not in accounts:
-            yield f"{where}: account {one['account']!r} is not in slurm_accounts ({', '.join(accounts)})"
+            have = ", ".join(accounts)
+            yield f"{where}: account {one['account']!r} is not in slurm_accounts ({have})"
     for key in ("name", "uid"):
         for value, count in Counter(str(one.get(key)) for one in people if key in one).items():
             if count > 1:
@@ -150,7 +154,7 @@ def _nodes(it: Inventory) -> Iterator[str]:
 def _partitions(it: Inventory) -> Iterator[str]:
     partitions = it.get("slurm_partitions")
     if not isinstance(partitions, list) or not partitions:
-        yield "slurm_partitions: at least one, such as {name: main, nodes: all, max_hours: 24, default: true}"
+        yield "slurm_partitions: at least one, such as {name: main, nodes: all, default: true}"
         return
     shorts = {host.split(".")[0] for host in it.nodes}
     for one in partitions:
@@ -182,7 +186,10 @@ def _qos(it: Inventory) -> Iterator[str]:
     for one in qos:
         wall = one.get("max_wall")
         if wall and not WALL.fullmatch(str(wall)):
-            yield f"slurm_qos: {one.get('name')}: max_wall {wall!r} must be [days-]hours:minutes:seconds, in quotes"
+            yield (
+                f"slurm_qos: {one.get('name')}: max_wall {wall!r} must be "
+                "[days-]hours:minutes:seconds, in quotes"
+            )
         if not isinstance(one.get("priority", 0), int):
             yield f"slurm_qos: {one.get('name')}: priority must be a whole number"
     detect = it.get("slurm_gres_detect")
@@ -237,7 +244,8 @@ def _storage(it: Inventory) -> Iterator[str]:
             if not isinstance(one, dict) or not {"what", "where", "type"} <= {*one}:
                 yield f"shared_storage_mounts of {host}: {one} needs what, where and type"
             elif not str(one["where"]).startswith("/"):
-                yield f"shared_storage_mounts of {host}: where {one['where']!r} must be an absolute path"
+                where = one["where"]
+                yield f"shared_storage_mounts of {host}: where {where!r} must be an absolute path"
 
 
 def _secrets(it: Inventory) -> Iterator[str]:

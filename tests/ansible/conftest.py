@@ -1,6 +1,5 @@
 """A head and two nodes, bare, then deployed once for all tests of this folder."""
 
-import json
 import os
 import re
 import shutil
@@ -67,6 +66,8 @@ class Site:
     machines: Any
     folder: Path
     apptainer: Path
+    first: str = ""
+    """What the first run said."""
     seconds: dict[str, float] = field(default_factory=dict)
     nodes: list[str] = field(default_factory=lambda: ["node1", "node2"])
 
@@ -177,8 +178,8 @@ def _built_image() -> None:
     """The base image in the cache that the head's folder of builds shows."""
     from carme.config import Config
     from carme.local.layout import cache_dir
-    from carme_containers.builder import Builder
     from carme_containers.apptainer import ApptainerEngine
+    from carme_containers.builder import Builder
     from carme_containers.ensure import apptainer_for
     from carme_containers.recipe import OWN_RECIPES, load_recipe
 
@@ -206,9 +207,5 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         for name in deployed.nodes:
             found.add(name)
         deployed.write_inventory()
-        deployed.first = deployed.play("site.yml")  # type: ignore[attr-defined]
+        deployed.first = deployed.play("site.yml")
         yield deployed
-
-
-def facts(text: str) -> Any:
-    return json.loads(text)

@@ -51,9 +51,9 @@ def everything_runs(site: Site) -> bool:
 
 def test_the_first_run_converges(site: Site) -> None:
     assert everything_runs(site)
-    assert all(host["failed"] == 0 for host in recap(site.first).values())  # type: ignore[attr-defined]
+    assert all(host["failed"] == 0 for host in recap(site.first).values())
     # A node that should have GPUs and has no driver is reported, and works.
-    assert "there is no /dev/nvidia0" in " ".join(site.first.split())  # type: ignore[attr-defined]
+    assert "there is no /dev/nvidia0" in " ".join(site.first.split())
 
 
 def test_a_second_run_changes_nothing(site: Site) -> None:

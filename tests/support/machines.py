@@ -10,6 +10,7 @@ import hashlib
 import ipaddress
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -166,7 +167,8 @@ class Machine:
         """Until ssh answers."""
 
         def there() -> bool:
-            assert self.process and self.process.poll() is None, f"{self.name} ended"
+            assert self.process
+            assert self.process.poll() is None, f"{self.name} ended"
             with socket.socket() as probe:
                 probe.settimeout(1)
                 return probe.connect_ex((self.address, 22)) == 0
@@ -175,8 +177,6 @@ class Machine:
 
     def ssh(self, *argv: str, **kwargs: Any) -> "subprocess.CompletedProcess[str]":
         """A command as root over ssh; words are quoted for the remote shell."""
-        import shlex
-
         defaults = {"capture_output": True, "text": True, "timeout": 120}
         command = ["ssh", "-i", str(self.key), *SSH_OPTIONS, f"root@{self.address}"]
         return subprocess.run([*command, shlex.join(argv)], **{**defaults, **kwargs})
@@ -244,10 +244,7 @@ class Machines:
 
     def add(self, name: str, binds: tuple[str, ...] = ()) -> Machine:
         """A new bare host, booted."""
-        if not self.hosts:
-            self._next = 10
-        address = str(self.network[self._next])
-        self._next += 1
+        address = str(self.network[10 + len(self.hosts)])
         root = self.folder / name
         _run("cp", "-a", "--reflink=auto", base_image(self.cache), root)
         settings = mirrors.pip_settings()

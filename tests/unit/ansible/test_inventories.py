@@ -13,7 +13,8 @@ ANSIBLE = Path(__file__).resolve().parents[3] / "ansible"
 def _filter() -> Any:
     path = ANSIBLE / "filter_plugins/carme_inventory.py"
     spec = importlib.util.spec_from_file_location("carme_inventory", path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
