@@ -1,5 +1,7 @@
 """From bare hosts to a session on a node, and again with nothing changed."""
 
+import tarfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -116,3 +118,17 @@ def test_a_third_node_joins(site: Site) -> None:
     assert state == ["idle"]
     job = ["srun", "--uid=alice", "-w", "node3", "--chdir=/tmp", "hostname"]
     assert site.host("front").run(*job).strip() == "node3"
+
+
+def test_the_doctor_finds_nothing_that_fails(site: Site) -> None:
+    for host in ("front", "node1"):
+        done = site.host(host).ssh("carme", "doctor")
+        assert done.returncode == 0, f"{host}:\n{done.stdout}{done.stderr}"
+
+
+def test_a_backup_comes_to_the_control_machine(site: Site, tmp_path: Path) -> None:
+    site.play("backup.yml", "-e", f"backup_to={tmp_path}")
+    [archive] = tmp_path.glob("carme-*.tar.gz")
+    with tarfile.open(archive) as file:
+        names = set(file.getnames())
+    assert {"./hub.sqlite", "./accounting.sql", "./slurm-state", "./etc/munge.key"} <= names
