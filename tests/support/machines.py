@@ -148,7 +148,7 @@ class Machine:
     binds: tuple[str, ...] = ()
     process: "subprocess.Popen[bytes] | None" = None
 
-    def start(self, log: Path) -> None:
+    def start(self) -> None:
         argv = [
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--boot"),
             *(f"--directory={self.root}", f"--machine=ct-{self.name}"),
@@ -158,7 +158,7 @@ class Machine:
                 for bind in self.binds
             ),
         ]
-        with log.open("ab") as out:
+        with self.root.with_suffix(".log").open("ab") as out:
             self.process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
@@ -187,15 +187,15 @@ class Machine:
         return done.stdout
 
     def reboot(self) -> None:
-        """A clean reboot, and until ssh answers again."""
-        before = self.run("cat", "/proc/1/stat").split()[21]
+        """A clean reboot, and until ssh answers again.
+
+        Without a unit of its own nspawn ends where it would start the system again.
+        """
+        assert self.process
         self.ssh("systemctl", "reboot")
-
-        def back() -> bool:
-            done = self.ssh("cat", "/proc/1/stat")
-            return done.returncode == 0 and done.stdout.split()[21] != before
-
-        wait_for(back, 120, f"the reboot of {self.name}")
+        self.process.wait(90)
+        self.start()
+        self.wait()
 
     def stop(self) -> None:
         if self.process and self.process.poll() is None:
@@ -265,7 +265,7 @@ class Machines:
         )
         self._settle(machine, settings)
         self.hosts[name] = machine
-        machine.start(self.folder / f"{name}.log")
+        machine.start()
         machine.wait()
         return machine
 
