@@ -336,6 +336,12 @@ def remove_leftovers(folder: Path) -> None:
     if network.exists():
         subprocess.run(["iptables", *_masquerade("-D", network.read_text())], capture_output=True)
     subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True)
+    # The machines' Slurm made its folders in the cgroups of this kernel.
+    for machine in folder.glob("*/"):
+        for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{machine.name}"):
+            for inner in sorted(top.rglob("*/"), reverse=True):
+                inner.rmdir()
+            top.rmdir()
     shutil.rmtree(folder, ignore_errors=True)
 
 
