@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-PARTS = {name: f"tests/{name}" for name in ("unit", "integration", "browser")}
+PARTS = {name: f"tests/{name}" for name in ("unit", "integration", "browser", "ansible")}
 
 
 def main() -> None:

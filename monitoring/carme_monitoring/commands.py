@@ -11,7 +11,7 @@ from typing import Any, Literal
 import click
 
 from carme.config import Config, Exporter, load
-from carme.errors import CarmeError, ConfigError
+from carme.errors import CarmeError, ConfigError, InputError
 from carme_monitoring import webconfig
 from carme_monitoring.collectors import network
 from carme_monitoring.collectors.gpu import NvmlGpus
@@ -100,9 +100,22 @@ def exporter(
 @click.argument("path", type=_path)
 @click.option("--user", default="prometheus", show_default=True)
 @click.option("--password-file", type=_path, help="Where to write the password, mode 0600.")
-def web_config(path: Path, user: str, password_file: Path | None) -> None:
-    """Make a web configuration with a random password at PATH."""
-    password = webconfig.write(path, user)
+@click.option("--password-stdin", is_flag=True, help="Take the password from standard input.")
+@click.option("--keep", is_flag=True, help="Leave a file alone that asks for this password.")
+def web_config(
+    path: Path, user: str, password_file: Path | None, password_stdin: bool, keep: bool
+) -> None:
+    """Make a web configuration at PATH, with a random password unless one is given."""
+    given = sys.stdin.read().strip() if password_stdin else None
+    if given == "":
+        raise InputError("standard input holds no password")
+    if keep and given and webconfig.accepts(path, user, given):
+        click.echo(f"{path}: as it should be")
+        return
+    password = webconfig.write(path, user, given)
+    if given:
+        click.echo(f"{path}: changed")
+        return
     if password_file:
         fd = os.open(password_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "w") as file:

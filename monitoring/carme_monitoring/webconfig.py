@@ -147,3 +147,12 @@ def write(path: Path, user: str = "prometheus", password: str | None = None) -> 
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w") as file:
         file.write(f"# Who may read /metrics; the hash is bcrypt.\n{text}")
     return chosen
+
+
+def accepts(path: Path, user: str, password: str) -> bool:
+    """Whether the file at `path` lets `user` in with `password`; False if there is none."""
+    try:
+        hashed = load(path).basic_auth_users.get(user, "")
+    except ConfigError:
+        return False
+    return bool(hashed) and bcrypt.checkpw(password.encode(), hashed.encode())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from carme.config import Exporter
@@ -21,6 +22,7 @@ from carme.errors import CarmeError
 from carme.prometheus import Sample
 from carme_monitoring import board, everywhere, top
 from carme_monitoring.collectors.jobs import Entry
+from carme_monitoring.commands import exporter
 from carme_monitoring.metrics import BY_NAME
 from carme_monitoring.samples import Samples
 from carme_monitoring.service import Service, Source
@@ -174,3 +176,16 @@ def test_virtual_gpus_are_called_so() -> None:
     assert "1 virtual" in text
     assert "nothing computes on them" in text
     assert "[red]x" in text
+
+
+def test_a_web_configuration_with_a_given_password_is_made_once(tmp_path: Path) -> None:
+    path = tmp_path / "web.yml"
+    argv = ["web-config", str(path), "--password-stdin", "--keep"]
+    first = CliRunner().invoke(exporter, argv, input="a-given-password")
+    made = path.read_text()
+    second = CliRunner().invoke(exporter, argv, input="a-given-password")
+    assert "changed" in first.output
+    assert "changed" not in second.output
+    assert path.read_text() == made
+    CliRunner().invoke(exporter, argv, input="another-password")
+    assert path.read_text() != made

@@ -1,0 +1,213 @@
+"""A head and two nodes, bare, then deployed once for all tests of this folder."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAYBOOKS = ROOT / "ansible"
+CACHE = Path(os.environ.get("CARME_CACHE") or "/var/cache/carme") / "machines"
+PASSWORDS = {"alice": "alice-knows-this", "ada": "ada-knows-that"}
+SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+
+
+def playbook(inventory: Path, name: str, *words: str, seconds: float = 1500) -> str:
+    """The output of ansible-playbook; fails the test when a task failed."""
+    done = run_playbook(inventory, name, *words, seconds=seconds)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def run_playbook(
+    inventory: Path, name: str, *words: str, seconds: float = 1500
+) -> "subprocess.CompletedProcess[str]":
+    program = Path(sys.executable).with_name("ansible-playbook")
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_LOCALHOST_WARNING": "False",
+    }
+    return subprocess.run(
+        [str(program), "-i", str(inventory), str(PLAYBOOKS / name), *words],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env=environment,
+        cwd=PLAYBOOKS,
+    )
+
+
+def recap(output: str) -> dict[str, dict[str, int]]:
+    """`{host: {ok: 3, changed: 0, …}}` from the end of a run."""
+    lines = output.rpartition("PLAY RECAP")[2].splitlines()
+    found = {}
+    for line in lines:
+        if match := re.match(r"(\S+)\s+: (ok=.*)", line):
+            pairs = (word.split("=") for word in match[2].split())
+            found[match[1]] = {key: int(value) for key, value in pairs}
+    return found
+
+
+@dataclass
+class Site:
+    """The deployed hosts and their inventory."""
+
+    machines: Any
+    folder: Path
+    apptainer: Path
+    first: str = ""
+    """What the first run said."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    nodes: list[str] = field(default_factory=lambda: ["node1", "node2"])
+
+    @property
+    def inventory(self) -> Path:
+        return self.folder / "inventory.yml"
+
+    def host(self, name: str) -> Any:
+        return self.machines.hosts[name]
+
+    def write_inventory(self) -> None:
+        """What an admin would write, and what only these machines need."""
+        hosts = self.machines.hosts
+        node = {"slurm_cpus": 2, "slurm_memory_mb": 3000}
+        variables = {
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(self.machines.key),
+            "ansible_ssh_common_args": SSH_ARGUMENTS,
+            "common_cluster_name": "nspawn",
+            "common_users": [
+                {
+                    "name": name,
+                    "uid": 3001 + place,
+                    "account": "research",
+                    "admin": name == "ada",
+                    "password": _hash(password),
+                }
+                for place, (name, password) in enumerate(PASSWORDS.items())
+            ],
+            "apptainer_package_file": str(self.apptainer),
+            "slurm_qos": [
+                {
+                    "name": "normal",
+                    "priority": 10,
+                    "max_wall": "1-00:00:00",
+                    "max_tres_per_user": "cpu=8",
+                },
+                {"name": "short", "priority": 100, "max_wall": "01:00:00"},
+            ],
+            # The machines share a kernel with v1 controllers, and its cgroups with other clusters.
+            "slurm_cgroup_plugin": "cgroup/v1",
+            "slurm_first_job_id": 770001,
+            "carme_settings": {
+                "exporter": {"unrecorded_jobs": False},
+                "session": {"gpu_flag": ""},
+            },
+            # The kernel here has no NFS; a folder that all machines see stands in for the server.
+            "shared_storage_mounts": [
+                {"what": f"/srv/shared/{name}", "where": where, "type": "none", "options": "bind"}
+                for name, where in (("home", "/home"), ("images", "/srv/carme/images"))
+            ],
+        }
+        compute = {
+            name: {"ansible_host": hosts[name].address, **node}
+            | ({"slurm_gpus": {"type": "a100", "count": 2}} if name == "node2" else {})
+            for name in self.nodes
+        }
+        groups = {
+            "head": {"hosts": {"front": {"ansible_host": hosts["front"].address}}},
+            "compute": {"hosts": compute},
+        }
+        tree = {"all": {"vars": variables, "children": {"carme": {"children": groups}}}}
+        self.inventory.write_text(yaml.safe_dump(tree))
+
+    def play(self, name: str, *words: str) -> str:
+        started = time.monotonic()
+        output = playbook(self.inventory, name, *words)
+        self.seconds[" ".join((name, *words))] = time.monotonic() - started
+        return output
+
+
+def _hash(password: str) -> str:
+    argv = ["openssl", "passwd", "-6", "-salt", "carmetests", password]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _pack_apptainer(folder: Path) -> Path:
+    """The private build as a package file, in place of one from the project's releases."""
+    from carme.local import apptainer, packages
+    from carme.local.layout import cache_dir
+
+    packages.install(dict(apptainer.APT_PACKAGES), print, Path("/dev/null"))
+    program = apptainer.find_or_install(cache_dir(), print)
+    home = program.resolve().parents[1]
+    tree = folder / "apptainer"
+    (tree / "DEBIAN").mkdir(parents=True)
+    (tree / "usr/bin").mkdir(parents=True)
+    target = tree / str(home)[1:]
+    target.parent.mkdir(parents=True)
+    shutil.copytree(home, target, symlinks=True)
+    (tree / "usr/bin/apptainer").symlink_to(program)
+    fields = {
+        "Package": "apptainer",
+        "Version": "1.4",
+        "Architecture": "amd64",
+        "Maintainer": "tests",
+        "Description": "private build, packed for a test",
+    }
+    (tree / "DEBIAN/control").write_text("".join(f"{k}: {v}\n" for k, v in fields.items()))
+    package = folder / "apptainer_1.4_amd64.deb"
+    argv = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(package)]
+    subprocess.run(argv, check=True, capture_output=True)
+    shutil.rmtree(tree)
+    return package
+
+
+def _built_image() -> None:
+    """The base image in the cache that the head's folder of builds shows."""
+    from carme.config import Config
+    from carme.local.layout import cache_dir
+    from carme_containers.apptainer import ApptainerEngine
+    from carme_containers.builder import Builder
+    from carme_containers.ensure import apptainer_for
+    from carme_containers.recipe import OWN_RECIPES, load_recipe
+
+    program = apptainer_for(Config(), cache_dir(), print)
+    Builder(ApptainerEngine(program, None), program, cache_dir(), print).build(
+        load_recipe("base", (OWN_RECIPES,))
+    )
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Three bare hosts, and the playbook run on them once."""
+    if not os.environ.get("CARME_DEPLOY"):
+        pytest.skip("boots three hosts and takes half an hour: CARME_DEPLOY=1 ./dev test ansible")
+    from support.machines import machines
+
+    with machines(CACHE) as found:
+        folder = tmp_path_factory.mktemp("site")
+        shared = found.folder / "shared"
+        for name in ("home", "images"):
+            (shared / name).mkdir(parents=True)
+        found.binds = (f"{shared}:/srv/shared",)
+        deployed = Site(found, folder, _pack_apptainer(folder))
+        _built_image()
+        images = CACHE.parent / "images"
+        found.add("front", (f"{images}:/var/cache/carme/images:ro",))
+        for name in deployed.nodes:
+            found.add(name)
+        deployed.write_inventory()
+        deployed.first = deployed.play("site.yml")
+        yield deployed

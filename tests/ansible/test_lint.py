@@ -1,0 +1,21 @@
+"""The playbooks are clean: ansible-lint's production profile, and yamllint."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from .conftest import PLAYBOOKS
+
+
+def _clean(*argv: str) -> None:
+    program = str(Path(sys.executable).with_name(argv[0]))
+    done = subprocess.run([program, *argv[1:]], cwd=PLAYBOOKS, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def test_ansible_lint() -> None:
+    _clean("ansible-lint", "--offline", "--nocolor", "-p")
+
+
+def test_yamllint() -> None:
+    _clean("yamllint", "--strict", ".")

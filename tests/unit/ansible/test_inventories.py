@@ -1,0 +1,43 @@
+"""The example inventories are right, and the roles' interface is documented."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ANSIBLE = Path(__file__).resolve().parents[3] / "ansible"
+
+
+def _filter() -> Any:
+    path = ANSIBLE / "filter_plugins/carme_inventory.py"
+    spec = importlib.util.spec_from_file_location("carme_inventory", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["example", "single"])
+def test_the_example_inventories_have_no_problem(name: str) -> None:
+    folder = ANSIBLE / "inventories" / name
+    common = yaml.safe_load((folder / "group_vars/all.yml").read_text())
+    children = yaml.safe_load((folder / "hosts.yml").read_text())["carme"]["children"]
+    groups = {group: list(content["hosts"]) for group, content in children.items()}
+    hosts: dict[str, dict[str, Any]] = {}
+    for content in children.values():
+        for host, variables in content["hosts"].items():
+            hosts[host] = {**common, **hosts.get(host, {}), **(variables or {})}
+    groups["carme"] = list(hosts)
+    assert _filter().problems(hosts, groups, str(ANSIBLE / "roles")) == []
+
+
+@pytest.mark.parametrize("role", sorted(path.name for path in (ANSIBLE / "roles").iterdir()))
+def test_every_variable_of_a_role_is_in_its_argument_specs(role: str) -> None:
+    folder = ANSIBLE / "roles" / role
+    defaults = yaml.safe_load((folder / "defaults/main.yml").read_text())
+    specs = yaml.safe_load((folder / "meta/argument_specs.yml").read_text())
+    assert list(specs["argument_specs"]["main"]["options"]) == list(defaults)
+    assert all(name.startswith(f"{role}_") for name in defaults)
