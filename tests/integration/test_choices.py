@@ -87,11 +87,16 @@ def test_everybody_sees_only_their_own_rights(cluster, course):
 
 
 def test_fields_for_those_who_have_a_choice(cluster, plan, ann, ben):
-    page = ann.web.get(f"{ann.url}/hub/spawn", timeout=30).text
-    for name in ("account", "qos", "reservation"):
+    def page_of(user):
+        return user.web.get(f"{user.url}/hub/spawn", timeout=30).text
+
+    # The form shows what the hub knows, which a reservation of a moment ago is not part of yet.
+    wait_for(lambda: 'name="reservation"' in page_of(ann), 30, "the form knows the reservation")
+    page = page_of(ann)
+    for name in ("account", "qos"):
         assert f'name="{name}"' in page
     assert "up to 1 h" in page
-    page = ben.web.get(f"{ben.url}/hub/spawn", timeout=30).text
+    page = page_of(ben)
     assert 'name="qos"' in page
     assert 'name="account"' not in page
     assert 'name="reservation"' not in page
