@@ -57,6 +57,7 @@ def config(concurrent: int) -> Config:
                 "dir": "/var/lib/carme-bench",
                 "view_user": "cb-view",
                 "exporter_user": "cb-exporter",
+                "service_user": "cb-service",
                 "first_job_id": 9_000_000,
                 "users": [f"cb-{n:02}" for n in range(concurrent)],
                 "admins": ["cb-ada"],
@@ -67,6 +68,7 @@ def config(concurrent: int) -> Config:
                     "mariadb": 19806,
                     "prometheus": 19890,
                     "exporter_first": 19850,
+                    "service": 19880,
                 },
                 "nodes": nodes,
                 "partitions": [
