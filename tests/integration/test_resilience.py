@@ -12,7 +12,8 @@ from support.hub import User
 
 PARTS = [
     *("vgpu", "munged", "mariadbd", "slurmdbd", "slurmctld", "slurmrestd", "view"),
-    *("slurmd-gpu01", "slurmd-gpu02", "slurmd-cpu01", "proxy", "hub", "prometheus"),
+    *("slurmd-gpu01", "slurmd-gpu02", "slurmd-cpu01", "proxy", "hub", "service"),
+    *("discovery", "prometheus", "alertmanager"),
     *("exporter-gpu01", "exporter-gpu02", "exporter-cpu01", "exporter-controller"),
 ]
 
