@@ -8,6 +8,8 @@ import jinja2
 from carme.units import format_slurm_time
 from carme_spawner.words import NOTICE_SECONDS
 
+SHORT_SECONDS = 300
+
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
     undefined=jinja2.StrictUndefined,
@@ -51,7 +53,9 @@ def job_script(
         cpus=cpus,
         memory_mb=memory_mb,
         time=format_slurm_time(seconds),
-        notice_seconds=NOTICE_SECONDS,
+        # Slurm may send it a minute early, so that a session of a minute would be told to end
+        # before it has started; a short one is told at its end only.
+        notice_seconds=NOTICE_SECONDS if seconds >= SHORT_SECONDS else 0,
         gpus=gpus,
         gpu_type=gpu_type,
         account=account,

@@ -118,6 +118,8 @@ def test_an_image_that_is_gone_when_the_job_starts(cluster, ben):
         input="#!/bin/sh\nsleep 1000\n",
     ).stdout.strip()
     try:
+        # The node may still be cleaning up after the session before.
+        wait_for(lambda: state(cluster, other) == "RUNNING", 60, "the other job has the node")
         ben.spawn(**SMALL)
         wait_for(
             lambda: [j["state"] for j in cluster.jobs(ben.name)] == ["PENDING"], 30, "it waits"
@@ -132,8 +134,9 @@ def test_an_image_that_is_gone_when_the_job_starts(cluster, ben):
         refused = ben.spawn(**SMALL, image="base")
         assert (refused.status_code, "there is no image" in refused.text) == (400, True)
     finally:
-        away.rename(sif)
         cluster.run(["scancel", other])
+        if away.exists():
+            away.rename(sif)
 
 
 def test_a_job_that_has_to_make_room(cluster, ben):

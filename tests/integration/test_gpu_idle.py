@@ -79,7 +79,7 @@ def test_idle_is_ended_and_working_is_told(impatient):
         assert "did nothing with its GPU" in warnings_of(ann)[""]
         page = ann.web.get(f"{ann.url}/hub/home", timeout=20).text
         assert "unless you run something" in page
-        wait_for(lambda: not ann.state(), 90, "the end of the idle session")
+        wait_for(lambda: not ann.state(), 180, "the end of the idle session")
         wait_for(lambda: not cluster.jobs(ann.name), 30, "the end of its job")
         page = ann.web.get(f"{ann.url}/hub/home", timeout=20).text
         assert "so it was ended" in page

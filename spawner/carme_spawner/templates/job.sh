@@ -19,7 +19,9 @@
 #SBATCH --reservation={{ reservation }}
 {% endif %}
 #SBATCH --comment=carme-image={{ image.name }}
+{% if notice_seconds %}
 #SBATCH --signal=B:TERM@{{ notice_seconds }}
+{% endif %}
 #SBATCH --no-requeue
 
 umask 077

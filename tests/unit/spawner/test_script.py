@@ -24,6 +24,11 @@ def test_the_whole_script():
     assert job_script(**VALUES) == golden.read_text()
 
 
+def test_a_short_session_is_not_told_to_end_before_it_started():
+    assert "--signal=B:TERM@30" in job_script(**{**VALUES, "seconds": 300})
+    assert "--signal" not in job_script(**{**VALUES, "seconds": 60})
+
+
 def test_it_is_valid_shell_whatever_the_paths(tmp_path):
     odd = {**VALUES, "image": Path("/a b/$(touch pwned)'\"`id`.sif"), "binds": ("/x y/'$HOME;id",)}
     script = job_script(**odd)
