@@ -118,3 +118,28 @@ def test_on_a_phone_and_by_keyboard(cluster, browser, account):
     assert names == ["partition", "gpus", "hours", "account", "image"]
     assert seen[-1] == "submit"
     page.context.close()
+
+
+def test_what_is_free_changes_while_the_page_stays(cluster, browser, account):
+    """Somebody else takes three GPUs; the open form says so by itself."""
+    page, errors = open_form(cluster, browser, 1200, 900)
+    page.evaluate("window.carmeStayed = true")
+    choose(page, account="research", qos="normal", gpus="2", gpu_type="virtual-t4")
+    expect(page.locator("#cluster")).to_contain_text(
+        re.compile("virtual-t4.*4 of 4 free"), timeout=30_000
+    )
+    expect(page.locator("#outlook")).to_contain_text("can start now", timeout=20_000)
+    options = ["-p", "gpu", "--gres=gpu:virtual-t4:3", "--mem=100", "-D", "/tmp", "-o", "/dev/null"]
+    other = cluster.run_as(
+        cluster.users[1], ["sbatch", "--parsable", *options, "--wrap", "sleep 300"]
+    ).stdout.strip()
+    try:
+        expect(page.locator("#cluster")).to_contain_text(
+            re.compile("virtual-t4.*1 of 4 free"), timeout=90_000
+        )
+        expect(page.locator("#outlook")).not_to_contain_text("can start now", timeout=60_000)
+        assert page.evaluate("window.carmeStayed"), "the page was not loaded again"
+    finally:
+        cluster.run(["scancel", other])
+    assert errors == []
+    page.context.close()
