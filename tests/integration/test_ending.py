@@ -9,6 +9,7 @@ import pytest
 
 from support.cluster import wait_for
 from support.hub import User
+from support.slurm_live import take_cpu_node
 
 SMALL = {"partition": "cpu", "gpus": 0, "cpus": 1, "memory_gb": 1, "hours": 0.5}
 AT_THE_END = """
@@ -100,26 +101,8 @@ def test_more_memory_than_asked_for(cluster, ben):
 def test_an_image_that_is_gone_when_the_job_starts(cluster, ben):
     [sif] = cluster.config.images.folder.glob("base-*.sif")
     away = sif.with_suffix(".away")
-    other = cluster.run_as(
-        cluster.users[0],
-        [
-            "sbatch",
-            "--parsable",
-            "-p",
-            "cpu",
-            "-c",
-            "8",
-            "--mem=100",
-            "-D",
-            "/tmp",
-            "-o",
-            "/dev/null",
-        ],
-        input="#!/bin/sh\nsleep 1000\n",
-    ).stdout.strip()
+    other = take_cpu_node(cluster)
     try:
-        # The node may still be cleaning up after the session before.
-        wait_for(lambda: state(cluster, other) == "RUNNING", 60, "the other job has the node")
         ben.spawn(**SMALL)
         wait_for(
             lambda: [j["state"] for j in cluster.jobs(ben.name)] == ["PENDING"], 30, "it waits"

@@ -8,6 +8,7 @@ import pytest
 
 from support.cluster import wait_for
 from support.hub import User
+from support.slurm_live import take_cpu_node
 
 GIVE_UP = "import os\nprint('I give up', flush=True)\nos._exit(3)\n"
 SMALL = {"partition": "cpu", "gpus": 0, "cpus": 1, "memory_gb": 1, "hours": 0.5}
@@ -24,24 +25,7 @@ def ben(cluster):
 @pytest.fixture
 def busy(cluster):
     """All cores of cpu01 taken by another user's job."""
-    other = cluster.users[0]
-    User(cluster, other).login()  # makes the home
-    script = "#!/bin/sh\nsleep 1000\n"
-    argv = [
-        "sbatch",
-        "--parsable",
-        "-p",
-        "cpu",
-        "-c",
-        "8",
-        "--mem=100",
-        "-D",
-        "/tmp",
-        "-o",
-        "/dev/null",
-    ]
-    job = cluster.run_as(other, argv, input=script).stdout.strip()
-    wait_for(lambda: "RUNNING" in {j["state"] for j in cluster.jobs(other)}, 20, "the busy job")
+    job = take_cpu_node(cluster)
     yield job
     cluster.run(["scancel", job])
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from carme.slurm.cli import CommandClient
 from carme.slurm.models import Job
+from support.cluster import wait_for
+from support.hub import User
 
 # Run as the hub's user: one call of the helper's client, its answer or error as JSON.
 _HELPER_CALL = """
@@ -121,3 +123,20 @@ class Jobs:
                 30,
                 "the test's jobs end",
             )
+
+
+def take_cpu_node(cluster: Any) -> str:
+    """A job of the first user that has all cores of cpu01; its id, once it runs."""
+    User(cluster, cluster.users[0]).login()  # makes the home
+    argv = ["sbatch", "--parsable", "-p", "cpu", "-c", "8", "--mem=100", "-D", "/tmp"]
+    script = "#!/bin/sh\nsleep 1000\n"
+    job = cluster.run_as(cluster.users[0], [*argv, "-o", "/dev/null"], input=script).stdout.strip()
+
+    def runs() -> bool:
+        # The node may still be cleaning up after the job before.
+        return any(
+            j["id"] == job and j["state"] == "RUNNING" for j in cluster.jobs(cluster.users[0])
+        )
+
+    wait_for(runs, 60, "the job that takes the node")
+    return str(job)
