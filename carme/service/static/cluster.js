@@ -19,7 +19,7 @@
         carme.add(part, "h2", partition.name + (partition.up ? "" : " (takes no jobs now)"));
         for (const gpu of partition.gpus) bar(part, gpu.type || "GPUs", gpu.free, gpu.total);
         bar(part, "cores", partition.cpus_free, partition.cpus_total);
-        carme.add(part, "p", partition.running + " jobs run, " + partition.waiting + " wait" + (partition.max_seconds ? "; up to " + carme.duration(partition.max_seconds) : ""), "small soft");
+        carme.add(part, "p", partition.running + (partition.running === 1 ? " job runs, " : " jobs run, ") + partition.waiting + " wait" + (partition.max_seconds ? "; up to " + carme.duration(partition.max_seconds) : ""), "small soft");
       }
       const age = Math.max(0, Math.round(Date.now() / 1000 - cluster.taken_at));
       field("age").textContent = (cluster.controller === "away" ? "Slurm does not answer; " : "") + "seen " + age + " s ago; " + cluster.nodes_open + " nodes open, " + cluster.nodes_closed + " closed";
