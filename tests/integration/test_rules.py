@@ -109,7 +109,7 @@ def test_rules_agree_with_the_exporters_and_with_what_was_done(prometheus, expor
             f'job_component:carme_energy_joules:last{{jobid="{jobid}",component="gpu"}}', books.at
         )
         spent = sum(exporter.recorded_joules(int(jobid)) for exporter in exporters)
-        assert spent > 10, name
+        assert spent > 1, name  # one second of an idle GPU is more: something was recorded
         assert gpu == pytest.approx(spent, rel=0.02), name
     idle = prometheus.value(f'job:carme_gpu_idle_ratio:last{{jobid="{jobs["idle"]}"}}', books.at)
     assert idle > 0.9
