@@ -17,7 +17,10 @@ NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9-]+)*")
 GPU_TYPE = re.compile(r"[a-z][a-z0-9_.-]{0,31}")
 WALL = re.compile(r"(\d+-)?\d{1,2}:\d{2}:\d{2}")
-SYSTEM_NAMES = {"root", "slurm", "munge", "mysql", "carme", "carme-view", "carme-exporter"}
+SYSTEM_NAMES = {
+    *("root", "slurm", "munge", "mysql", "prometheus", "grafana", "carme", "carme-view"),
+    *("carme-proxy", "carme-exporter", "carme-service"),
+}
 Hosts = dict[str, dict[str, Any]]
 
 
@@ -214,6 +217,7 @@ def _hub(it: Inventory) -> Iterator[str]:
     for variable in (
         *("jupyterhub_certificate", "jupyterhub_certificate_key"),
         *("apptainer_package_file", "carme_constraints", "munge_key_file"),
+        "grafana_package_file",
     ):
         path = it.get(variable)
         if path and not Path(str(path)).is_file():
@@ -228,6 +232,7 @@ def _hub(it: Inventory) -> Iterator[str]:
             "exporter_controller_port",
             "slurm_controller_port",
             "slurm_database_port",
+            *("prometheus_port", "alertmanager_port", "grafana_port", "service_port"),
         )
     }
     for port, count in Counter(str(value) for value in ports.values()).items():
@@ -236,6 +241,25 @@ def _hub(it: Inventory) -> Iterator[str]:
             yield f"{' and '.join(names)}: the same port {port}"
         if not port.isdigit() or not 1 <= int(port) <= 65535:
             yield f"{names[0]}: {port} is no port"
+
+
+def _monitoring(it: Inventory) -> Iterator[str]:
+    mail = [it.get(f"alertmanager_{name}") for name in ("email_to", "email_from", "smtp_host")]
+    if mail[0] and not all(mail):
+        yield "alertmanager_email_to: needs alertmanager_email_from and alertmanager_smtp_host"
+    host = it.get("alertmanager_smtp_host")
+    if host and not re.fullmatch(r"[^\s:]+:\d+", str(host)):
+        yield f"alertmanager_smtp_host: {host!r} must be host:port"
+    for variable, least, most in (
+        ("prometheus_scrape_seconds", 1, 60),
+        ("prometheus_evaluation_seconds", 1, 60),
+        ("prometheus_retention_days", 1, 3660),
+        ("prometheus_retention_gb", 0, 10**6),
+        ("service_processes", 1, 64),
+    ):
+        value = it.get(variable)
+        if value is not None and not (isinstance(value, int) and least <= value <= most):
+            yield f"{variable}: {value!r} must be a whole number from {least} to {most}"
 
 
 def _storage(it: Inventory) -> Iterator[str]:
@@ -274,6 +298,7 @@ def problems(hosts: Hosts, groups: dict[str, list[str]], roles: str) -> list[str
         _partitions,
         _qos,
         _hub,
+        _monitoring,
         _storage,
         _secrets,
     )
