@@ -1,8 +1,8 @@
 """A head and two nodes, bare, then deployed once for all tests of this folder."""
 
+import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOKS = ROOT / "ansible"
 CACHE = Path(os.environ.get("CARME_CACHE") or "/var/cache/carme") / "machines"
 PASSWORDS = {"alice": "alice-knows-this", "ada": "ada-knows-that"}
+TOOK: list[tuple[str, float]] = []
 SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 
 
@@ -65,10 +66,9 @@ class Site:
 
     machines: Any
     folder: Path
-    apptainer: Path
+    packages: dict[str, Path]
     first: str = ""
     """What the first run said."""
-    seconds: dict[str, float] = field(default_factory=dict)
     nodes: list[str] = field(default_factory=lambda: ["node1", "node2"])
 
     @property
@@ -77,6 +77,11 @@ class Site:
 
     def host(self, name: str) -> Any:
         return self.machines.hosts[name]
+
+    def add_head(self) -> None:
+        """A bare head, which finds images that were built on this machine before."""
+        images = CACHE.parent / "images"
+        self.machines.add("front", (f"{images}:/var/cache/carme/images:ro",))
 
     def write_inventory(self) -> None:
         """What an admin would write, and what only these machines need."""
@@ -97,7 +102,8 @@ class Site:
                 }
                 for place, (name, password) in enumerate(PASSWORDS.items())
             ],
-            "apptainer_package_file": str(self.apptainer),
+            **{f"{name}_package_file": str(path) for name, path in self.packages.items()},
+            "prometheus_scrape_seconds": 5,
             "slurm_qos": [
                 {
                     "name": "normal",
@@ -114,7 +120,8 @@ class Site:
                 "exporter": {"unrecorded_jobs": False},
                 "session": {"gpu_flag": ""},
             },
-            # The kernel here has no NFS; a folder that all machines see stands in for the server.
+            # NFS is the kernel's, and this kernel has neither server nor client: a folder that
+            # all machines see stands in for the file server.
             "shared_storage_mounts": [
                 {"what": f"/srv/shared/{name}", "where": where, "type": "none", "options": "bind"}
                 for name, where in (("home", "/home"), ("images", "/srv/carme/images"))
@@ -133,10 +140,20 @@ class Site:
         self.inventory.write_text(yaml.safe_dump(tree))
 
     def play(self, name: str, *words: str) -> str:
+        """What the playbook said; how long it took is told at the end of all tests."""
         started = time.monotonic()
         output = playbook(self.inventory, name, *words)
-        self.seconds[" ".join((name, *words))] = time.monotonic() - started
+        TOOK.append((" ".join((name, *words)), time.monotonic() - started))
         return output
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The series that Prometheus has now, asked on the head as an admin would."""
+        front = self.host("front")
+        login = front.run("cat", "/etc/carme/prometheus-login").strip()
+        url = f"http://{login}@127.0.0.1:9090"
+        said = front.run("promtool", "query", "instant", "--format=json", url, expression)
+        found: list[dict[str, Any]] = json.loads(said)
+        return found
 
 
 def _hash(password: str) -> str:
@@ -144,49 +161,10 @@ def _hash(password: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _pack_apptainer(folder: Path) -> Path:
-    """The private build as a package file, in place of one from the project's releases."""
-    from carme.local import apptainer, packages
-    from carme.local.layout import cache_dir
-
-    packages.install(dict(apptainer.APT_PACKAGES), print, Path("/dev/null"))
-    program = apptainer.find_or_install(cache_dir(), print)
-    home = program.resolve().parents[1]
-    tree = folder / "apptainer"
-    (tree / "DEBIAN").mkdir(parents=True)
-    (tree / "usr/bin").mkdir(parents=True)
-    target = tree / str(home)[1:]
-    target.parent.mkdir(parents=True)
-    shutil.copytree(home, target, symlinks=True)
-    (tree / "usr/bin/apptainer").symlink_to(program)
-    fields = {
-        "Package": "apptainer",
-        "Version": "1.4",
-        "Architecture": "amd64",
-        "Maintainer": "tests",
-        "Description": "private build, packed for a test",
-    }
-    (tree / "DEBIAN/control").write_text("".join(f"{k}: {v}\n" for k, v in fields.items()))
-    package = folder / "apptainer_1.4_amd64.deb"
-    argv = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(package)]
-    subprocess.run(argv, check=True, capture_output=True)
-    shutil.rmtree(tree)
-    return package
-
-
-def _built_image() -> None:
-    """The base image in the cache that the head's folder of builds shows."""
-    from carme.config import Config
-    from carme.local.layout import cache_dir
-    from carme_containers.apptainer import ApptainerEngine
-    from carme_containers.builder import Builder
-    from carme_containers.ensure import apptainer_for
-    from carme_containers.recipe import OWN_RECIPES, load_recipe
-
-    program = apptainer_for(Config(), cache_dir(), print)
-    Builder(ApptainerEngine(program, None), program, cache_dir(), print).build(
-        load_recipe("base", (OWN_RECIPES,))
-    )
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How long each playbook took."""
+    for name, seconds in TOOK:
+        terminalreporter.write_line(f"{seconds:6.0f} s  {name}")
 
 
 @pytest.fixture(scope="session")
@@ -194,6 +172,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Three bare hosts, and the playbook run on them once."""
     if not os.environ.get("CARME_DEPLOY"):
         pytest.skip("boots three hosts and takes half an hour: CARME_DEPLOY=1 ./dev test ansible")
+    from support import debs
     from support.machines import machines
 
     with machines(CACHE) as found:
@@ -202,10 +181,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         for name in ("home", "images"):
             (shared / name).mkdir(parents=True)
         found.binds = (f"{shared}:/srv/shared",)
-        deployed = Site(found, folder, _pack_apptainer(folder))
-        _built_image()
-        images = CACHE.parent / "images"
-        found.add("front", (f"{images}:/var/cache/carme/images:ro",))
+        packages = {"apptainer": debs.pack_apptainer(folder), "grafana": debs.pack_grafana(folder)}
+        deployed = Site(found, folder, packages)
+        debs.build_base_image()
+        deployed.add_head()
         for name in deployed.nodes:
             found.add(name)
         deployed.write_inventory()

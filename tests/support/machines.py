@@ -1,8 +1,9 @@
 """Hosts with real systemd for the deployment's tests: systemd-nspawn machines on a bridge.
 
 A base system is made once with debootstrap and kept in the cache; each host starts from a copy.
-Downloaded packages stay in the cache, too, so a second run downloads next to nothing. What a host
-needs to reach packages is taken from this machine's own settings.
+Downloaded packages go to a pool in the cache, too, that every new host is given: a second run
+downloads next to nothing. What a host needs to reach packages is taken from this machine's own
+settings.
 """
 
 import fcntl
@@ -17,7 +18,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ INCLUDE = (
 )
 BRIDGE = "carmetest0"
 SUBNETS = [f"10.{number}.0.0/24" for number in range(77, 100)]
+APT_CACHE = "var/cache/apt/archives"
 CA_FILE = "/etc/ssl/carme-test-ca.crt"
 NETWORK = """\
 [Match]
@@ -243,22 +245,26 @@ class Machines:
         _run("iptables", *_masquerade("-A", self.network))
 
     def add(self, name: str, binds: tuple[str, ...] = ()) -> Machine:
-        """A new bare host, booted."""
-        address = str(self.network[10 + len(self.hosts)])
+        """A new bare host, booted. One that is there already is replaced: same name and address."""
+        old = self.hosts.get(name)
+        if old:
+            old.stop()
+            self._keep_downloads(old)
+            shutil.rmtree(old.root)
+        address = old.address if old else str(self.network[10 + len(self.hosts)])
         root = self.folder / name
         _run("cp", "-a", "--reflink=auto", base_image(self.cache), root)
         settings = mirrors.pip_settings()
-        debs, pip, npm = (self.cache / part for part in (f"debs/{name}", "pip", "npm"))
-        for made in (debs, pip, npm):
+        pip, npm = (self.cache / part for part in ("pip", "npm"))
+        for made in (pip, npm, self._pool):
             made.mkdir(parents=True, exist_ok=True)
+        # Hard links: hosts cannot share a folder, because apt locks it.
+        for package in self._pool.glob("*.deb"):
+            (root / APT_CACHE / package.name).hardlink_to(package)
         machine = Machine(
             *(name, address, root, self.key),
             (
-                *(
-                    f"{debs}:/var/cache/apt/archives",
-                    f"{pip}:/root/.cache/pip",
-                    f"{npm}:/root/.npm",
-                ),
+                *(f"{pip}:/root/.cache/pip", f"{npm}:/root/.npm"),
                 *(f"{path}:{path}:ro" for path in _pip_folders(settings)),
                 *(*self.binds, *binds),
             ),
@@ -268,6 +274,17 @@ class Machines:
         machine.start()
         machine.wait()
         return machine
+
+    @property
+    def _pool(self) -> Path:
+        """Packages that some host downloaded; a package's name has its version."""
+        return self.cache / "debs/pool"
+
+    def _keep_downloads(self, machine: Machine) -> None:
+        for package in (machine.root / APT_CACHE).glob("*.deb"):
+            kept = self._pool / package.name
+            if not kept.exists():
+                kept.hardlink_to(package)
 
     def _settle(self, machine: Machine, pip: dict[str, str]) -> None:
         """What an admin's installer would have set: name, address, key, mirrors."""
@@ -301,6 +318,7 @@ class Machines:
         """Stop everything, and leave nothing behind but the cache."""
         for machine in self.hosts.values():
             machine.stop()
+            self._keep_downloads(machine)
         remove_leftovers(self.folder)
 
 
@@ -339,9 +357,9 @@ def remove_leftovers(folder: Path) -> None:
     # The machines' Slurm made its folders in the cgroups of this kernel.
     for machine in folder.glob("*/"):
         for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{machine.name}"):
-            for inner in sorted(top.rglob("*/"), reverse=True):
-                inner.rmdir()
-            top.rmdir()
+            for inner in (*sorted(top.rglob("*/"), reverse=True), top):
+                with suppress(OSError):  # a process that has not ended yet
+                    inner.rmdir()
     shutil.rmtree(folder, ignore_errors=True)
 
 

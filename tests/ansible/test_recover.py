@@ -1,0 +1,96 @@
+"""What happens to a cluster in its life: nodes leave, the head reboots or is lost, Carme goes."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from support.cluster import wait_for
+
+from .conftest import Site, recap
+from .test_deploy import doctor, person, predict, wait_until_well
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def test_a_node_leaves(site: Site) -> None:
+    leaving = site.nodes[-1]
+    front = site.host("front")
+    front.run("scontrol", "update", f"nodename={leaving}", "state=drain", "reason=leaves")
+    words = ("-e", "remove_sure=yes", "-e", "remove_slurm=yes")
+    site.play("remove.yml", "--limit", leaving, *words)
+    site.nodes.remove(leaving)
+    site.write_inventory()
+    output = site.play("site.yml", "--limit", "front")
+    assert set(recap(output)) == {"localhost", "front"}
+    wait_until_well(site, 90, f"a cluster without {leaving}")
+    assert left_running(site, leaving) == []
+
+
+def left_running(site: Site, host: str) -> list[str]:
+    """Units and processes of Carme on the host."""
+    machine = site.host(host)
+    listed = machine.run(
+        *("systemctl", "list-units", "--all", "--plain", "--no-legend"),
+        *("carme-*", "prometheus*", "grafana*"),
+    )
+    active = [line for line in listed.splitlines() if " active " in line]
+    processes = machine.run("ps", "-eo", "args").splitlines()
+    return [*active, *(line for line in processes if "/opt/carme/" in line)]
+
+
+def test_the_head_comes_back_from_a_reboot(site: Site) -> None:
+    site.host("front").reboot()
+    wait_until_well(site, 240, "all parts after a reboot of the head")
+
+
+def test_a_backup_onto_a_fresh_head(site: Site, tmp_path: Path) -> None:
+    front = site.host("front")
+    assert predict(site, "ada").status_code in (200, 201)
+    hold = ("sbatch", "--uid=alice", "--chdir=/tmp", "--hold", "--job-name=kept", "--wrap=hostname")
+    job = front.run(*hold).split()[-1]
+    done = front.run("srun", "--uid=ada", "--chdir=/tmp", "--job-name=counted", "hostname")
+    assert done.strip() in site.nodes
+    counted = ("sacct", "-a", "-n", "-P", "-X", "-u", "ada", "-o", "jobname,state,user")
+    wait_for(lambda: "counted|COMPLETED|ada" in front.run(*counted), 60, "the job in accounting")
+
+    site.play("backup.yml", "--check", "-e", f"backup_to={tmp_path}")
+    assert not list(tmp_path.iterdir())
+    site.play("backup.yml", "-e", f"backup_to={tmp_path}")
+    [archive] = tmp_path.glob("carme-*.tar.gz")
+    with tarfile.open(archive) as file:
+        names = set(file.getnames())
+    wanted = ("hub.sqlite", "service.sqlite", "accounting.sql", "slurm-state", "etc/munge.key")
+    assert {f"./{name}" for name in wanted} <= names
+
+    site.add_head()
+    site.play("site.yml", "--limit", "front")
+    site.play("restore.yml", "-e", f"restore_from={archive}")
+    wait_until_well(site, 120, "all parts on the restored head")
+    front = site.host("front")
+    assert "counted|COMPLETED|ada" in front.run(*counted)
+    shown = front.run("squeue", "-h", "-o", "%A %u %j %T")
+    assert shown.split("\n")[0] == f"{job} alice kept PENDING"
+    front.run("scontrol", "release", job)
+    mine = ("sacct", "-n", "-P", "-X", "-j", job, "-o", "state")
+    wait_for(lambda: "COMPLETED" in front.run(*mine), 90, f"the end of job {job}")
+    ada = person(site, "ada")
+    assert ada.login().status_code == 302
+    users = {user["name"] for user in ada.api("GET", "/users").json()}
+    assert {"alice", "ada"} <= users
+    kept = ada.api("POST", "/users/ada/tokens", json={}).json()["token"]
+    listed = ada.web.get(
+        f"{ada.url}/services/carme/api/v1/predictions",
+        headers={"Authorization": f"token {kept}"},
+        timeout=30,
+    )
+    assert listed.json()["items"]
+    assert doctor(site, "front") == []
+
+
+def test_carme_goes(site: Site) -> None:
+    site.play("remove.yml", "-e", "remove_sure=yes")
+    for host in ("front", *site.nodes):
+        assert left_running(site, host) == []
+        assert site.host(host).ssh("test", "-e", "/opt/carme").returncode == 1
+    assert "idle" in site.host("front").run("sinfo", "-h", "-o", "%T")
