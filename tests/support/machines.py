@@ -45,10 +45,12 @@ Name=host0
 Address={address}/24
 Gateway={gateway}
 """
-# nspawn mounts the v1 controllers read-only, and slurmd makes job cgroups in them.
+# nspawn mounts the v1 controllers read-only, and slurmd makes job cgroups in them. It mounts a boot id
+# of the machine's own over the kernel's, which a unit with ProtectKernelTunables does not see: prolog
+# and exporter would not agree on the boot.
 CGROUPS = """\
 [Unit]
-Description=Job cgroups can be made in this test machine
+Description=This test machine is as a host of its own for Slurm and units
 DefaultDependencies=no
 Before=sysinit.target
 
@@ -65,6 +67,7 @@ CGROUPS_SCRIPT = """\
 while read -r _ folder kind _; do
     case $folder in /sys/fs/cgroup*) mount -o remount,bind,rw "$folder" || true ;; esac
 done </proc/mounts
+umount /proc/sys/kernel/random/boot_id || true
 """
 
 
