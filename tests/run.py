@@ -9,6 +9,9 @@ PARTS = {name: f"tests/{name}" for name in ("unit", "integration", "browser", "a
 
 def main() -> None:
     """Replace this process by pytest on the parts named, or on everything."""
+    if "ansible" in sys.argv[1:]:
+        # A cluster's whole life takes longer than belongs in a run of everything.
+        os.environ["CARME_WHOLE_LIFE"] = "1"
     chosen = [PARTS.get(word, word) for word in sys.argv[1:]] or ["tests"]
     # Not `python -m pytest`, which would import the checkout instead of the installed copy.
     pytest = str(Path(sys.executable).with_name("pytest"))

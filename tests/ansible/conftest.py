@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOKS = ROOT / "ansible"
 CACHE = Path(os.environ.get("CARME_CACHE") or "/var/cache/carme") / "machines"
 PASSWORDS = {"alice": "alice-knows-this", "ada": "ada-knows-that"}
+RUNNING = ExitStack()
 TOOK: list[tuple[str, float]] = []
 SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 
@@ -167,26 +168,32 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{seconds:6.0f} s  {name}")
 
 
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The hosts go with the last test that can use them; a session's fixture would keep them."""
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        RUNNING.close()
+
+
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """Three bare hosts, and the playbook run on them once."""
     if not os.environ.get("CARME_DEPLOY"):
         pytest.skip("boots three hosts and takes half an hour: CARME_DEPLOY=1 ./dev test ansible")
     from support import debs
     from support.machines import machines
 
-    with machines(CACHE) as found:
-        folder = tmp_path_factory.mktemp("site")
-        shared = found.folder / "shared"
-        for name in ("home", "images"):
-            (shared / name).mkdir(parents=True)
-        found.binds = (f"{shared}:/srv/shared",)
-        packages = {"apptainer": debs.pack_apptainer(folder), "grafana": debs.pack_grafana(folder)}
-        deployed = Site(found, folder, packages)
-        debs.build_base_image()
-        deployed.add_head()
-        for name in deployed.nodes:
-            found.add(name)
-        deployed.write_inventory()
-        deployed.first = deployed.play("site.yml")
-        yield deployed
+    found = RUNNING.enter_context(machines(CACHE))
+    folder = tmp_path_factory.mktemp("site")
+    shared = found.folder / "shared"
+    for name in ("home", "images"):
+        (shared / name).mkdir(parents=True)
+    found.binds = (f"{shared}:/srv/shared",)
+    packages = {"apptainer": debs.pack_apptainer(folder), "grafana": debs.pack_grafana(folder)}
+    deployed = Site(found, folder, packages)
+    debs.build_base_image()
+    deployed.add_head()
+    for name in deployed.nodes:
+        found.add(name)
+    deployed.write_inventory()
+    deployed.first = deployed.play("site.yml")
+    return deployed

@@ -106,11 +106,6 @@ def test_a_second_run_changes_nothing(site: Site) -> None:
     ), output[-8000:]
 
 
-def test_check_mode_on_a_deployed_system(site: Site) -> None:
-    output = site.play("site.yml", "--check", "--diff")
-    assert all(found["changed"] == 0 for found in recap(output).values()), output[-8000:]
-
-
 def test_a_session_on_the_second_node(site: Site) -> None:
     alice = person(site, "alice")
     assert alice.login("wrong").status_code == 403

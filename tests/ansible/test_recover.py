@@ -1,5 +1,7 @@
-"""What happens to a cluster in its life: nodes leave, the head reboots or is lost, Carme goes."""
+"""What else happens in a cluster's life: a look at what would change, a node leaves, the head
+reboots or is lost, Carme goes. The tests build on each other, and on test_deploy.py."""
 
+import os
 import tarfile
 from pathlib import Path
 
@@ -10,7 +12,17 @@ from support.cluster import wait_for
 from .conftest import Site, recap
 from .test_deploy import doctor, person, predict, wait_until_well
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        "CARME_WHOLE_LIFE" not in os.environ, reason="minutes more: ./dev test ansible runs it"
+    ),
+]
+
+
+def test_check_mode_on_a_deployed_system(site: Site) -> None:
+    output = site.play("site.yml", "--check", "--diff")
+    assert all(found["changed"] == 0 for found in recap(output).values()), output[-8000:]
 
 
 def test_a_node_leaves(site: Site) -> None:

@@ -45,9 +45,9 @@ Name=host0
 Address={address}/24
 Gateway={gateway}
 """
-# nspawn mounts the v1 controllers read-only, and slurmd makes job cgroups in them. It mounts a boot id
-# of the machine's own over the kernel's, which a unit with ProtectKernelTunables does not see: prolog
-# and exporter would not agree on the boot.
+# nspawn mounts the v1 controllers read-only, and slurmd makes job cgroups in them. It mounts a boot
+# id of the machine's own over the kernel's, which a unit with ProtectKernelTunables does not see:
+# prolog and exporter would not agree on the boot.
 CGROUPS = """\
 [Unit]
 Description=This test machine is as a host of its own for Slurm and units
