@@ -197,3 +197,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     deployed.write_inventory()
     deployed.first = deployed.play("site.yml")
     return deployed
+
+
+def pytest_sessionfinish() -> None:
+    """Also when somebody stops the tests."""
+    RUNNING.close()
