@@ -36,6 +36,16 @@ class Line:
     points: tuple[tuple[float, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that the server reads, and how that went last: up, down or unknown."""
+
+    job: str
+    instance: str
+    health: str
+    error: str = ""
+
+
 class Prometheus:
     """A server's HTTP API. Blocks; an event loop asks it from a thread."""
 
@@ -98,6 +108,31 @@ class Prometheus:
         """The labels that the series that match have; none if there are no such series."""
         query = urllib.parse.urlencode([("match[]", text) for text in match])
         return tuple(str(name) for name in self._get(f"labels?{query}"))
+
+    def targets(self) -> tuple[Target, ...]:
+        """All that the server reads."""
+        data = self._get("targets?state=active")
+        try:
+            return tuple(
+                Target(
+                    row["labels"].get("job", ""),
+                    row["labels"].get("instance", ""),
+                    row["health"],
+                    row.get("lastError", ""),
+                )
+                for row in data["activeTargets"]
+            )
+        except (KeyError, TypeError, AttributeError):
+            raise UnavailableError("Prometheus' answer cannot be read") from None
+
+    def alertmanagers(self) -> tuple[str, ...]:
+        """Addresses that the server sends alerts to."""
+        try:
+            return tuple(
+                str(row["url"]) for row in self._get("alertmanagers")["activeAlertmanagers"]
+            )
+        except (KeyError, TypeError):
+            raise UnavailableError("Prometheus' answer cannot be read") from None
 
     def _post(self, what: str, asked: Mapping[str, str]) -> Any:
         return self._ask(what, urllib.parse.urlencode(asked).encode())
