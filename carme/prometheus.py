@@ -150,7 +150,8 @@ class Prometheus:
             with error:
                 raise _refused(self.url, error) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UnavailableError(f"{self.url} does not answer: {error}") from None
+            why = getattr(error, "reason", error)
+            raise UnavailableError(f"{self.url} does not answer: {why}") from None
 
 
 def _rows(data: Any) -> list[tuple[dict[str, str], dict[str, Any]]]:

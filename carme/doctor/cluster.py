@@ -41,7 +41,9 @@ def read_munge(site: Site, part: Part) -> Finding:
 
 def controller(said: str, todo: str) -> Finding:
     """`said`: scontrol ping's answer, a line for each controller."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    # With none up, scontrol adds a frame of asterisks.
+    lines = [line.strip() for line in said.splitlines() if line.strip(" *")]
+    lines = [line for line in lines if " is " in line] or lines
     up = [line for line in lines if line.endswith(" UP")]
     if not up:
         return fault("slurmctld", lines[-1] if lines else "no answer", todo)
@@ -125,7 +127,7 @@ def read_slurmd(site: Site, part: Part) -> Finding:
 
 def read_nodes(site: Site) -> Finding:
     todo = "on that node: carme doctor"
-    return node_state("nodes", read_states(site), f"see slurmd's line; {todo}")
+    return node_state("nodes", read_states(site), todo)
 
 
 def operator(level: str, user: str, todo: str) -> Finding:

@@ -1,15 +1,14 @@
 """`carme doctor`: every check that concerns this host, one line each."""
 
 import json
-import socket
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from carme.config import config_path, load
@@ -38,36 +37,41 @@ def doctor(path: Path | None, as_json: bool) -> None:
         ]
         click.echo(json.dumps(rows, indent=2))
     else:
-        console = Console(highlight=False)
-        console = console if console.is_terminal else Console(highlight=False, width=_WIDTH)
-        console.print(f"[bold]{socket.gethostname()}[/]: {here.words}")
-        console.print(table(wanted, found))
-        for line in summary(found):
+        console = Console(highlight=False, soft_wrap=True)
+        width = console.width if console.is_terminal else _WIDTH
+        console.print(Text(here.hostname, "bold").append(f": {here.words}", "not bold"))
+        for line in (*table(wanted, found, width), *summary(found)):
             console.print(line)
     # Threads of checks that were given up do not keep us here: they are daemons.
     sys.exit(1 if any(finding.level is Level.FAULT for finding in found) else 0)
 
 
-def table(wanted: Sequence[Check], found: Sequence[Finding]) -> Table:
-    """What was looked at, by group; advice stands below what it is about."""
-    grid = Table(box=None, pad_edge=False, show_header=False)
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+def table(wanted: Sequence[Check], found: Sequence[Finding], width: int) -> Iterator[Text]:
+    """What was looked at, by group; advice stands below what it is about.
+
+    Not a table of rich's: that cuts paths in two, and people copy them.
+    """
+    shown = [(c, f) for c, f in zip(wanted, found, strict=True) if f.level in _STYLES]
+    names = max((len(finding.check) for _, finding in shown), default=0)
+    margin = 2 + names + 2 + len(Level.WARNING) + 2
     group = ""
-    for check, finding in zip(wanted, found, strict=True):
-        if finding.level not in _STYLES:
-            continue
+    for check, finding in shown:
         if check.group != group:
             group = check.group
-            grid.add_row("")
-            grid.add_row(Text(group, "bold"))
+            yield from (Text(), Text(group, "bold"))
         style = _STYLES[finding.level]
-        level = Text(finding.level, style)
-        grid.add_row(Text(f"  {finding.check}"), level, Text(finding.found))
-        if finding.todo:
-            grid.add_row("", Text("→", style, justify="right"), Text(finding.todo, style="bold"))
-    return grid
+        head = Text(f"  {finding.check:<{names}}  ")
+        head.append(f"{finding.level:<{len(Level.WARNING)}}  ", style)
+        first, *more = _fold(finding.found, width - margin)
+        yield head.append(first)
+        yield from (Text(" " * margin + line) for line in more)
+        for place, line in enumerate(_fold(finding.todo, width - margin - 2)):
+            lead = " " * margin + ("  " if place else "→ ")
+            yield Text(lead, style).append(line, "bold")
+
+
+def _fold(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(width, 30), break_long_words=False, break_on_hyphens=False)
 
 
 def summary(found: Sequence[Finding]) -> list[Text]:

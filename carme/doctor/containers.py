@@ -11,52 +11,80 @@ from carme.doctor import people
 from carme.doctor.finding import Finding, fault, ok, warning
 from carme.doctor.programs import as_user, call
 from carme.doctor.site import Site
-from carme.images import Catalogue, check_file, load_catalogue
+from carme.images import Image, check_file, file_stamp, read_index
 from carme.ownimage import find_apptainer
 
-_READING_SECONDS = 10.0
-"""For reading images in full; the rest is judged by whether the file changed."""
+READING_SECONDS = 15.0
+READING_BYTES = 4_000_000_000
+"""What is read in full of images that look unchanged; a slow file server must not hold us up."""
 
 
-def images(problems: Sequence[str], offered: int, read: int) -> Finding:
-    """`read`: of how many the whole file was read and its checksum compared."""
+def images(problems: Sequence[str], whole: int, unread: int, changed: Sequence[str]) -> Finding:
+    """`whole`: checksum right; `unread`: as when they were published, by their dates; `changed`
+    since, and there was no time to read them."""
     todo = "carme images list; build or publish again what is broken: carme images build NAME"
     if problems:
-        more = f"; {offered} others are whole" if offered else ""
+        more = f"; {whole + unread} others are whole" if whole + unread else ""
         return fault("images", "; ".join(problems) + more, todo)
-    if not offered:
+    if changed:
+        words = f"touched since they were published, too large to read here: {', '.join(changed)}"
+        return warning("images", words, "carme images verify --quick")
+    if not whole + unread:
         return fault("images", "none is published, so no session can start", todo)
-    rest = f", {offered - read} unchanged since they were published" if offered > read else ""
-    return ok("images", f"{read} read in full, checksums right{rest}")
+    rest = f", {unread} unchanged since they were published" if unread else ""
+    return ok("images", f"{whole} read in full, checksums right{rest}")
 
 
-def read_images(site: Site) -> Finding:
+def read_images(site: Site, seconds: float = READING_SECONDS) -> Finding:
     settings = site.config.images
     if not settings.folder.is_dir():
         todo = "is the shared file system mounted? findmnt; site.yml --tags shared_storage,images"
         return fault("images", f"no folder {settings.folder}", todo)
-    catalogue = load_catalogue(settings.folder, bool(settings.verify_key))
-    if not catalogue.index.images:
-        return images((), 0, 0)
-    broken, read = _read_in_full(catalogue, _READING_SECONDS)
-    problems = [*catalogue.problems, *broken]
-    return images(problems, len(catalogue.offered()) - len(broken), read)
+    problems: list[str] = []
+    changed: list[str] = []
+    whole = unread = 0
+    ends, room = time.monotonic() + seconds, READING_BYTES
+    for image in published(settings.folder, touched_first=True):
+        path = settings.folder / image.file
+        problem = _looks_wrong(path, image, bool(settings.verify_key))
+        if not problem and time.monotonic() < ends and image.size_bytes <= room:
+            room -= image.size_bytes
+            # Without its stamp the file is read: a disk can rot, and that changes no date.
+            problem = check_file(path, image.model_copy(update={"stamp": ""}))
+            whole += not problem
+        elif not problem and _is_touched(path, image):
+            changed.append(image.id)
+        elif not problem:
+            unread += 1
+        if problem:
+            problems.append(f"{image.id}: {problem}")
+    return images(problems, whole, unread, changed)
 
 
-def _read_in_full(catalogue: Catalogue, seconds: float) -> tuple[list[str], int]:
-    """What is wrong with images that look unchanged, and how many of them there was time for."""
-    ends = time.monotonic() + seconds
-    broken, read = [], 0
-    for image in sorted(catalogue.offered(), key=lambda image: image.size_bytes):
-        if time.monotonic() > ends:
-            break
-        # Without its stamp the file is read: a disk can rot, and that changes no date.
-        unmarked = image.model_copy(update={"stamp": ""})
-        if problem := check_file(catalogue.path(image), unmarked):
-            broken.append(f"{image.id}: {problem}")
-        else:
-            read += 1
-    return broken, read
+def published(folder: Path, touched_first: bool = False) -> list[Image]:
+    """The images that sessions may start from, small ones first."""
+    found = [image for image in read_index(folder).images if image.state == "published"]
+    if touched_first:
+        return sorted(found, key=lambda i: (not _is_touched(folder / i.file, i), i.size_bytes))
+    return sorted(found, key=lambda image: image.size_bytes)
+
+
+def _is_touched(path: Path, image: Image) -> bool:
+    try:
+        return file_stamp(path) != image.stamp
+    except OSError:
+        return True
+
+
+def _looks_wrong(path: Path, image: Image, require_signed: bool) -> str:
+    """What shows without reading the file."""
+    try:
+        stamp = file_stamp(path)
+    except OSError as error:
+        return f"{path.name}: {error.strerror}"
+    if require_signed and not image.signed_by:
+        return "it is not signed, and images.verify_key demands it"
+    return check_file(path, image.model_copy(update={"stamp": stamp}))
 
 
 def container(code: int, said: str, image: str, user: str) -> Finding:
@@ -77,12 +105,12 @@ def read_container(site: Site) -> Finding:
     if not program or not program.exists():
         words = f"no program {program}" if program else "neither apptainer nor singularity"
         return fault("container", words, "site.yml --tags apptainer; images.apptainer names it")
-    whole = load_catalogue(config.images.folder).offered()
-    if not whole:
+    folder = config.images.folder
+    there = [i for i in published(folder) if not _looks_wrong(folder / i.file, i, False)]
+    if not there:
         version = call([program, "version"]).out.strip()
         return warning("container", f"{program.name} {version}, but no image to try", "see images")
-    image = min(whole, key=lambda image: image.size_bytes)
-    path = config.images.folder / image.file
+    image, path = there[0], folder / there[0].file
     argv: list[str | Path] = [program, "--quiet", "exec", "--containall", "--no-home", path, "true"]
     user, home = _who(config)
     env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": home, "LC_ALL": "C.UTF-8"}

@@ -3,7 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import replace
 
 from carme.doctor.finding import Check, Finding, Level, fault
 from carme.errors import CarmeError
@@ -13,7 +14,17 @@ def examine(checks: Sequence[Check], is_root: bool | None = None) -> list[Findin
     """What each check found, in their order; one that takes too long is given up."""
     root = os.geteuid() == 0 if is_root is None else is_root
     runs = [_Run(check, root) for check in checks]
-    return [run.finding() for run in runs]
+    found = [run.finding() for run in runs]
+    broken = {finding.check for finding in found if finding.level is Level.FAULT}
+    return [_after_causes(c, f, broken) for c, f in zip(checks, found, strict=True)]
+
+
+def _after_causes(check: Check, finding: Finding, broken: Container[str]) -> Finding:
+    """A fault that likely comes from another one says so instead of how to mend this part."""
+    causes = [name for name in check.needs if name in broken]
+    if finding.level is not Level.FAULT or not causes:
+        return finding
+    return replace(finding, todo=f"mend first: {causes[0]}")
 
 
 class _Run:

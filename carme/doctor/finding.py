@@ -38,6 +38,8 @@ class Check:
     """Whether only root can look."""
     seconds: float = 25
     """It is given up after so long."""
+    needs: tuple[str, ...] = ()
+    """Other checks: while one of them shows a fault, this one's is likely its consequence."""
 
 
 def ok(check: str, found: str) -> Finding:

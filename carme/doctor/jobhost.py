@@ -6,7 +6,7 @@ from pathlib import Path
 
 from carme.doctor import slurmconf
 from carme.doctor.cluster import read_conf
-from carme.doctor.finding import Finding, absent, fault, ok
+from carme.doctor.finding import Finding, Level, absent, fault, ok
 from carme.doctor.finding import warning as warn
 from carme.doctor.site import Site, is_virtual
 from carme.doctor.slurmconf import Node
@@ -94,8 +94,10 @@ def cgroups(settings: Mapping[str, str], root: Path = Path("/sys/fs/cgroup")) ->
 
 def read_cgroups(site: Site) -> Finding:
     if not site.slurm_path:
+        if os.geteuid():
+            return Finding("cgroups", Level.ROOT, "cgroup.conf is not for everybody here")
         todo = "slurmd fetches it from the controller: journalctl -u slurmd -n 50"
-        return fault("cgroups", "no slurm.conf and no cgroup.conf on this host", todo)
+        return warn("cgroups", "no slurm.conf and no cgroup.conf found on this host", todo)
     return cgroups(slurmconf.settings(read_conf(site, "cgroup.conf")))
 
 

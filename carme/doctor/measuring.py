@@ -15,7 +15,7 @@ from carme.prometheus import Prometheus, Target
 from carme.units import format_duration
 
 _COLLECTOR = re.compile(r'^carme_collector_success\{[^}]*collector="([^"]+)"[^}]*\} (\S+)', re.M)
-_OLD_SECONDS = 90.0
+_OLD_SECONDS = 45.0
 """Discovery touches its file every ten seconds."""
 
 
@@ -106,13 +106,18 @@ def targets(found: Sequence[Target], todo: str) -> Finding:
     if not found:
         return fault("targets", "Prometheus reads nothing", todo)
     if down:
-        words = "; ".join(f"{t.job} {t.instance}: {t.error or 'down'}" for t in down[:6])
+        words = "; ".join(f"{t.job} {t.instance} ({_reason(t.error)})" for t in down[:6])
         more = f" and {len(down) - 6} more" if len(down) > 6 else ""
         found_words = f"{len(down)} of {len(found)} down: {words}{more}"
         return fault("targets", found_words, todo)
     new = sum(target.health != "up" for target in found)
     waiting = f", {new} not read yet" if new else ""
     return ok("targets", f"{len(found) - new} of {len(found)} up{waiting}")
+
+
+def _reason(error: str) -> str:
+    """The end of what Prometheus says, where the reason is; the address in front is known."""
+    return error.rpartition(": ")[2] or "down"
 
 
 def read_targets(site: Site) -> Finding:

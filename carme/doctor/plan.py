@@ -1,6 +1,7 @@
 """Which checks concern this host."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from carme.doctor import clock, cluster, containers, host, jobhost, measuring, platform, ports
@@ -16,15 +17,18 @@ def checks(site: Site) -> list[Check]:
 
 
 def _host(site: Site) -> Iterator[Check]:
+    if site.folder:
+        look = lambda: platform.read_supervisor(site)  # noqa: E731
+        yield Check("supervisor", look, todo=site.up, root=True)
     yield Check("clock", lambda: clock.read_clock(site))
     yield Check("names", lambda: host.read_names(site))
-    yield Check("ports", lambda: ports.read_ports(site))
+    yield Check("ports", lambda: ports.read_ports(site), needs=("supervisor",))
     state = site.folder or Path("/var/lib/slurm")
     places = (Path("/"), Path("/var"), Path("/var/log"), Path("/tmp"), state, Path("/home"))  # noqa: S108
     for folder in host.disks((*places, site.config.images.folder)):
-        yield Check(f"disk {folder}", lambda folder=folder: host.read_disk(folder))  # type: ignore[misc]
+        yield Check(f"disk {folder}", partial(host.read_disk, folder))
     if site.part("proxy"):
-        yield Check("certificate", lambda: host.read_certificate(site))
+        yield Check("certificate", lambda: host.read_certificate(site), root=True)
     else:
         yield _missing("certificate", "host")
 
@@ -34,14 +38,19 @@ def _slurm(site: Site) -> Iterator[Check]:
     yield _of(site, "munge", group, cluster.read_munge)
     yield _of(site, "mariadb", group, cluster.read_mariadb, root=True)
     # With PrivateData, Slurm tells users nothing of the accounting.
-    yield _of(site, "slurmdbd", group, cluster.read_accounting, root=True)
+    needs = ("mariadb", "munge")
+    yield _of(site, "slurmdbd", group, cluster.read_accounting, root=True, needs=needs)
     if site.parts:
-        part = site.part("slurmctld")
-        yield Check("slurmctld", lambda: cluster.read_controller(site, part), group)
+        controller = site.part("slurmctld")
+        look = partial(cluster.read_controller, site, controller)
+        todo = site.repair(controller) if controller else "on the head: carme doctor"
+        yield Check("slurmctld", look, group, todo, needs=("supervisor", "munge"))
+    needs = ("munge", "slurmctld")
     if site.part("slurmrestd"):
-        yield _of(site, "slurmrestd", group, platform.read_rest, root=True)
+        yield _of(site, "slurmrestd", group, platform.read_rest, root=True, needs=needs)
     if site.part("slurmctld"):
-        yield Check("nodes", lambda: cluster.read_nodes(site), group, "see the line slurmctld")
+        look = partial(cluster.read_nodes, site)
+        yield Check("nodes", look, group, needs=("supervisor", *needs))
     else:
         yield _missing("nodes", group)
     slurmds = site.kind("slurmd")
@@ -49,19 +58,19 @@ def _slurm(site: Site) -> Iterator[Check]:
         yield from (_missing(name, group) for name in ("slurmd", "GPUs", "cgroups"))
         return
     for part in slurmds:
-        yield _check(site, part, group, cluster.read_slurmd)
+        yield _check(site, part, group, cluster.read_slurmd, needs=needs)
     if site.part("virtual GPUs"):
-        yield _of(site, "virtual GPUs", group, platform.read_virtual)
+        yield _of(site, "virtual GPUs", group, platform.read_virtual, root=True)
     for node in site.nodes:
-        look = lambda node=node: jobhost.read_gpus_of(site, node)  # noqa: E731
-        yield Check(f"GPUs {node.name}", look, group)
+        look = partial(jobhost.read_gpus_of, site, node)
+        yield Check(f"GPUs {node.name}", look, group, needs=("virtual GPUs",))
     yield Check("cgroups", lambda: jobhost.read_cgroups(site), group)
 
 
 def _sessions(site: Site) -> Iterator[Check]:
     group = "sessions"
-    runs_jobs = bool(site.kind("slurmd")) or bool(site.part("hub"))
-    if runs_jobs:
+    hub = site.part("hub")
+    if site.kind("slurmd") or hub:
         yield Check("images", lambda: containers.read_images(site), group, seconds=60)
         todo = "as a user: apptainer exec IMAGE true"
         yield Check("container", lambda: containers.read_container(site), group, todo, seconds=45)
@@ -70,17 +79,19 @@ def _sessions(site: Site) -> Iterator[Check]:
     yield _of(site, "view", group, platform.read_view)
     if site.part("view"):
         user = site.config.local.view_user if site.folder else "carme-view"
-        look = lambda: cluster.read_operator(site, user)  # noqa: E731
-        yield Check("view's right", look, group, "see the line slurmdbd", root=True)
-    if hub := site.part("hub"):
-        look = lambda: platform.read_sudo_rule(site)  # noqa: E731
-        yield Check("sudo rule", look, group, root=True)
-        yield Check("helper", lambda: platform.read_helper(site), group, root=True)
+        operator = partial(cluster.read_operator, site, user)
+        needs = ("supervisor", "munge", "slurmdbd")
+        yield Check("view's right", operator, group, root=True, needs=needs)
+    if hub:
+        yield Check("sudo rule", lambda: platform.read_sudo_rule(site), group, root=True)
+        look = partial(platform.read_helper, site)
+        yield Check("helper", look, group, root=True, needs=("sudo rule",))
     else:
         yield from (_missing(name, group) for name in ("sudo rule", "helper"))
     if site.parts:
         todo = site.repair(hub) if hub else "on the head: carme doctor; is its port open to nodes?"
-        yield Check("hub", lambda: platform.read_hub(site, hub), group, todo)
+        look = partial(platform.read_hub, site, hub)
+        yield Check("hub", look, group, todo, needs=("supervisor",))
     yield _of(site, "proxy", group, platform.read_proxy)
     yield _of(site, "service", group, platform.read_service)
 
@@ -92,28 +103,48 @@ def _measuring(site: Site) -> Iterator[Check]:
         yield _missing("exporter", group)
     for part in exporters:
         yield _check(site, part, group, measuring.read_exporter)
-    yield _of(site, "discovery", group, measuring.read_discovery, root=True)
+    yield _of(site, "discovery", group, measuring.read_discovery, root=True, needs=("view",))
     # The password is the view's; users have none.
     yield _of(site, "prometheus", group, measuring.read_prometheus, root=True)
     if site.part("prometheus"):
-        look = lambda: measuring.read_targets(site)  # noqa: E731
-        yield Check("targets", look, group, "see the line prometheus", root=True)
+        look = partial(measuring.read_targets, site)
+        needs = ("supervisor", "prometheus")
+        yield Check("targets", look, group, root=True, needs=needs)
     else:
         yield _missing("targets", group)
-    yield _of(site, "alertmanager", group, measuring.read_alertmanager, root=True)
+    yield _of(
+        *(site, "alertmanager", group, measuring.read_alertmanager),
+        root=True,
+        needs=("prometheus",),
+    )
     if site.part("grafana"):
         yield _of(site, "grafana", group, platform.read_only_unit)
 
 
-def _of(site: Site, name: str, group: str, look: Look, root: bool = False) -> Check:
+def _of(
+    site: Site,
+    name: str,
+    group: str,
+    look: Look,
+    root: bool = False,
+    needs: tuple[str, ...] = (),
+) -> Check:
     """The check of the part of this name, if the host should run it."""
     part = site.part(name)
-    return _check(site, part, group, look, root) if part else _missing(name, group)
+    return _check(site, part, group, look, root, needs) if part else _missing(name, group)
 
 
-def _check(site: Site, part: Part, group: str, look: Look, root: bool = False) -> Check:
-    return Check(part.name, lambda: look(site, part), group, site.repair(part), root)
+def _check(
+    site: Site,
+    part: Part,
+    group: str,
+    look: Look,
+    root: bool = False,
+    needs: tuple[str, ...] = (),
+) -> Check:
+    causes = ("supervisor", *needs)
+    return Check(part.name, partial(look, site, part), group, site.repair(part), root, needs=causes)
 
 
 def _missing(name: str, group: str) -> Check:
-    return Check(name, lambda: absent(name), group)
+    return Check(name, partial(absent, name), group)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import sys
 import time
 from pathlib import Path
@@ -51,8 +52,12 @@ def read_proxy(site: Site, part: Part) -> Finding:
     hub = site.config.hub
     url = urlsplit(hub.url)
     # The site's name may lead through a firewall that does not let this host back in.
-    public = f"{url.scheme}://{part.address}:{part.ports[0]}/hub/health"
-    status = get(public).status
+    try:
+        status = get(f"{url.scheme}://{part.address}:{part.ports[0]}/hub/health").status
+    except UnavailableError:
+        if site.folder:
+            raise
+        status = get(f"{hub.url.rstrip('/')}/hub/health").status  # it listens there alone
     control = get(f"http://127.0.0.1:{hub.proxy_port}/api/routes").status
     return proxy(status, control, site.repair(part))
 
@@ -154,14 +159,27 @@ def read_helper(site: Site) -> Finding:
     return helper(done, person, "see the line sudo rule; journalctl -t sudo -n 20")
 
 
+def read_supervisor(site: Site) -> Finding:
+    """What keeps the parts of the one-machine cluster running."""
+    path = f"{site.folder}/run/supervisor.sock"
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(3)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            words = f"does not run, and so nothing does ({error.strerror})"
+            raise UnavailableError(words) from None
+    return ok("supervisor", "runs, and starts again what ends")
+
+
 def read_rest(site: Site, part: Part) -> Finding:
     """slurmrestd of the one-machine cluster."""
     from carme.local import probes
 
-    socket = site.config.slurm.rest_socket
-    if not socket:
+    path = site.config.slurm.rest_socket
+    if not path:
         return absent(part.name)
-    return ok(part.name, probes.unix_http(socket, "/slurm/v0.0.38/ping"))
+    return ok(part.name, probes.unix_http(path, "/slurm/v0.0.38/ping"))
 
 
 def read_virtual(site: Site, part: Part) -> Finding:

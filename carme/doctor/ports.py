@@ -8,6 +8,8 @@ import psutil
 from carme.doctor.finding import Finding, absent, fault, ok
 from carme.doctor.site import Site
 
+_MOST = 6
+
 
 @dataclass(frozen=True)
 class Holder:
@@ -35,7 +37,8 @@ def ports(
         todo = "stop that process (ss -ltnp shows it), or give the part another port in carme.toml"
         return fault("ports", f"held by strangers: {'; '.join(taken)}", todo)
     if silent:
-        return fault("ports", f"nobody listens on {', '.join(silent)}", up)
+        more = f" and {len(silent) - _MOST} more" if len(silent) > _MOST else ""
+        return fault("ports", f"nobody listens on {', '.join(silent[:_MOST])}{more}", up)
     seen = all(holder.command for found in holders.values() for holder in found)
     return ok("ports", f"{len(wanted)} open" + (", each held by its part" if seen else ""))
 

@@ -3,6 +3,7 @@
 import base64
 import http.client
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -18,6 +19,7 @@ from carme.errors import MissingError, UnavailableError
 _SECONDS = 12.0
 _HTTP_SECONDS = 5.0
 _MOST_BYTES = 8 * 2**20
+_PREFIX = re.compile(r"^(?:[\w-]+: )?(?:error|fatal): ", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Done:
     def last(self) -> str:
         """The last line of what it said is wrong."""
         lines = (self.err.strip() or self.out.strip()).splitlines()
-        return lines[-1].strip() if lines else f"exit code {self.code}"
+        last = _PREFIX.sub("", lines[-1].strip()) if lines else ""
+        return last or f"exit code {self.code}"
 
 
 def call(

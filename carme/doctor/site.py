@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from carme.config import Config, load
 from carme.doctor import slurmconf
-from carme.doctor.programs import output
 from carme.doctor.slurmconf import Node, SlurmConf
 from carme.errors import CarmeError
 from carme.local.layout import LOOPBACK, Layout, cache_dir
@@ -65,7 +64,7 @@ class Site:
     def repair(self, part: Part) -> str:
         """Where to look and how to start it again."""
         if self.folder:
-            return f"see {self.folder}/log/{part.unit}.log; start it again: {self.up}"
+            return f"{self.up}; its log: {self.folder}/log/{part.unit}.log"
         return f"journalctl -u {part.unit} -n 50; systemctl restart {part.unit}"
 
     @property
@@ -98,7 +97,8 @@ def find(path: Path | None, config: Config) -> Site:
     folder = _local_folder(config)
     if folder:
         path = folder / "etc/carme.toml"
-        config = load(path)
+        # The file that `up` was given lacks the paths that its parts use.
+        config = config if _is_rendered(config) else load(path)
     conf = slurmconf.find(config.slurm.conf)
     slurm = _read(conf) if conf else None
     parts = _local_parts(config) if folder else _deployed_parts(config, slurm)
@@ -110,9 +110,13 @@ def _local_folder(config: Config) -> Path | None:
     folder = config.local.dir
     if not (folder / "etc/carme.toml").exists():
         return None
-    is_its_own = config.slurm.conf == folder / "etc/slurm/slurm.conf"
-    # The file that `up` was given says nothing of Slurm's; a deployed host has units.
-    return folder if is_its_own or not _enabled() else None
+    # On a deployed host that has such a folder, too, the file says which of the two is meant.
+    return folder if _is_rendered(config) or not _enabled() else None
+
+
+def _is_rendered(config: Config) -> bool:
+    """Whether this is what `carme up` wrote for its parts."""
+    return config.slurm.conf == config.local.dir / "etc/slurm/slurm.conf"
 
 
 def _read(path: Path) -> SlurmConf | None:
@@ -220,19 +224,11 @@ def _unit_port(unit: str, default: int) -> int:
     return default
 
 
-def enabled_units(listing: str) -> frozenset[str]:
-    """`listing`: systemctl list-unit-files, a unit and its state a line."""
-    rows = (line.split() for line in listing.splitlines())
-    return frozenset(
-        row[0].removesuffix(".service")
-        for row in rows
-        if len(row) > 1 and row[1].startswith("enabled")
-    )
+def enabled_units(folder: Path = _UNIT_FILES) -> frozenset[str]:
+    """What systemd starts at boot: the links that `systemctl enable` makes."""
+    return frozenset(link.stem for link in folder.glob("*.wants/*.service"))
 
 
 def _enabled() -> frozenset[str]:
-    """What systemd starts at boot here; nothing without systemd."""
-    if not _SYSTEMD.is_dir():
-        return frozenset()
-    argv = ["systemctl", "list-unit-files", "--type=service", "--no-legend", "--plain"]
-    return enabled_units(output(argv))
+    """The same on this host; nothing where systemd does not run."""
+    return enabled_units() if _SYSTEMD.is_dir() else frozenset()

@@ -1,5 +1,6 @@
 """Slurm's configuration files as far as checks need them: text in, frozen model out."""
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,9 +9,9 @@ from pathlib import Path
 from carme.slurm.gres import gpus_of_gres, parse_gres
 from carme.slurm.hostlist import expand
 
-DEFAULT = Path("/etc/slurm/slurm.conf")
-FETCHED = Path("/run/slurm/conf/slurm.conf")
-"""What slurmd fetched from the controller ("configless")."""
+DEFAULT = "etc/slurm/slurm.conf"
+FETCHED = ("run/slurm/conf", "var/lib/slurm/*/conf-cache", "var/spool/slurm*/conf-cache")
+"""Where slurmd keeps what it fetched from the controller ("configless")."""
 _PAIR = re.compile(r"(\w+)\s*=\s*(\"[^\"]*\"|\S+)")
 _HOST = re.compile(r"([^(),\s]+)(?:\(([^()]+)\))?")
 
@@ -44,10 +45,14 @@ class SlurmConf:
         return tuple(n for n in self.nodes if short in (n.hostname.split(".")[0], n.name))
 
 
-def find(configured: Path | None) -> Path | None:
-    """The slurm.conf of this host, wherever it came from."""
-    wanted = (configured,) if configured else (DEFAULT, FETCHED)
-    return next((path for path in wanted if path.exists()), None)
+def find(configured: Path | None, root: Path = Path("/")) -> Path | None:
+    """The slurm.conf of this host that we may read, wherever it came from."""
+    if configured:
+        wanted = [configured]
+    else:
+        fetched = (path for place in FETCHED for path in root.glob(f"{place}/slurm.conf"))
+        wanted = [root / DEFAULT, *fetched]
+    return next((path for path in wanted if os.access(path, os.R_OK)), None)
 
 
 def parse(text: str) -> SlurmConf:
