@@ -9,6 +9,7 @@ from carme.doctor.ports import listeners
 from carme.doctor.programs import call, output
 from carme.doctor.site import Part, Site
 from carme.slurm.command import clean_environment
+from carme.slurm.hostlist import compress
 
 _AWAY = ("down", "fail", "unk", "*")
 _CLOSED = ("drain", "maint", "reboot")
@@ -89,8 +90,9 @@ def node_state(check: str, states: Sequence[tuple[str, str, str]], todo: str) ->
     closed = [_words(*row) for row in states if any(word in row[1] for word in _CLOSED)]
     if away:
         return fault(check, _some([*away, *(row for row in closed if row not in away)]), todo)
-    resume = "when it is mended: scontrol update nodename=NAME state=resume"
     if closed:
+        names = compress(row[0] for row in states if any(word in row[1] for word in _CLOSED))
+        resume = f"when it is mended: scontrol update nodename={names} state=resume"
         return warning(check, f"takes no new jobs: {_some(closed)}", resume)
     if not states:
         return fault(check, "Slurm does not know it", "is it in slurm.conf? site.yml --tags slurm")

@@ -121,7 +121,7 @@ def _reason(error: str) -> str:
 
 
 def read_targets(site: Site) -> Finding:
-    todo = "see the line of that part, here or with carme doctor on that host; is its port open?"
+    todo = "see the line of that part; on another host: carme doctor there; is its port open?"
     return targets(_prometheus(site).targets(), todo)
 
 

@@ -73,7 +73,8 @@ def _sessions(site: Site) -> Iterator[Check]:
     if site.kind("slurmd") or hub:
         yield Check("images", lambda: containers.read_images(site), group, seconds=60)
         todo = "as a user: apptainer exec IMAGE true"
-        yield Check("container", lambda: containers.read_container(site), group, todo, seconds=45)
+        look = partial(containers.read_container, site)
+        yield Check("container", look, group, todo, seconds=45, needs=("images",))
     else:
         yield from (_missing(name, group) for name in ("images", "container"))
     yield _of(site, "view", group, platform.read_view)

@@ -92,7 +92,7 @@ def service(status: int, body: bytes, todo: str) -> Finding:
         return fault("service", f"answers {status}; {'; '.join(bad)}", todo)
     if bad:
         return warning("service", f"answers; {'; '.join(bad)}", "see the lines of those parts")
-    return ok("service", "answers, its database, too")
+    return ok("service", "answers, and so does its database")
 
 
 def read_service(site: Site, part: Part) -> Finding:

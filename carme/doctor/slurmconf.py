@@ -10,7 +10,12 @@ from carme.slurm.gres import gpus_of_gres, parse_gres
 from carme.slurm.hostlist import expand
 
 DEFAULT = "etc/slurm/slurm.conf"
-FETCHED = ("run/slurm/conf", "var/lib/slurm/*/conf-cache", "var/spool/slurm*/conf-cache")
+FETCHED = (
+    "run/slurm/conf",
+    "var/lib/slurm/conf-cache",
+    "var/lib/slurm/*/conf-cache",
+    "var/spool/slurm*/conf-cache",
+)
 """Where slurmd keeps what it fetched from the controller ("configless")."""
 _PAIR = re.compile(r"(\w+)\s*=\s*(\"[^\"]*\"|\S+)")
 _HOST = re.compile(r"([^(),\s]+)(?:\(([^()]+)\))?")

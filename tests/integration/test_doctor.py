@@ -207,7 +207,8 @@ def test_a_damaged_image_is_named(cluster: Cluster, tmp_path: Path) -> None:
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
     found = doctor(cluster, "--config", str(config))
-    assert bad(found) == {"images"}
+    # Whether it still starts depends on what was hit.
+    assert bad(found) - {"container"} == {"images"}
     assert "the checksum of" in found["images"]["found"]
     assert "carme images build" in found["images"]["todo"]
     assert not bad(doctor(cluster))
