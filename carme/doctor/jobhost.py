@@ -19,24 +19,31 @@ _V1_NEEDS = {"freezer": "", "cpuacct": "", "memory": "constrainramspace",
 _V2_NEEDS = {"cpu": "", "memory": "", "pids": "", "cpuset": "constraincores"}
 
 
+_DRIVER = "nvidia-smi says what is wrong: the driver, or a GPU that fell off the bus"
+
+
 def gpus(
-    node: str, declared: int, found: int | None, why: str = "", missing: Sequence[str] = ()
+    node: str,
+    declared: int,
+    found: int | None,
+    why: str = "",
+    missing: Sequence[str] = (),
+    todo: str = _DRIVER,
 ) -> Finding:
     """GPUs that Slurm gives out, those that NVML shows (None: `why` it does not), and device files
     of gres.conf that are not there."""
     check = f"GPUs {node}"
-    driver = "nvidia-smi says what is wrong: the driver, or a GPU that fell off the bus"
     if missing:
-        return fault(check, f"gres.conf names {', '.join(missing)}, which is not there", driver)
+        return fault(check, f"gres.conf names {', '.join(missing)}, which is not there", todo)
     if found is None:
         if not declared:
             return absent(check, "no GPU declared, and none found")
-        return fault(check, f"Slurm gives out {declared}, but {why}", driver)
+        return fault(check, f"Slurm gives out {declared}, but {why}", todo)
     if declared > found:
-        return fault(check, f"Slurm gives out {declared}, NVML shows {found}", driver)
+        return fault(check, f"Slurm gives out {declared}, NVML shows {found}", todo)
     if declared < found:
-        todo = "set slurm_gpus of this node in the inventory and run site.yml --tags slurm"
-        return warn(check, f"NVML shows {found}, Slurm gives out {declared}", todo)
+        more = "set slurm_gpus of this node in the inventory and run site.yml --tags slurm"
+        return warn(check, f"NVML shows {found}, Slurm gives out {declared}", more)
     if not declared:
         return absent(check, "no GPU declared, and none found")
     return ok(check, f"{found} in NVML and in Slurm")
@@ -45,14 +52,17 @@ def gpus(
 def read_gpus_of(site: Site, node: Node) -> Finding:
     files = slurmconf.device_files(read_conf(site, "gres.conf"), node.name)
     missing = [file for file in files if not Path(file).exists()]
-    if is_virtual(site.config) and not node.gpus:
-        return absent(f"GPUs {node.name}", "no GPU declared")
+    todo = _DRIVER
+    if is_virtual(site.config):
+        todo = f"{site.up} makes the stand-ins again"
+        if not node.gpus:
+            return absent(f"GPUs {node.name}", "no GPU declared")
     try:
         seen = read_gpus(_nvml_environment(site, node.name), seconds=15)
     except UnavailableError as error:
-        return gpus(node.name, node.gpus, None, error.message, missing)
+        return gpus(node.name, node.gpus, None, error.message, missing, todo)
     slots = sum(gpu.slices or 1 for gpu in seen)
-    return gpus(node.name, node.gpus, slots, missing=missing)
+    return gpus(node.name, node.gpus, slots, missing=missing, todo=todo)
 
 
 def _nvml_environment(site: Site, node: str) -> Mapping[str, str]:

@@ -63,7 +63,7 @@ def _slurm(site: Site) -> Iterator[Check]:
         yield _of(site, "virtual GPUs", group, platform.read_virtual, root=True)
     for node in site.nodes:
         look = partial(jobhost.read_gpus_of, site, node)
-        yield Check(f"GPUs {node.name}", look, group, needs=("virtual GPUs",))
+        yield Check(f"GPUs {node.name}", look, group)
     yield Check("cgroups", lambda: jobhost.read_cgroups(site), group)
 
 
