@@ -263,7 +263,9 @@ class Machines:
             made.mkdir(parents=True, exist_ok=True)
         # Hard links: hosts cannot share a folder, because apt locks it.
         for package in self._pool.glob("*.deb"):
-            (root / APT_CACHE / package.name).hardlink_to(package)
+            given = root / APT_CACHE / package.name
+            if not given.exists():
+                given.hardlink_to(package)
         machine = Machine(
             *(name, address, root, self.key),
             (
