@@ -16,13 +16,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from carme import mirrors
@@ -208,7 +208,7 @@ class Machine:
             try:
                 self.process.wait(60)
             except subprocess.TimeoutExpired:
-                self.process.kill()
+                _kill(psutil.Process(self.process.pid))
                 self.process.wait(10)
 
 
@@ -343,18 +343,23 @@ def _masquerade(verb: str, network: object) -> tuple[str, ...]:
     )
 
 
+def _kill(nspawn: psutil.Process) -> None:
+    """End a machine: its first process does not die with nspawn, and all others die with that."""
+    family = [*nspawn.children(), nspawn]
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(family, 20)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Whatever a run that was killed left: processes, bridge, rule, files."""
-    for status in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = status.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[0].endswith(b"systemd-nspawn") and any(
-            word.startswith(f"--directory={folder}/".encode()) for word in words
+    for process in psutil.process_iter(["name", "cmdline"]):
+        words = process.info["cmdline"] or []
+        if process.info["name"] == "systemd-nspawn" and any(
+            word.startswith(f"--directory={folder}/") for word in words
         ):
-            os.kill(int(status.parent.name), signal.SIGKILL)
-            time.sleep(1)
+            _kill(process)
     network = folder / "network"
     if network.exists():
         subprocess.run(["iptables", *_masquerade("-D", network.read_text())], capture_output=True)

@@ -13,8 +13,12 @@ VALUES = {
     **dict.fromkeys(("program", "exporter", "discovery", "node"), "/opt/carme/venv/bin/x"),
     **dict.fromkeys(("config", "jupyterhub_config", "environment_file"), "/etc/carme/x"),
     **dict.fromkeys(("certificate", "key", "run", "venv"), "/x"),
-    **{"address": "", "target": "http://10.0.0.1:8081", "mode": "node", "user": "carme-x"},
-    **{"port": 443, "api_port": 8001},
+    "address": "",
+    "target": "http://10.0.0.1:8081",
+    "mode": "node",
+    "user": "carme-x",
+    "port": 443,
+    "api_port": 8001,
 }
 
 
