@@ -94,6 +94,16 @@ def why_not() -> str:
     return ""
 
 
+def _try_nspawn(cache: Path) -> str:
+    """Why the kernel or whoever runs this machine does not let nspawn work; empty if it does."""
+    argv = [
+        *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network"),
+        *("--volatile=yes", f"--directory={base_image(cache)}", "/usr/bin/true"),
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return f"systemd-nspawn does not run here: {done.stderr[-300:]}" if done.returncode else ""
+
+
 def base_image(cache: Path) -> Path:
     """The folder of a bare Debian with systemd and sshd, made once."""
     key = hashlib.sha256(
@@ -402,6 +412,8 @@ def machines(cache: Path, binds: tuple[str, ...] = ()) -> Iterator[Machines]:
     }
     packages.install(needed, print, Path("/dev/null"))
     cache.mkdir(parents=True, exist_ok=True)
+    if reason := _try_nspawn(cache):
+        pytest.skip(reason)
     folder = cache / "running"
     with Path("/run/carme-machines.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
