@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -68,6 +69,18 @@ while read -r _ folder kind _; do
     case $folder in /sys/fs/cgroup*) mount -o remount,bind,rw "$folder" || true ;; esac
 done </proc/mounts
 umount /proc/sys/kernel/random/boot_id || true
+"""
+
+# Linux 6.18 numbers namespaces from a block of 4096 for each processor, and lets nobody bind a mount
+# namespace whose number is below one's own, as slurmstepd does for a job's /tmp. A machine that got
+# a high number could start jobs on some processors only. So each takes a new block after its boot.
+NAMESPACES = """\
+import ctypes, os
+unshare = ctypes.CDLL(None).unshare
+for processor in os.sched_getaffinity(0):
+    os.sched_setaffinity(0, {processor})
+    for _ in range(4097):
+        unshare(0x04000000)  # CLONE_NEWUTS, the cheapest
 """
 
 
@@ -189,6 +202,7 @@ class Machine:
                 return probe.connect_ex((self.address, 22)) == 0
 
         wait_for(there, seconds, f"ssh on {self.name}")
+        _run(sys.executable, "-c", NAMESPACES)
 
     def ssh(self, *argv: str, **kwargs: Any) -> "subprocess.CompletedProcess[str]":
         """A command as root over ssh; words are quoted for the remote shell."""
