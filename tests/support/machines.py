@@ -71,9 +71,9 @@ done </proc/mounts
 umount /proc/sys/kernel/random/boot_id || true
 """
 
-# Linux 6.18 numbers namespaces from a block of 4096 for each processor, and lets nobody bind a mount
-# namespace whose number is below one's own, as slurmstepd does for a job's /tmp. A machine that got
-# a high number could start jobs on some processors only. So each takes a new block after its boot.
+# Linux 6.18 numbers namespaces from a block of 4096 for each processor, and lets nobody bind a
+# mount namespace whose number is below one's own, as slurmstepd does for a job's /tmp. A machine
+# with a high number could start jobs on some processors only. So all take a new block after a boot.
 NAMESPACES = """\
 import ctypes, os
 unshare = ctypes.CDLL(None).unshare
