@@ -28,10 +28,11 @@ from carme.slurm.archive import Archive
 from carme.slurm.cli import CommandClient
 from carme.slurm.client import Client, connect
 from carme.slurm.extend import extended_limit
-from carme.slurm.models import Choice, History, HistoryJob, Job, Model, Snapshot
+from carme.slurm.models import Choice, History, HistoryJob, Job, Model
 from carme.slurm.poller import Poller
 from carme.slurm.registry import Registry
 from carme.slurm.rights import UserRights, asked_as
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.view_server import Request, UnixServer, json_reply
 from carme.slurm.waits import Waits
 from carme.slurm.wire import Reply
