@@ -77,12 +77,13 @@ def _fold(text: str, width: int) -> list[str]:
 def summary(found: Sequence[Finding]) -> list[Text]:
     """How many of each, what this host does not have, and what only root can look at."""
     lines = [Text()]
-    for level in (Level.ABSENT, Level.ROOT):
+    for level, title, end in (
+        (Level.ABSENT, "Not on this host", ""),
+        (Level.ROOT, "Needs root", "; sudo carme doctor looks at them"),
+    ):
         names = [finding.check for finding in found if finding.level is level]
         if names:
-            again = "; sudo carme doctor looks at them" if level is Level.ROOT else ""
-            title = level[0].upper() + level[1:]
-            lines.append(Text(f"{title}: {', '.join(names)}{again}", style="dim"))
+            lines.append(Text(f"{title}: {', '.join(names)}{end}", style="dim"))
     counts = {level: sum(finding.level is level for finding in found) for level in _STYLES}
     words = [Text(f"{counts[Level.OK]} ok", "green")]
     for level, one in ((Level.WARNING, "warning"), (Level.FAULT, "fault")):

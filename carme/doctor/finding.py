@@ -11,7 +11,8 @@ class Level(StrEnum):
     OK = "ok"
     WARNING = "warning"
     FAULT = "fault"
-    ABSENT = "not on this host"
+    ABSENT = "skipped"
+    """Not on this host."""
     ROOT = "needs root"
 
 
@@ -54,5 +55,5 @@ def fault(check: str, found: str, todo: str) -> Finding:
     return Finding(check, Level.FAULT, found, todo)
 
 
-def absent(check: str, why: str = "") -> Finding:
+def absent(check: str, why: str = "not on this host") -> Finding:
     return Finding(check, Level.ABSENT, why)

@@ -15,7 +15,7 @@ from carme.doctor.programs import Done, as_user, call, get
 from carme.doctor.site import Part, Site
 from carme.errors import UnavailableError
 from carme.slurm.helper import VERBS
-from carme.slurm.models import Snapshot
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.view_client import ViewClient
 from carme.units import format_duration
 

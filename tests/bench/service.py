@@ -37,7 +37,8 @@ GPUS = ("V100", "A100", "T4", "H100", "P100")
 
 def serve_view(path):
     """Answers /snapshot as carme-view does, with one cluster."""
-    from carme.slurm.models import Node, Partition, Snapshot
+    from carme.slurm.models import Node, Partition
+    from carme.slurm.snapshot import Snapshot
     from carme.slurm.states import NodeState
 
     nodes = tuple(

