@@ -12,7 +12,8 @@ from carme.predict.prediction import Prediction
 from carme.service.api.jobs import find_job
 from carme.service.endpoints import Api
 from carme.service.hub import Who
-from carme.service.models import CalibrationAnswer, CalibrationPage, CalibrationRequest, Page
+from carme.service.models.calibrations import CalibrationAnswer, CalibrationPage, CalibrationRequest
+from carme.service.models.requests import Page
 from carme.service.parts import Parts, parts
 from carme.service.store import CalibrationRow, PredictionRow, new_id, next_cursor, now
 from carme.service.subjects import find_hardware, find_workload, knowledge_in

@@ -17,7 +17,8 @@ from carme.predict.figures import Figure, Part
 from carme.predict.prediction import Prediction
 from carme.service.endpoints import Api
 from carme.service.hub import Who
-from carme.service.models import Comparison, JobAnswer, JobPage, PredictionAnswer
+from carme.service.models.jobs import Comparison, JobAnswer, JobPage
+from carme.service.models.predictions import PredictionAnswer
 from carme.service.parts import Parts, parts
 from carme.service.store import PredictionRow
 from carme.slurm.states import JobState

@@ -7,7 +7,8 @@ from carme.predict.prediction import Prediction, predict
 from carme.service.costs import check_plan
 from carme.service.endpoints import Api
 from carme.service.hub import Who
-from carme.service.models import Page, PredictionAnswer, PredictionPage, PredictionRequest
+from carme.service.models.predictions import PredictionAnswer, PredictionPage, PredictionRequest
+from carme.service.models.requests import Page
 from carme.service.parts import Parts, parts
 from carme.service.store import PredictionRow, new_id, next_cursor, now
 from carme.service.subjects import find_hardware, find_knowledge, find_workload, with_count
