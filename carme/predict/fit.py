@@ -3,8 +3,8 @@
 Steps of one batch and worker count are taken together by their medians: a disturbed step says
 something about the machine's neighbours, not about the workload. The unknowns are the logarithms
 of the coefficients (overhead and sharing as they are). Each timed phase, and each total, is one
-equation, weighted by the step's length; what a worker took alone is one more for each phase, from
-the same batch a worker on one worker. A weak pull to the data sheet keeps what the steps do not determine
+equation, weighted by the step's length; so is each phase that a worker was timed in alone, with
+the same samples of its own. A weak pull to the data sheet keeps what the steps do not determine
 where it was; how far a coefficient can move before the fit gets worse says whether it was seen.
 """
 
