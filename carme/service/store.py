@@ -87,14 +87,14 @@ class Store:
         self.engine = _engine(url)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
 
-    def migrate(self) -> None:
-        """Bring the tables to what this release needs."""
+    def migrate(self, revision: str = "head") -> None:
+        """Bring the tables to what this release needs, or up to an older revision."""
         with as_file(files("carme.service").joinpath("migrations")) as folder:
             config = AlembicConfig()
             config.set_main_option("script_location", str(folder).replace("%", "%%"))
             with self.engine.begin() as connection:
                 config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+                command.upgrade(config, revision)
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -165,5 +165,6 @@ def _engine(url: str) -> Engine:
             connection.execute("PRAGMA synchronous=NORMAL")
 
         return engine
-    wait = {"connect_timeout": 1}
+    # A server or a network that is gone must not hold a request: no default of libpq's ends it.
+    wait = {"connect_timeout": 1, "options": "-c statement_timeout=1500", "tcp_user_timeout": 1500}
     return create_engine(url, pool_pre_ping=True, pool_timeout=1, connect_args=wait)
