@@ -1,7 +1,6 @@
 """The prediction service on a live cluster: who may do what, and a real training loop."""
 
 import os
-import re
 import statistics
 import sys
 import tomllib
@@ -12,45 +11,17 @@ import pytest
 import requests
 
 from carme.predict.measurements import parse_steps
+from carme.prometheus import Prometheus
 from support.cluster import wait_for
-from support.hub import User
+from support.people import SERVICE, Person, ask
 
 pytestmark = pytest.mark.cluster
 
-SERVICE = "/services/carme"
-API = f"{SERVICE}/api/v1"
 RESNET = {"workload": "resnet-50", "hardware": {"partition": "gpu", "gpu_type": "virtual-a100"}}
 ONE_GPU = {
     "partition": "gpu", "gpus": 1, "gpu_type": "virtual-a100", "cpus": 1, "memory_gb": 1,
     "hours": 0.5,
 }  # fmt: skip
-
-
-class Person:
-    """A user with a browser's session at the service, and with a token."""
-
-    def __init__(self, cluster, name):
-        self.user = User.fresh(cluster, name)
-        self.url = self.user.url
-        page = self.user.web.get(f"{self.url}{SERVICE}/plan", timeout=30)
-        assert page.status_code == 200, page.text[:300]
-        self.page = page.text
-        self.csrf = re.search('name="csrf" content="(.*?)"', page.text)[1]
-        self.token = self.user.api("POST", f"/users/{name}/tokens", json={}).json()["token"]
-
-    def by_cookie(self, method, path, body=None, csrf=True):
-        headers = {"X-CSRF-Token": self.csrf} if csrf else {}
-        return self.user.web.request(
-            method, f"{self.url}{API}{path}", json=body, headers=headers, timeout=30
-        )
-
-    def by_token(self, method, path, body=None):
-        return ask(self.url, method, path, body, self.token)
-
-
-def ask(url, method, path, body=None, token=""):
-    headers = {"Authorization": f"token {token}"} if token else {}
-    return requests.request(method, f"{url}{API}{path}", json=body, headers=headers, timeout=30)
 
 
 @pytest.fixture(scope="module")
@@ -149,10 +120,10 @@ def test_a_session_with_a_declared_workload(cluster, people):
         ann.user.stop()
 
 
-def test_the_form_goes_on_without_the_service(cluster, people):
+@pytest.mark.parametrize("away", ["stopped", "frozen"])
+def test_the_form_goes_on_without_the_service(cluster, people, away):
     ann = people[0]
-    cluster.stop("service")
-    try:
+    with cluster.without("service", frozen=away == "frozen"):
         headers = {"Referer": f"{ann.url}/hub/home", "X-XSRFToken": ann.user._xsrf("/hub/")}
         answer = ann.user.web.get(
             f"{ann.url}/hub/api/carme/advice?partition=gpu&workload=resnet-50",
@@ -162,9 +133,57 @@ def test_the_form_goes_on_without_the_service(cluster, people):
         assert answer.elapsed.total_seconds() < 2  # a second, and a loaded machine
         page = ann.user.web.get(f"{ann.url}/hub/spawn", timeout=30)
         assert 'id="workload"' in page.text
-    finally:
-        cluster.start("service")
-        wait_for(lambda: cluster.well("service"), 60, "the service again")
+    wait_for(lambda: cluster.well("service"), 60, "the service again")
+
+
+@pytest.fixture(scope="module")
+def finished(cluster, people):
+    """A job of ann's on a GPU with a prediction made for it, that ran to its end."""
+    ann = people[0]
+    line = ["sbatch", "--parsable", "--partition=gpu", "--gres=gpu:virtual-a100:1", "--mem=200",
+            "--output=/dev/null", "--wrap=timeout 25 sh -c 'while :; do :; done'; true"]  # fmt: skip
+    job = int(cluster.run_as(ann.user.name, line).stdout.strip())
+    body = {**RESNET, "keep": True, "job_id": job}
+    wait_for(
+        lambda: ann.by_token("POST", "/predictions", body).status_code == 200, 30, "it is queued"
+    )
+    wait_for(
+        lambda: ann.by_token("GET", f"/jobs/{job}").json()["job"]["state"] == "COMPLETED"
+        and ann.by_token("GET", f"/jobs/{job}").json()["job"]["measured"], 120, "its figures",
+    )  # fmt: skip
+    return job
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_ran_gives_coefficients_from_history(people, finished):
+    ann, ben, _ = people
+    body = {**RESNET, "job_id": finished}
+    assert ben.by_token("POST", "/calibrations", body).status_code == 404
+    other = {**body, "workload": "bert-base"}
+    assert "did not run" in ann.by_token("POST", "/calibrations", other).json()["detail"]
+    made = ann.by_token("POST", "/calibrations", body)
+    assert made.status_code == 201, made.text
+    told = made.json()["knowledge"]["provenance"]
+    assert told["source"] == "history"
+    assert str(finished) in told["words"]
+    assert "power" not in told["unseen"]
+    said = ann.by_token("POST", "/predictions", RESNET).json()["prediction"]
+    assert said["provenance"]["calibration"] == made.json()["id"]
+    job = ann.by_token("GET", f"/jobs/{finished}").json()["job"]
+    assert said["time"]["value"] == pytest.approx(job["elapsed_seconds"], rel=0.05)
+    watts = job["measured"]["joules"]["gpu"] / job["measured"]["gpu_held_seconds"]
+    assert said["average_gpu_power"]["value"] == pytest.approx(watts, rel=0.05)
+
+
+def test_steps_of_a_job_get_the_power_that_prometheus_has(people, finished):
+    ann = people[0]
+    steps = [{"batch": 256, "seconds": 0.5}] * 3
+    made = ann.by_token("POST", "/calibrations", {**RESNET, "job_id": finished, "steps": steps})
+    assert made.status_code == 201, made.text
+    told = made.json()["knowledge"]["provenance"]
+    assert told["source"] == "fit"
+    assert "power" not in told["unseen"]
+    ann.by_token("DELETE", f"/calibrations/{made.json()['id']}")
 
 
 TRAIN = Path(__file__).parents[1] / "support/train.py"
@@ -254,3 +273,21 @@ def test_a_fit_from_twenty_steps_predicts_other_batches_and_worker_counts(people
     for run, found in errors.items():
         assert abs(statistics.median(found)) < 0.10, run
         assert abs(statistics.median(found)) < abs(statistics.median(scaled_errors[run])), run
+
+
+@pytest.mark.timeout(300)
+def test_how_often_intervals_held_is_told(cluster, people, finished):
+    """Half a minute after the job's last figures have come: whether it lay within, in counts."""
+    ben = people[1]
+
+    def counted():
+        items = ben.by_token("GET", "/coverage").json()["items"]
+        return [i for i in items if i["kind"] == "job" and i["time_judged"]]
+
+    [item] = wait_for(counted, 150, "the outcome")
+    assert (item["source"], item["time_judged"], item["energy_judged"]) == ("data sheet", 1, 1)
+    settings = cluster.config.prometheus
+    series = 'carme_service_predictions_judged{kind="job",figure="time"}'
+    prometheus = Prometheus.of(settings.url, settings.login_file)
+    rows = wait_for(lambda: prometheus.query(series), 60, "Prometheus has the counts")
+    assert sum(row.value for row in rows) == 1

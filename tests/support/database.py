@@ -30,7 +30,7 @@ class Postgresql:
     """Debian's server on a folder of its own, reached by a unix socket; nothing listens on TCP."""
 
     def __init__(self):
-        packages.install({"postgresql": "the other database of the tests"}, print, Path("/dev/null"))
+        packages.install({"postgresql": "the database of a test"}, print, Path("/dev/null"))
         self._bin = max(Path("/usr/lib/postgresql").glob("*/bin"))
         self._dir = Path(tempfile.mkdtemp(prefix="carme-postgresql-"))
         shutil.chown(self._dir, "postgres", "postgres")

@@ -97,7 +97,7 @@ def _soon(question: Callable[[], T]) -> T:
         return _threads.submit(question).result(timeout=PATIENCE_SECONDS)
     except Late:
         raise UnavailableError(
-            "Slurm's accounting does not answer in time", "try again in a moment"
+            "Slurm's accounting or Prometheus does not answer in time", "try again in a moment"
         ) from None
 
 

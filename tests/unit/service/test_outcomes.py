@@ -80,9 +80,11 @@ def test_prometheus_gets_the_counts(service, monkeypatch):
     from carme.service import create_app
 
     app = create_app(service.config, token=OWN)
-    text = app.test_client().get(
-        "/services/carme/metrics", headers={"Authorization": "Bearer prom"}
-    ).text
+    text = (
+        app.test_client()
+        .get("/services/carme/metrics", headers={"Authorization": "Bearer prom"})
+        .text
+    )
     labels = 'figure="time",kind="session",source="data sheet",within="true"'
     assert f"carme_service_predictions_judged{{{labels}}} 1.0" in text
 
