@@ -106,7 +106,7 @@ def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     expect(ann.locator("#network .main-svg").first).to_be_visible(timeout=120_000)
     # The page renews itself; a line needs two values.
     known = "document.getElementById('network').data[0].y.filter((v) => v !== null).length > 1"
-    ann.wait_for_function(known, timeout=120_000)
+    wait_for(lambda: ann.evaluate(known), 120, "two values of the network")
     ann.set_viewport_size({"width": 1200, "height": 1500})
     screenshots(ann, "service-job")
 

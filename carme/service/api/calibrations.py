@@ -79,9 +79,10 @@ def _history(here: Parts, job: JobReport, workload: str) -> tuple[TrackedStep, .
             "send the steps you timed, too",
         )
     made = Prediction.model_validate(rows[0].body)
-    step = TrackedStep(
-        batch=round(made.batch), gpus=made.gpus, seconds=job.elapsed_seconds / made.steps
-    )
+    # What comes before the first step is not theirs, however long the prediction takes it to be.
+    before = made.time.value - made.steps * made.step_time.value
+    seconds = max(job.elapsed_seconds - before, 0.1 * job.elapsed_seconds) / made.steps
+    step = TrackedStep(batch=round(made.batch), gpus=made.gpus, seconds=seconds)
     return (step,) * 3
 
 
