@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 import waitress
@@ -20,6 +22,7 @@ from carme.service.parts import Parts
 log = logging.getLogger("carme.service")
 _THREADS = 16
 _RETRY_SECONDS = 5.0
+_END_SECONDS = 2.0
 
 
 def main() -> None:
@@ -51,12 +54,22 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     log.info("listening on http://%s:%s", config.service.listen, config.service.port)
-    try:
+    with suppress(SystemExit):
         server.run()
-    finally:
-        stopping.set()
-        here.tasks.close()
-        server.close()
+    stopping.set()
+    server.close()
+    _end(here)
+
+
+def _end(here: Parts) -> None:
+    """Close the pool of processes; one that is busy for long does not hold the end up."""
+    closing = threading.Thread(target=here.tasks.close, daemon=True)
+    closing.start()
+    closing.join(_END_SECONDS)
+    if closing.is_alive():
+        here.tasks.kill()
+        logging.shutdown()
+        os._exit(0)  # the interpreter's own end would wait for the pool
 
 
 def _work(here: Parts, stopping: threading.Event) -> None:

@@ -126,13 +126,15 @@ class Tasks:
         return task
 
     def close(self) -> None:
-        """End the processes at once: what they compute is of no use to anybody any more."""
-        if not self._pool:
-            return
-        processes = dict(getattr(self._pool, "_processes", None) or {})
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes.values():
-            process.terminate()
+        """End the processes when they have done what they are at."""
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+
+    def kill(self) -> None:
+        """End the processes now. The pool cannot be closed any more: one that died may have held
+        a lock of its queue, so this is for a program that ends at once."""
+        for process in dict(getattr(self._pool, "_processes", None) or {}).values():
+            process.kill()
 
     def _running(self) -> ProcessPoolExecutor:
         with self._lock:

@@ -107,7 +107,7 @@ def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     # The page renews itself; a line needs two values.
     known = "document.getElementById('network').data[0].y.filter((v) => v !== null).length > 1"
     wait_for(lambda: ann.evaluate(known), 120, "two values of the network")
-    ann.set_viewport_size({"width": 1200, "height": 1500})
+    ann.set_viewport_size({"width": 1200, "height": 1750})
     screenshots(ann, "service-job")
 
 

@@ -89,6 +89,24 @@ def test_prometheus_gets_the_counts(service, monkeypatch):
     assert f"carme_service_predictions_judged{{{labels}}} 1.0" in text
 
 
+def test_a_prediction_of_the_first_version_is_still_shown(service):
+    """What was kept lacks what later releases add."""
+    old = keep(service, 1).model_dump(mode="json")
+    for part in old["phases"]:
+        del part["time"]
+    for part in old["bursts"]:
+        del part["burst_time"], part["idle_time"]
+    for name in ("shared_compute", "shared_update"):
+        del old["coefficients"][name]
+    store = service.parts.store
+    [row] = store.page(PredictionRow, "ann", 1, None)
+    row.body = old
+    with store.session() as session:
+        session.merge(row)
+    [found] = service.ask("GET", "/predictions").json["items"]
+    assert found["prediction"]["time"] == old["time"]
+
+
 def test_a_database_of_the_first_version_is_brought_up(tmp_path):
     store = Store(f"sqlite:///{tmp_path}/old.sqlite")
     fill_first_version(store, [(7, {"provenance": {"source": "fit"}}), (None, {})])

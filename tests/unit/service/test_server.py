@@ -22,7 +22,7 @@ def test_it_starts_and_stops(tmp_path):
         f'[service]\nport = {port}\ndatabase = "sqlite:///{tmp_path}/service.sqlite"\n'
         f'[view]\nsocket = "{tmp_path}/view.sock"\n'
     )
-    tokens = {"JUPYTERHUB_API_TOKEN": "own", "CARME_PROMETHEUS_TOKEN": "prom"}
+    tokens = {"JUPYTERHUB_API_TOKEN": "secret-word", "CARME_PROMETHEUS_TOKEN": "prom"}
     env = {**os.environ, "CARME_CONFIG": str(config), **tokens}
     log = tmp_path / "log"
     with log.open("w") as out:
@@ -44,7 +44,7 @@ def test_it_starts_and_stops(tmp_path):
         server.kill()
     assert log.read_text().splitlines()[0].endswith(f"INFO listening on http://127.0.0.1:{port}")
     assert "Traceback" not in log.read_text()
-    assert "own" not in log.read_text()
+    assert "secret-word" not in log.read_text()
 
 
 def _wait(address, server):
