@@ -8,7 +8,6 @@ back, as the rules over an hour need; what only has to be there now reaches back
 import itertools
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from carme.local import monitoring
 from carme_monitoring.metrics import TABLE, Metric
+from support.ports import free_port
 
 GPUS_PER_NODE = 4
 STEP_SECONDS = 60
@@ -139,9 +139,7 @@ def loaded_prometheus(jobs: int = 1000, evaluate_seconds: int = 5) -> Iterator[s
         config.write_text(
             f"global: {{evaluation_interval: {evaluate_seconds}s}}\nrule_files: [rules/*.yml]\n"
         )
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         process = subprocess.Popen(
             [
                 *("prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data"),

@@ -1,7 +1,6 @@
 """A Prometheus of a test's own, on series that the test makes up or replays."""
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ import requests
 
 from carme.prometheus import Prometheus
 from support.cluster import wait_for
+from support.ports import free_port
 
 Point = tuple[float, float]
 
@@ -45,9 +45,7 @@ def serving(data: Path, rules: Iterable[Path] = ()) -> Iterator[Prometheus]:
     """A Prometheus on the blocks in `data`, on a free port of loopback; it scrapes nothing."""
     program = shutil.which("prometheus", path="/usr/bin:/usr/local/bin")
     assert program, "prometheus is not installed"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     config = data.with_suffix(".yml")
     files = "".join(f"  - {path}\n" for path in rules)
     config.write_text(f"rule_files:\n{files}" if files else "", encoding="ascii")
