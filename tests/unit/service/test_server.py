@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -10,13 +9,13 @@ from pathlib import Path
 
 import requests
 
+from support.ports import free_port
+
 PROGRAM = Path(sys.executable).with_name("carme-service")
 
 
 def test_it_starts_and_stops(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     config = tmp_path / "carme.toml"
     config.write_text(
         f'[service]\nport = {port}\ndatabase = "sqlite:///{tmp_path}/service.sqlite"\n'
