@@ -44,6 +44,8 @@ class Phase(Part):
     name: str
     seconds: float
     share: float
+    time: Figure | None = None
+    """The seconds with their interval; unset in predictions kept by older releases."""
 
 
 class MemoryFit(Part):
@@ -76,6 +78,9 @@ class Burst(Part):
     idle_seconds: float
     burst_amount: float
     idle_amount: float
+    burst_time: Figure | None = None
+    idle_time: Figure | None = None
+    """With their intervals; unset in predictions kept by older releases."""
 
 
 class Idle(Part):
@@ -170,7 +175,12 @@ def predict(
         emissions=energy.figure(result.grams_co2, "g CO2e"),
         cost=energy.figure(facility_kwh * price, rates.currency) if price is not None else None,
         phases=tuple(
-            Phase(name=name, seconds=seconds, share=seconds / result.seconds)
+            Phase(
+                name=name,
+                seconds=seconds,
+                share=seconds / result.seconds,
+                time=time.figure(seconds, "s"),
+            )
             for name, seconds in result.phases.items()
             if seconds > 0
         ),
@@ -181,7 +191,7 @@ def predict(
             why_not="" if result.memory.fits else result.memory.why_not(),
         ),
         limit=_limit(seen, place, plan, step, result, scaling) if detail else None,
-        bursts=_bursts(seen, place, plan, step, result.step_seconds) if detail else (),
+        bursts=_bursts(seen, place, plan, step, result.step_seconds, time) if detail else (),
         idle=_idle(result, energy),
         coefficients=knowledge.coefficients,
         provenance=knowledge.provenance,
@@ -228,7 +238,12 @@ def _limit(
 
 
 def _bursts(
-    workload: Workload, cluster: Cluster, plan: BasePlan, step: Step | None, step_seconds: float
+    workload: Workload,
+    cluster: Cluster,
+    plan: BasePlan,
+    step: Step | None,
+    step_seconds: float,
+    time: Spread,
 ) -> tuple[Burst, ...]:
     """Of the first GPU; its neighbours look alike, so two are enough to look at."""
     try:
@@ -236,7 +251,15 @@ def _bursts(
         found = burst_figures(seen, max(SAMPLE_SECONDS, step_seconds / 200))
     except InputError:
         return ()
-    return tuple(Burst(resource=name, **figures._asdict()) for name, figures in found.items())
+    return tuple(
+        Burst(
+            resource=name,
+            **figures._asdict(),
+            burst_time=time.figure(figures.burst_seconds, "s"),
+            idle_time=time.figure(figures.idle_seconds, "s"),
+        )
+        for name, figures in found.items()
+    )
 
 
 def _idle(result: Result, energy: Spread) -> Idle:
@@ -258,4 +281,7 @@ def _notes(workload: Workload, result: Result, knowledge: Knowledge) -> tuple[st
         notes.append(f"operators estimated from their tensors: {names}")
     if result.gpus > 1 and "network" in knowledge.provenance.unseen:
         notes.append("communication was not measured: it is the data sheet's")
+    crowd = knowledge.provenance.workers
+    if crowd and result.gpus not in crowd and "shared_compute" in knowledge.provenance.unseen:
+        notes.append("how workers on a node slow each other was not measured")
     return tuple(notes)

@@ -40,7 +40,8 @@ def calibrate(workload: str, file: Path, job_id: int | None, as_json: bool, **gi
     """Fit the simulator to measured steps of WORKLOAD in FILE (JSON or CSV).
 
     Columns are batch, gpus, seconds, and where they were timed compute, communication, update,
-    load, wait and gpu_watts.
+    load, wait, gpu_watts, and alone_compute and alone_update: what a worker takes while the others
+    wait.
     """
     subject = find_workload(workload, given)
     cluster, gpus = find_cluster(given)
@@ -59,11 +60,16 @@ def calibrate(workload: str, file: Path, job_id: int | None, as_json: bool, **gi
     table = Table("coefficient", "value", "", box=None, header_style="bold")
     for name, value in known.coefficients:
         seen = "" if name not in known.provenance.unseen else "not seen in these steps"
-        unit = " s" if name.endswith("seconds") else " x"
-        table.add_row(name, f"{value:.4g}{unit}", seen)
+        table.add_row(name, _amount(name, value), seen)
     console.print(table)
     figure = known.time.figure(1.0, "")
     console.print(f"90 % of such runs take {figure.low:.2f} to {figure.high:.2f} of the prediction")
+
+
+def _amount(name: str, value: float) -> str:
+    if name.startswith("shared_"):
+        return f"+{value:.1%} for each doubling of the workers"
+    return f"{value:.4g} s" if name.endswith("seconds") else f"{value:.4g} x"
 
 
 def _read(file: Path) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
-import time
+from contextlib import suppress
 from typing import Any
 
 import waitress
@@ -15,11 +16,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from carme.config import load
 from carme.errors import CarmeError
 from carme.service.app import create_app
+from carme.service.outcomes import keep_recording
 from carme.service.parts import Parts
 
 log = logging.getLogger("carme.service")
 _THREADS = 16
 _RETRY_SECONDS = 5.0
+_END_SECONDS = 2.0
 
 
 def main() -> None:
@@ -32,7 +35,8 @@ def main() -> None:
         sys.exit(f"carme-service: {error}")
     app = create_app(config)
     here: Parts = app.extensions["carme"]
-    threading.Thread(target=_migrate, args=(here,), daemon=True).start()
+    stopping = threading.Event()
+    threading.Thread(target=_work, args=(here, stopping), daemon=True).start()
     here.tasks.warm()
     server = waitress.create_server(
         app,
@@ -50,22 +54,35 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     log.info("listening on http://%s:%s", config.service.listen, config.service.port)
-    try:
+    with suppress(SystemExit):
         server.run()
-    finally:
-        here.tasks.close()
-        server.close()
+    stopping.set()
+    server.close()
+    _end(here)
 
 
-def _migrate(here: Parts) -> None:
-    while True:
+def _end(here: Parts) -> None:
+    """Close the pool of processes; one that is busy for long does not hold the end up."""
+    closing = threading.Thread(target=here.tasks.close, daemon=True)
+    closing.start()
+    closing.join(_END_SECONDS)
+    if closing.is_alive():
+        here.tasks.kill()
+        logging.shutdown()
+        os._exit(0)  # the interpreter's own end would wait for the pool
+
+
+def _work(here: Parts, stopping: threading.Event) -> None:
+    """Bring the database up to date, then record what comes of predictions."""
+    while not stopping.is_set():
         try:
             here.store.migrate()
         except SQLAlchemyError as error:
             log.error("database: %s", str(error).splitlines()[0])
-            time.sleep(_RETRY_SECONDS)
+            stopping.wait(_RETRY_SECONDS)
         else:
-            return
+            break
+    keep_recording(here.store, here.cluster, stopping)
 
 
 if __name__ == "__main__":

@@ -126,9 +126,15 @@ class Tasks:
         return task
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes when they have done what they are at."""
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
+
+    def kill(self) -> None:
+        """End the processes now. The pool cannot be closed any more: one that died may have held
+        a lock of its queue, so this is for a program that ends at once."""
+        for process in dict(getattr(self._pool, "_processes", None) or {}).values():
+            process.kill()
 
     def _running(self) -> ProcessPoolExecutor:
         with self._lock:

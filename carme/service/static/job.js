@@ -21,7 +21,7 @@
       place.setAttribute("aria-label", title);
     }
     const x = series.values.map((_, i) => new Date(1000 * (start + (i + 1) * series.step_seconds)));
-    const trace = { x: x, y: series.values, mode: "lines", line: { color: carme.colour("--accent") }, hovertemplate: "%{y:.3g} " + unit + "<extra></extra>" };
+    const trace = { x: x, y: series.values, mode: "lines+markers", line: { color: carme.colour("--accent") }, hovertemplate: "%{y:.3g} " + unit + "<extra></extra>" };
     Plotly.react(name, [trace], carme.layout({ yaxis: { title: { text: unit }, rangemode: "tozero" } }), { displayModeBar: false, responsive: true });
   }
   async function load() {
@@ -61,6 +61,7 @@
     for (const note of found.notes) carme.add(box, "p", note, "soft");
     if (job.gpu_plot) plot("gpu", "GPU utilisation", "share", job.gpu_plot, job.started_at);
     if (job.power_plot) plot("power", "Power charged to the job", "W", job.power_plot, job.started_at);
+    if (job.network_plot) plot("network", "Network", "bytes/s", job.network_plot, job.started_at);
     if (!job.ended_at) setTimeout(() => load().catch(() => null), 15000);
   }
   load().catch((error) => carme.problem(box, error));
