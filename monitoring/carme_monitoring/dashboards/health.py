@@ -138,12 +138,12 @@ BOARD = Dashboard(
                 ),
                 lines(
                     "Time of a rule group",
-                    "The last evaluation. Close to the interval (15 s): too many jobs for one"
+                    "The last evaluation. Close to the interval (30 s): too many jobs for one"
                     " Prometheus.",
                     ("prometheus_rule_group_last_duration_seconds", "{{rule_group}}"),
                     unit="s",
-                    warn=5,
-                    alarm=12,
+                    warn=10,
+                    alarm=25,
                 ),
                 lines(
                     "Rules that failed",
