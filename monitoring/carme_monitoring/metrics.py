@@ -234,6 +234,12 @@ TABLE: tuple[Metric, ...] = (
          "Time of a cycle of the main and the backfill scheduler: last, mean, max."),
         ("slurm_scheduler_queue_length", "gauge", "scheduler", "Jobs looked at in the last cycle."),
         ("slurm_scheduler_backfilled_jobs", "gauge", "", "Jobs backfilled since Slurm started."),
+        ("view_reads_total", "counter", "", "Times that carme-view read Slurm."),
+        ("view_read_errors_total", "counter", "", "Times that it could not."),
+        ("view_read_seconds", "gauge", "", "Time of its last reading."),
+        ("view_requests_total", "counter", "", "Questions that it answered."),
+        ("view_refreshes_total", "counter", "",
+         "Questions among them for a picture newer than the last one."),
     ),
 )  # fmt: skip
 

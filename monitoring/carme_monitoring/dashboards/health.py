@@ -157,6 +157,45 @@ BOARD = Dashboard(
                     unit="bytes",
                 ),
                 lines(
+                    "carme-view",
+                    "How often it reads Slurm, is asked by hub, service and exporter, and fails."
+                    " Readings by the dozen a second, or failures: slurmctld is the one who pays.",
+                    (f"sum(rate(carme_view_reads_total[{_RATE}]))", "readings a second"),
+                    (f"sum(rate(carme_view_requests_total[{_RATE}]))", "questions a second"),
+                    (f"sum(rate(carme_view_read_errors_total[{_RATE}]))", "failures a second"),
+                ),
+                lines(
+                    "Time of a reading",
+                    "What carme-view's last reading of Slurm took. Seconds: slurmctld is busy, or"
+                    " the queue is very long.",
+                    ("max(carme_view_read_seconds)", "reading"),
+                    unit="s",
+                    warn=2,
+                    alarm=10,
+                ),
+                lines(
+                    "Requests of the service",
+                    "What the prediction service answered, by status. 5xx: its log says why.",
+                    (f"sum by (status) (rate(carme_service_requests_total[{_RATE}]))",
+                     "{{status}}"),
+                ),
+                lines(
+                    "Answers of the service",
+                    "95 of 100 requests are answered faster than this.",
+                    ("histogram_quantile(0.95, sum by (le)"
+                     f" (rate(carme_service_request_seconds_bucket[{_RATE}])))", "95 %"),
+                    unit="s",
+                    warn=0.5,
+                    alarm=2,
+                ),
+                lines(
+                    "Sessions started",
+                    "Starts of sessions by how they ended, a minute. Failures in a row: the hub's"
+                    " log says why.",
+                    (f"60 * sum by (status) (rate(jupyterhub_server_spawn_duration_seconds_count[{_RATE}]))",
+                     "{{status}}"),
+                ),
+                lines(
                     "Answers of the hub",
                     "95 of 100 requests are answered faster than this.",
                     ("histogram_quantile(0.95, sum by (le)"
