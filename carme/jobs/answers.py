@@ -16,8 +16,8 @@ from pydantic import Field, ValidationError
 from carme.config import Prometheus as Settings
 from carme.errors import CarmeError, InputError, MissingError
 from carme.jobs import queries
-from carme.jobs.models import IdleJobs, JobLine, JobList, JobReport, Measured, Plot
-from carme.jobs.report import line, report
+from carme.jobs.models import IdleJobs, JobLine, JobList, JobReport, Measured
+from carme.jobs.report import Series, line, report
 from carme.prometheus import Prometheus
 from carme.slurm.models import HistoryJob, Job, Model, Snapshot
 from carme.slurm.states import JobState
@@ -100,12 +100,12 @@ class Answers:
             return report(job, now, problem="It has not begun yet.")
         plain = line(job, now)
         try:
-            measured, gpu, power = await self._ask(lambda p: _measure(p, plain, now))
+            seen_of_it = await self._ask(lambda p: _measure(p, plain, now))
         except CarmeError as error:
             log.warning("job %d: %s", job_id, error)
             return report(job, now, problem=_AWAY)
-        problem = "" if measured else _unmeasured(plain)
-        return report(job, now, measured, gpu, power, problem)
+        problem = "" if seen_of_it.measured else _unmeasured(plain)
+        return report(job, now, seen_of_it, problem)
 
     async def listing(self, wish: Wish, seen: Snapshot, history: History) -> JobList:
         """The jobs wished for, newest first."""
@@ -184,27 +184,27 @@ def _span(job: JobLine, now: float) -> tuple[float, float]:
     return start, min(end, now)
 
 
-def _measure(
-    prometheus: Prometheus, job: JobLine, now: float
-) -> tuple[Measured | None, Plot | None, Plot | None]:
+def _measure(prometheus: Prometheus, job: JobLine, now: float) -> Series:
     start, end = _span(job, now)
     totals = prometheus.query(queries.totals(job.id, end - start), end)
     if not totals:
-        return None, None, None
+        return Series()
     peaks = prometheus.query(queries.gpu_peaks(job.id, end - start), end)
     measured = queries.read_totals(totals, peaks).get(job.id)
     seconds = (job.ended_at or now) - start
     step = queries.plot_step(seconds)
     count = int(seconds // step)
     if count < 2:
-        return measured, None, None
+        return Series(measured)
     span = (start + step, start + count * step, step)
     gpu = prometheus.query_range(queries.gpu_use(job.id), *span)
     power = prometheus.query_range(queries.energy(job.id), *span)
-    return (
+    network = prometheus.query_range(queries.network(job.id), *span)
+    return Series(
         measured,
         queries.read_gpu_plot(gpu, start, step, count),
-        queries.read_power_plot(power, start, step, count),
+        queries.read_rate_plot(power, start, step, count),
+        queries.read_rate_plot(network, start, step, count),
     )
 
 

@@ -132,6 +132,8 @@ class JobReport(JobLine):
     """Mean utilisation of its GPUs, 0 to 1."""
     power_plot: Plot | None = None
     """Watts."""
+    network_plot: Plot | None = None
+    """Bytes a second."""
     advice: tuple[Advice, ...] = ()
 
 

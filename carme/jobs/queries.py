@@ -71,6 +71,11 @@ def energy(job_id: int) -> str:
     return f'sum(carme_job_energy_joules_total{{jobid="{int(job_id)}"}})'
 
 
+def network(job_id: int) -> str:
+    """Bytes over the network so far, over time."""
+    return f'sum(carme_job_network_bytes_total{{jobid="{int(job_id)}"}})'
+
+
 def idleness(job_ids: Sequence[int], seconds: float) -> str:
     """GPU time held and worked, and processor time, in the last `seconds`; by job.
 
@@ -177,8 +182,9 @@ def read_gpu_plot(lines: Sequence[Line], start: float, step: float, count: int) 
     return Plot(step_seconds=step, values=tuple(known.get(i) for i in range(1, count + 1)))
 
 
-def read_power_plot(lines: Sequence[Line], start: float, step: float, count: int) -> Plot | None:
-    """Watts, from the energy at the end of each step: a counter misses nothing in between."""
+def read_rate_plot(lines: Sequence[Line], start: float, step: float, count: int) -> Plot | None:
+    """Watts from joules, or bytes a second from bytes, at the end of each step: a counter misses
+    nothing in between."""
     if not lines:
         return None
     known = {round((at - start) / step): value for at, value in lines[0].points}

@@ -1,8 +1,19 @@
 """Slurm's record and what was measured become a report. No I/O."""
 
+from typing import NamedTuple
+
 from carme.jobs.advice import advise
 from carme.jobs.models import Asked, JobLine, JobReport, Measured, Plot
 from carme.slurm.models import HistoryJob, Job
+
+
+class Series(NamedTuple):
+    """What Prometheus has of one job."""
+
+    measured: Measured | None = None
+    gpu_plot: Plot | None = None
+    power_plot: Plot | None = None
+    network_plot: Plot | None = None
 
 
 def line(job: Job | HistoryJob, now: float, measured: Measured | None = None) -> JobLine:
@@ -37,19 +48,19 @@ def line(job: Job | HistoryJob, now: float, measured: Measured | None = None) ->
 def report(
     job: Job | HistoryJob,
     now: float,
-    measured: Measured | None = None,
-    gpu_plot: Plot | None = None,
-    power_plot: Plot | None = None,
+    seen: Series | None = None,
     problem: str = "",
 ) -> JobReport:
     """The whole report, with what to ask for next time."""
-    short = line(job, now, measured)
+    seen = seen or Series()
+    short = line(job, now, seen.measured)
     return JobReport(
         **{name: getattr(short, name) for name in JobLine.model_fields},
         reason=job.reason,
         problem=problem,
-        gpu_plot=gpu_plot,
-        power_plot=power_plot,
+        gpu_plot=seen.gpu_plot,
+        power_plot=seen.power_plot,
+        network_plot=seen.network_plot,
         advice=advise(short),
     )
 

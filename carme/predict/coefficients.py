@@ -22,6 +22,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "network": (0.001, 100.0),
     "power": (0.2, 3.0),
     "overhead_seconds": (0.0, 60.0),
+    "shared_compute": (0.0, 2.0),
+    "shared_update": (0.0, 2.0),
 }
 
 
@@ -44,6 +46,10 @@ class Coefficients(Part):
     """Draw above idle."""
     overhead_seconds: Annotated[float, _bounded("overhead_seconds")] = 0.0
     """Host time a step that nothing hides."""
+    shared_compute: Annotated[float, _bounded("shared_compute")] = 0.0
+    """How much slower each doubling of the workers on a node makes their kernels, as a share."""
+    shared_update: Annotated[float, _bounded("shared_update")] = 0.0
+    """The same for the optimizer's update."""
 
     def apply(self, workload: Workload, cluster: Cluster) -> tuple[Workload, Cluster]:
         """The workload and the hardware as these coefficients see them."""
@@ -66,6 +72,8 @@ class Coefficients(Part):
                 "gpu_link": self._slower(cluster.node.gpu_link),
                 "network": self._slower(cluster.node.network),
                 "collective_seconds": cluster.node.collective_seconds * self.network,
+                "shared_compute": cluster.node.shared_compute + self.shared_compute,
+                "shared_update": cluster.node.shared_update + self.shared_update,
             }
         )
         seen = workload

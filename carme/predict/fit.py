@@ -2,8 +2,9 @@
 
 Steps of one batch and worker count are taken together by their medians: a disturbed step says
 something about the machine's neighbours, not about the workload. The unknowns are the logarithms
-of the coefficients (and the overhead as it is). Each timed phase, and each total, is one equation,
-weighted by the step's length. A weak pull to the data sheet keeps what the steps do not determine
+of the coefficients (overhead and sharing as they are). Each timed phase, and each total, is one
+equation, weighted by the step's length; so is each phase that a worker was timed in alone, with
+the same samples of its own. A weak pull to the data sheet keeps what the steps do not determine
 where it was; how far a coefficient can move before the fit gets worse says whether it was seen.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import exp, log, sqrt
+from math import log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from scipy.optimize import least_squares
 from carme.errors import InputError
 from carme.predict.coefficients import BOUNDS, Coefficients, Knowledge, Provenance
 from carme.predict.figures import Spread
-from carme.predict.measurements import PhaseName, TrackedStep
+from carme.predict.measurements import OwnName, PhaseName, TrackedStep
 from carme.simulator.hardware import Cluster
 from carme.simulator.plan import Synchronous
 from carme.simulator.result import Result
@@ -30,6 +31,8 @@ from carme.simulator.workload import Workload
 
 Floats = NDArray[np.float64]
 SCALES = ("compute", "memory", "network")
+SHARES: dict[str, OwnName] = {"shared_compute": "compute", "shared_update": "update"}
+NAMES = (*SCALES, "overhead_seconds", *SHARES)
 PULL = 0.002
 """Of a step's length for each factor e away from the data sheet."""
 SEEN = 0.005
@@ -46,9 +49,15 @@ class Point(NamedTuple):
     number: int
     seconds: float
     phases: dict[PhaseName, float]
+    alone: dict[OwnName, float]
     watts: float | None
     spread: float
     """Relative, of the median."""
+
+    @property
+    def of_one(self) -> Point:
+        """The same samples a worker, for one worker."""
+        return self._replace(batch=max(round(self.batch / self.gpus), 1), gpus=1)
 
 
 def group(steps: Sequence[TrackedStep]) -> list[Point]:
@@ -65,9 +74,12 @@ def _point(batch: int, gpus: int, members: list[TrackedStep]) -> Point:
     deviation = 1.4826 * float(np.median(np.abs(times - middle)))
     names = set.intersection(*(set(m.phases) for m in members))
     phases = {name: float(np.median([m.phases[name] for m in members])) for name in names}
+    own = set.intersection(*(set(m.alone) for m in members))
+    alone = {name: float(np.median([m.alone[name] for m in members])) for name in own}
     watts = [m.gpu_watts for m in members if m.gpu_watts is not None]
     return Point(
-        batch, gpus, len(members), middle, phases, float(np.median(watts)) if watts else None,
+        batch, gpus, len(members), middle, phases, alone,
+        float(np.median(watts)) if watts else None,
         1.2533 * deviation / middle / sqrt(len(members)),
     )  # fmt: skip
 
@@ -79,14 +91,15 @@ def fit(
     points = group(steps)
     _check(cluster, points)
     start = _start(workload, cluster, plan, points)
-    low, high = _bounds()
-    names = (*SCALES, "overhead_seconds")
+    hidden = _hidden_shares(points)
+    low, high = _bounds(hidden)
+    scales = len(SCALES)
 
     def coefficients(x: Floats) -> Coefficients:
-        values = [exp(v) for v in x[:-1]] + [float(x[-1])]
+        values = [*np.exp(x[:scales]), *x[scales:]]
         clipped = {
-            name: min(max(value, BOUNDS[name][0]), BOUNDS[name][1])
-            for name, value in zip(names, values, strict=True)
+            name: float(min(max(value, BOUNDS[name][0]), BOUNDS[name][1]))
+            for name, value in zip(NAMES, values, strict=True)
         }
         return Coefficients(**clipped)
 
@@ -94,16 +107,20 @@ def fit(
         rows: list[float] = []
         for point in points:
             rows += _misses(_run(workload, cluster, plan, point, coefficients(x)), point)
-        rows += [PULL * value for value in x[:-1]]
-        rows.append(PULL * float(x[-1]) / points[0].seconds)
-        return np.array(rows)
+            if point.gpus > 1 and point.alone:
+                said = step_phases(_run(workload, cluster, plan, point.of_one, coefficients(x)))
+                rows += [(said[n] - point.alone[n]) / point.seconds for n in sorted(point.alone)]
+        pulls = x.copy()
+        pulls[scales] /= points[0].seconds
+        pulls[scales + 1 :] /= 10  # they have equations of their own, or are held
+        return np.array([*rows, *(PULL * pulls)])
 
     found = least_squares(residuals, np.clip(start, low, high), bounds=(low, high), x_scale="jac")
-    best = coefficients(found.x)
+    best = coefficients(found.x).model_copy(update=dict.fromkeys(hidden, 0.0))
     unseen = _unseen(workload, cluster, plan, points, best)
     best = best.model_copy(update=dict.fromkeys(unseen, 1.0))
     best = _with_power(workload, cluster, plan, points, best)
-    return _knowledge(workload, cluster, plan, points, best, unseen)
+    return _knowledge(workload, cluster, plan, points, best, (*unseen, *hidden))
 
 
 def _check(cluster: Cluster, points: list[Point]) -> None:
@@ -115,9 +132,18 @@ def _check(cluster: Cluster, points: list[Point]) -> None:
         )
 
 
-def _bounds() -> tuple[Floats, Floats]:
+def _hidden_shares(points: list[Point]) -> tuple[str, ...]:
+    """How workers slow each other shows in what one takes alone, or in other worker counts."""
+    if len({point.gpus for point in points}) > 1:
+        return ()
+    shown = {name for point in points if point.gpus > 1 for name in point.alone}
+    return tuple(share for share, phase in SHARES.items() if phase not in shown)
+
+
+def _bounds(hidden: tuple[str, ...]) -> tuple[Floats, Floats]:
+    """A share that does not show must not take anything from the coefficient it multiplies."""
     pairs = [tuple(log(v) for v in BOUNDS[name]) for name in SCALES]
-    pairs.append(BOUNDS["overhead_seconds"])
+    pairs += [(0.0, 1e-9) if name in hidden else BOUNDS[name] for name in NAMES[len(SCALES) :]]
     low, high = zip(*pairs, strict=True)
     return np.array(low), np.array(high)
 
@@ -169,7 +195,7 @@ def _start(workload: Workload, cluster: Cluster, plan: Synchronous, points: list
     if not point.phases:
         ratios["compute"] = log(point.seconds / max(sum(said.values()), 1e-12))
     rest = point.seconds - sum(point.phases.values()) if point.phases else 0.0
-    return np.array([*(ratios[name] for name in SCALES), max(rest, 0.0)])
+    return np.array([*(ratios[name] for name in SCALES), max(rest, 0.0), *(0.0 for _ in SHARES)])
 
 
 def _unseen(

@@ -17,6 +17,9 @@ from carme.predict.figures import Part
 
 PhaseName = Literal["compute", "communication", "update", "load", "wait"]
 PHASE_COLUMNS: tuple[PhaseName, ...] = ("compute", "communication", "update", "load", "wait")
+OwnName = Literal["compute", "update"]
+"""What a worker does by itself."""
+ALONE_COLUMNS: dict[str, OwnName] = {"alone_compute": "compute", "alone_update": "update"}
 Seconds = Annotated[float, Field(ge=0, le=86400)]
 MOST_STEPS = 10_000
 M = TypeVar("M", bound=BaseModel)
@@ -32,6 +35,9 @@ class TrackedStep(Part):
     seconds: Annotated[float, Field(gt=0, le=86400)]
     phases: Mapping[PhaseName, Seconds] = Field(default_factory=dict)
     """Parts of the step where they were timed; what is missing is not known."""
+    alone: Mapping[OwnName, Seconds] = Field(default_factory=dict)
+    """What these phases take one worker while the others wait, where that was timed, too: only
+    this tells how much workers on a node slow each other."""
     gpu_watts: Annotated[float, Field(gt=0, le=100_000)] | None = None
     """Mean draw of one GPU in the step."""
 
@@ -74,7 +80,7 @@ def parse_steps(text: str, source: str) -> tuple[TrackedStep, ...]:
 
 def _rows(text: str, source: str) -> list[dict[str, Any]]:
     reader = csv.DictReader(io.StringIO(text))
-    known = {*TrackedStep.model_fields, *PHASE_COLUMNS} - {"phases"}
+    known = {*TrackedStep.model_fields, *PHASE_COLUMNS, *ALONE_COLUMNS} - {"phases", "alone"}
     names = [name.strip() for name in reader.fieldnames or ()]
     strange = sorted(set(names) - known)
     if strange or not {"batch", "seconds"} <= set(names):
@@ -85,8 +91,10 @@ def _rows(text: str, source: str) -> list[dict[str, Any]]:
         if number > MOST_STEPS + 1:
             raise InputError(f"{source}: more than {MOST_STEPS} steps", "give a part of them")
         cells = {str(k).strip(): v.strip() for k, v in raw.items() if isinstance(v, str)}
-        row: dict[str, Any] = {k: v for k, v in cells.items() if v and k not in PHASE_COLUMNS}
-        row["phases"] = {k: v for k, v in cells.items() if v and k in PHASE_COLUMNS}
+        cells = {k: v for k, v in cells.items() if v}
+        row: dict[str, Any] = {k: v for k, v in cells.items() if k in TrackedStep.model_fields}
+        row["phases"] = {k: v for k, v in cells.items() if k in PHASE_COLUMNS}
+        row["alone"] = {name: cells[k] for k, name in ALONE_COLUMNS.items() if k in cells}
         rows.append(row)
     return rows
 

@@ -258,4 +258,7 @@ def _notes(workload: Workload, result: Result, knowledge: Knowledge) -> tuple[st
         notes.append(f"operators estimated from their tensors: {names}")
     if result.gpus > 1 and "network" in knowledge.provenance.unseen:
         notes.append("communication was not measured: it is the data sheet's")
+    crowd = knowledge.provenance.workers
+    if crowd and result.gpus not in crowd and "shared_compute" in knowledge.provenance.unseen:
+        notes.append("how workers on a node slow each other was not measured")
     return tuple(notes)

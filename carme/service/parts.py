@@ -10,6 +10,7 @@ from typing import Any
 from flask import current_app
 
 from carme.config import Config
+from carme.errors import CarmeError
 from carme.predict.prediction import Rates
 from carme.service.hub import Hub
 from carme.service.limits import Buckets
@@ -21,6 +22,8 @@ from carme.slurm.view_client import ViewClient
 
 _SNAPSHOT_SECONDS = 2.0
 _VIEW_TIMEOUT_SECONDS = 1.5
+_REPORT_SECONDS = 10.0
+"""Longer than anybody waits for it: the view keeps the answer for the next who asks."""
 _KNOWLEDGE_SECONDS = 10.0
 _MOST_KEPT = 10_000
 
@@ -58,16 +61,24 @@ class Cluster:
     def __init__(self, client: ViewClient) -> None:
         self.client = client
         self._lock = threading.Lock()
-        self._held: tuple[float, Snapshot] | None = None
+        self._held: tuple[float, Snapshot | CarmeError] | None = None
 
     def snapshot(self) -> Snapshot:
         """The cluster now; UnavailableError while carme-view is away."""
         with self._lock:
-            if self._held and time.monotonic() - self._held[0] < _SNAPSHOT_SECONDS:
-                return self._held[1]
-            found = self.client.snapshot()
-            self._held = (time.monotonic(), found)
-            return found
+            if not self._held or time.monotonic() - self._held[0] >= _SNAPSHOT_SECONDS:
+                self._held = (time.monotonic(), self._ask())
+            found = self._held[1]
+        if isinstance(found, CarmeError):
+            raise found
+        return found
+
+    def _ask(self) -> Snapshot | CarmeError:
+        """A failure is kept, too: else all who wait for a view that hangs would wait in a row."""
+        try:
+            return self.client.snapshot()
+        except CarmeError as error:
+            return error
 
 
 @dataclass
@@ -107,7 +118,7 @@ def make_parts(config: Config, token: str) -> Parts:
         Buckets(service.requests_per_minute),
         Store(service.database),
         Tasks(service.processes),
-        Cluster(ViewClient(config.view.socket, _VIEW_TIMEOUT_SECONDS)),
+        Cluster(ViewClient(config.view.socket, _VIEW_TIMEOUT_SECONDS, _REPORT_SECONDS)),
     )
 
 

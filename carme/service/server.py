@@ -6,7 +6,6 @@ import logging
 import signal
 import sys
 import threading
-import time
 from typing import Any
 
 import waitress
@@ -15,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from carme.config import load
 from carme.errors import CarmeError
 from carme.service.app import create_app
+from carme.service.outcomes import keep_recording
 from carme.service.parts import Parts
 
 log = logging.getLogger("carme.service")
@@ -32,7 +32,8 @@ def main() -> None:
         sys.exit(f"carme-service: {error}")
     app = create_app(config)
     here: Parts = app.extensions["carme"]
-    threading.Thread(target=_migrate, args=(here,), daemon=True).start()
+    stopping = threading.Event()
+    threading.Thread(target=_work, args=(here, stopping), daemon=True).start()
     here.tasks.warm()
     server = waitress.create_server(
         app,
@@ -53,19 +54,22 @@ def main() -> None:
     try:
         server.run()
     finally:
+        stopping.set()
         here.tasks.close()
         server.close()
 
 
-def _migrate(here: Parts) -> None:
-    while True:
+def _work(here: Parts, stopping: threading.Event) -> None:
+    """Bring the database up to date, then record what comes of predictions."""
+    while not stopping.is_set():
         try:
             here.store.migrate()
         except SQLAlchemyError as error:
             log.error("database: %s", str(error).splitlines()[0])
-            time.sleep(_RETRY_SECONDS)
+            stopping.wait(_RETRY_SECONDS)
         else:
-            return
+            break
+    keep_recording(here.store, here.cluster, stopping)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from alembic.config import Config as AlembicConfig
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Engine,
     Float,
     String,
@@ -30,43 +31,52 @@ class Base(DeclarativeBase):
     """All tables."""
 
 
-class WorkloadRow(Base):
+class Owned(Base):
+    """What a user keeps."""
+
+    __abstract__ = True
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    user: Mapped[str] = mapped_column(String(255), index=True)
+    body: Mapped[dict[str, Any]] = mapped_column(JSON)
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class WorkloadRow(Owned):
     """A workload that a user keeps."""
 
     __tablename__ = "workloads"
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    user: Mapped[str] = mapped_column(String(255), index=True)
     name: Mapped[str] = mapped_column(String(64))
-    body: Mapped[dict[str, Any]] = mapped_column(JSON)
-    created_at: Mapped[float] = mapped_column(Float)
 
 
-class CalibrationRow(Base):
+class CalibrationRow(Owned):
     """Fitted coefficients with where they come from."""
 
     __tablename__ = "calibrations"
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    user: Mapped[str] = mapped_column(String(255), index=True)
     workload: Mapped[str] = mapped_column(String(64))
     gpu: Mapped[str] = mapped_column(String(64))
-    body: Mapped[dict[str, Any]] = mapped_column(JSON)
-    created_at: Mapped[float] = mapped_column(Float)
 
 
-class PredictionRow(Base):
+class PredictionRow(Owned):
     """A prediction that is kept, with the job it was made for if there is one."""
 
     __tablename__ = "predictions"
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    user: Mapped[str] = mapped_column(String(255), index=True)
     job_id: Mapped[int | None] = mapped_column(BigInteger, index=True)
     workload: Mapped[str] = mapped_column(String(64))
-    body: Mapped[dict[str, Any]] = mapped_column(JSON)
-    created_at: Mapped[float] = mapped_column(Float)
+    kind: Mapped[str] = mapped_column(String(16))
+    """`session` for those that the hub makes, which also hold the time in which people think."""
+    source: Mapped[str] = mapped_column(String(16))
+    """Where its coefficients came from."""
+    ended_as: Mapped[str | None] = mapped_column(String(32))
+    """The job's state in the end; unset while it waits or runs."""
+    measured_seconds: Mapped[float | None] = mapped_column(Float)
+    measured_joules: Mapped[float | None] = mapped_column(Float)
+    """Of its GPUs; unset where nobody measured."""
+    time_within: Mapped[bool | None] = mapped_column(Boolean)
+    """Whether the measured time lay in the interval, for jobs that ran to their end."""
+    energy_within: Mapped[bool | None] = mapped_column(Boolean)
 
 
-Row = TypeVar("Row", WorkloadRow, CalibrationRow, PredictionRow)
-AnyRow = WorkloadRow | CalibrationRow | PredictionRow
+Row = TypeVar("Row", bound=Owned)
 
 
 class Store:
@@ -77,14 +87,14 @@ class Store:
         self.engine = _engine(url)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
 
-    def migrate(self) -> None:
-        """Bring the tables to what this release needs."""
+    def migrate(self, revision: str = "head") -> None:
+        """Bring the tables to what this release needs, or up to an older revision."""
         with as_file(files("carme.service").joinpath("migrations")) as folder:
             config = AlembicConfig()
             config.set_main_option("script_location", str(folder).replace("%", "%%"))
             with self.engine.begin() as connection:
                 config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+                command.upgrade(config, revision)
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -118,18 +128,18 @@ class Store:
         with self.session() as session:
             return session.get(kind, row_id)
 
-    def add(self, row: AnyRow) -> None:
+    def add(self, row: Owned) -> None:
         """Keep a row."""
         with self.session() as session:
             session.add(row)
 
-    def remove(self, row: AnyRow) -> None:
+    def remove(self, row: Owned) -> None:
         """Forget a row."""
         with self.session() as session:
             session.delete(row)
 
 
-def next_cursor(rows: Sequence[AnyRow], limit: int) -> str | None:
+def next_cursor(rows: Sequence[Owned], limit: int) -> str | None:
     """Where the next page begins; None when these rows were the last."""
     return f"{rows[-1].created_at!r}-{rows[-1].id}" if len(rows) == limit else None
 
@@ -155,5 +165,6 @@ def _engine(url: str) -> Engine:
             connection.execute("PRAGMA synchronous=NORMAL")
 
         return engine
-    wait = {"connect_timeout": 1}
+    # A server or a network that is gone must not hold a request: no default of libpq's ends it.
+    wait = {"connect_timeout": 1, "options": "-c statement_timeout=1500", "tcp_user_timeout": 1500}
     return create_engine(url, pool_pre_ping=True, pool_timeout=1, connect_args=wait)

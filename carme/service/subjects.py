@@ -10,7 +10,7 @@ from carme.predict.coefficients import DATA_SHEET, Knowledge, Provenance
 from carme.predict.site import hardware_of
 from carme.service.costs import check_workload
 from carme.service.hub import Who
-from carme.service.models import Hardware
+from carme.service.models.requests import Hardware
 from carme.service.parts import Parts
 from carme.service.store import CalibrationRow, WorkloadRow
 from carme.simulator.hardware import Cluster

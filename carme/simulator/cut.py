@@ -56,6 +56,7 @@ def cut(workload: Workload, cluster: Cluster, plan: Synchronous) -> Cut:
     times = layer_times(arrays, micro, gpu, precision, cluster.node.launch_seconds)
     pace = under_cap(gpu, times.activity, plan.power_cap_watts)
     stretch = times.clocked / pace.clock + 1 - times.clocked
+    stretch *= cluster.node.crowded(cluster.node.shared_compute, plan.gpus)
     forward = times.forward / arrays.repeat * stretch
     backward = times.backward / arrays.repeat * stretch
     if plan.recompute == "full":

@@ -6,6 +6,7 @@ carries the sources of its figures; `carme hardware NAME` prints them.
 
 from __future__ import annotations
 
+from math import log2
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -86,6 +87,8 @@ class Gpu(Described):
     overlaps_memory: bool = True
     """A kernel's memory traffic goes on while it computes; a single core does one after the
     other."""
+    operand_passes: Annotated[float, Field(ge=1, le=10)] = 1
+    """How often a product moves its operands: twice where they are packed before."""
     power: Power
     product_efficiency: dict[Precision, Share] = {}
     """Share of the peak that large dense products reach, by precision."""
@@ -150,6 +153,14 @@ class NodeType(Described):
     """Host time a step that nothing hides."""
     collective_seconds: NotNegative = 30e-6
     """What starting one collective costs."""
+    shared_compute: NotNegative = 0
+    """How much slower each doubling of the node's busy workers makes their kernels, as a share."""
+    shared_update: NotNegative = 0
+    """The same for the optimizer's update, which lives on memory that they share."""
+
+    def crowded(self, share: float, workers: int) -> float:
+        """By what factor so many workers, spread over as few nodes as possible, slow each other."""
+        return 1 + share * log2(min(workers, self.gpus))
 
     def network_rate(self, nodes: int) -> float:
         """Bytes a second out of a node in a collective of so many, all adapters together."""

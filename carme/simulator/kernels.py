@@ -67,6 +67,7 @@ def layer_times(
     depthwise = many & (n < 8)
     n = np.where(depthwise, 0.0, n)
 
+    memory = np.where(m * n * k > 0, gpu.operand_passes * memory, memory)
     together = np.maximum if gpu.overlaps_memory else np.add
     product = product_seconds(m, n, k, count, gpu, rate)
     forward = together(product, memory) + gpu.kernel_seconds

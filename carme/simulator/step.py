@@ -200,12 +200,14 @@ def _buckets(piece: Cut, kernels: float) -> tuple[Floats, Floats]:
 
 def _update_seconds(piece: Cut) -> float:
     """The optimizer reads and writes weights, gradients and state once."""
-    gpu = piece.cluster.node.gpu
+    node = piece.cluster.node
+    gpu = node.gpu
     state = 2 * 4 * (OPTIMIZER_STATES[piece.optimizer] + 1)
     moved = piece.parameters * (state + 3 * piece.element_bytes)
     if piece.plan.shard_optimizer:
         moved /= piece.plan.copies
-    return moved / (gpu.memory_bandwidth * gpu.bandwidth_efficiency) + gpu.kernel_seconds
+    seconds = moved / (gpu.memory_bandwidth * gpu.bandwidth_efficiency) + gpu.kernel_seconds
+    return seconds * node.crowded(node.shared_update, piece.plan.gpus)
 
 
 def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
@@ -219,6 +221,7 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
     per_copy, global_batch = batches(workload, plan)
     pace = under_cap(node.gpu, 1.0, plan.power_cap_watts)
     compute = measured_seconds(workload, node.gpu.name, per_copy) / pace.clock
+    compute *= node.crowded(node.shared_compute, plan.gpus)
     gradient_bytes = workload.parameter_count * 4 if plan.copies > 1 else 0.0
     reduce = all_reduce_seconds(gradient_bytes, spread(plan.copies, node), node, plan.all_reduce)
     several = plan.copies > 1

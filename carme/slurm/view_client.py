@@ -52,8 +52,14 @@ def _known(held: tuple[str, Snapshot] | None) -> dict[str, str]:
 class ViewClient:
     """The view for code that may wait."""
 
-    def __init__(self, path: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+        history_seconds: float = _HISTORY_TIMEOUT_SECONDS,
+    ) -> None:
         self._path = path
+        self._history_timeout = history_seconds
         self._timeout = timeout_seconds
         self._cache = _Cache()
 
@@ -94,18 +100,18 @@ class ViewClient:
     def history(self, since: int, until: int | None = None) -> tuple[HistoryJob, ...]:
         """Jobs of the accounting database in that time: all for readers, else one's own."""
         query = {"since": since} if until is None else {"since": since, "until": until}
-        reply = self._ask("GET", "/history", query, timeout=_HISTORY_TIMEOUT_SECONDS)
+        reply = self._ask("GET", "/history", query, timeout=self._history_timeout)
         return _model(reply, History).jobs
 
     def report(self, job_id: int) -> JobReport:
         """What a job asked for, used and wasted; MissingError if it is not to be seen."""
-        reply = self._ask("GET", f"/reports/{job_id}", timeout=_HISTORY_TIMEOUT_SECONDS)
+        reply = self._ask("GET", f"/reports/{job_id}", timeout=self._history_timeout)
         return _model(reply, JobReport)
 
     def reports(self, **wish: object) -> JobList:
         """Jobs as `carme.jobs.answers.Wish` asks for them: one's own, or all for admins."""
         given = {name: value for name, value in wish.items() if value not in (None, "")}
-        reply = self._ask("GET", "/reports", given, timeout=_HISTORY_TIMEOUT_SECONDS)
+        reply = self._ask("GET", "/reports", given, timeout=self._history_timeout)
         return _model(reply, JobList)
 
     def counters(self) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """The private cluster as tests see it."""
 
 import os
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from carme.config import Config, load
@@ -56,6 +58,22 @@ class Cluster:
 
     def start(self, part: str) -> None:
         self.local.supervisor.start_part(part)
+
+    @contextmanager
+    def without(self, part: str, *, frozen: bool = False) -> Iterator[None]:
+        """The part is stopped, or there and does nothing."""
+        if frozen:
+            pid = self.pid(part)
+            os.kill(pid, signal.SIGSTOP)
+        else:
+            self.stop(part)
+        try:
+            yield
+        finally:
+            if frozen:
+                os.kill(pid, signal.SIGCONT)
+            else:
+                self.start(part)
 
     def pid(self, part: str) -> int:
         return self.local.supervisor.processes()[part].pid

@@ -59,6 +59,10 @@ class SmallView:
                 Partition(name="cpu", nodes=("cpu1",)),
             ),
         )
+        self.reports = {}
+        """By job id: what a report holds."""
+        self.missing = False
+        """Whether it knows that there are no others."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
         self._socket.listen(16)
@@ -71,9 +75,15 @@ class SmallView:
             except OSError:
                 return
             with connection:
-                asked = connection.recv(65536).split(b" ")[1]
-                if asked.startswith(b"/snapshot"):
+                asked = connection.recv(65536).split(b" ")[1].decode()
+                report = self.reports.get(asked.removeprefix("/reports/"))
+                if asked.startswith("/snapshot"):
                     self._send(connection, "200 OK", self.snapshot.model_dump_json())
+                elif report:
+                    self._send(connection, "200 OK", report.model_dump_json())
+                elif self.missing:
+                    error = {"error": {"reason": "missing", "message": "none", "hint": ""}}
+                    self._send(connection, "404 Not Found", json.dumps(error))
                 else:
                     error = {"error": {"reason": "unavailable", "message": "not here", "hint": ""}}
                     self._send(connection, "503 Unavailable", json.dumps(error))

@@ -1,12 +1,16 @@
 """A real training loop with tracked steps: a network in NumPy, data-parallel over processes.
 
-    python train.py --run 2x128 --run 3x384 --rounds 4 --steps 5 --out steps.csv
+    python train.py --run 2x128 --run 1x256 --rounds 4 --steps 5 --out steps.csv --cpu-out cpu.csv
 
 Workers exchange gradients through shared memory: each reduces its slice, then all read the mean.
 Every step's compute, communication and update are timed, as `carme calibrate` takes them: by the
-wall's clock, or with `--clock cpu` by what the process computed, which is the same on a machine of
-one's own and leaves the neighbours out on any other. A step lasts as long as its slowest worker.
-Runs take turns, round by round, so that they see the same neighbours.
+wall's clock, and by what the process computed, which is nearly the same on a machine of one's own
+and leaves the neighbours out on any other. A step lasts as long as its slowest worker,
+and communication begins when the slowest has computed.
+
+Before the steps each worker computes and updates a few times while the others wait, with the batch
+of the steps: `alone_compute` and `alone_update`. Runs take turns, round by round, so that they see
+the same neighbours.
 """
 
 import argparse
@@ -14,6 +18,7 @@ import csv
 import multiprocessing as mp
 import os
 import time
+from contextlib import ExitStack
 from itertools import pairwise
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -25,6 +30,7 @@ import numpy as np  # noqa: E402
 
 SIZES = (784, 1024, 1024, 512, 10)
 WARM = 3
+ALONE = 5
 
 
 def shapes():
@@ -61,7 +67,12 @@ def gradients(weights, into, x, labels):
             error = (error @ weights[index].T) * (kept[index] > 0)
 
 
-def worker(rank, workers, batch, steps, clock, names, barrier, results):
+def clock():
+    """The wall's and the processor's."""
+    return np.array([time.perf_counter(), time.thread_time()])
+
+
+def worker(rank, workers, batch, steps, names, barrier, results):
     held = [shared_memory.SharedMemory(name=name) for name in names]
     slots = [np.ndarray(count(), np.float32, buffer=part.buf) for part in held]
     mean, own = slots[-1], slots[rank]
@@ -75,6 +86,24 @@ def worker(rank, workers, batch, steps, clock, names, barrier, results):
     labels = rng.integers(0, SIZES[-1], share)
     edges = np.linspace(0, count(), workers + 1).astype(int)
     part = slice(edges[rank], edges[rank + 1])
+
+    def update(gradient):
+        nonlocal momentum, flat
+        momentum *= 0.9
+        momentum += gradient
+        flat -= 0.01 * momentum
+
+    kept = flat.copy()
+    alone = []
+    for turn in range(workers):
+        for _ in range(WARM + ALONE if rank == turn and workers > 1 else 0):
+            begin = clock()
+            gradients(weights, into, x, labels)
+            computed = clock()
+            update(own)
+            alone.append((computed - begin, clock() - computed))
+        barrier.wait()
+    flat[:], momentum[:] = kept, 0  # workers begin alike
     rows = []
     for step in range(steps + WARM):
         barrier.wait()
@@ -83,7 +112,6 @@ def worker(rank, workers, batch, steps, clock, names, barrier, results):
         computed = clock()
         if workers > 1:
             barrier.wait()
-            waited = clock()
             total = slots[0][part] + slots[1][part]
             for other in slots[2:workers]:
                 total += other[part]
@@ -92,41 +120,49 @@ def worker(rank, workers, batch, steps, clock, names, barrier, results):
             barrier.wait()
             reduced = clock()
         else:
-            waited = reduced = computed
-        momentum *= 0.9
-        momentum += mean if workers > 1 else own
-        flat -= 0.01 * momentum
+            reduced = computed
+        update(mean if workers > 1 else own)
         end = clock()
         if step >= WARM:
-            rows.append((end - begin, computed - begin, reduced - waited, end - reduced))
-    results.put(rows)
+            rows.append((end - begin, computed - begin, reduced - computed, end - reduced))
+    results.put((np.array(rows), np.median(alone[WARM:], axis=0) if alone else np.empty((0, 2))))
     for slot in (into, own, mean, slots):
         del slot
     barrier.wait()
 
 
-def train(workers, batch, steps, clock=time.perf_counter):
-    """Rows (seconds, compute, communication, update) of so many steps."""
+def train(workers, batch, steps):
+    """Rows (seconds, compute, communication, update, alone…) of so many steps, by both clocks."""
     context = mp.get_context("fork")
     parts = [shared_memory.SharedMemory(create=True, size=4 * count()) for _ in range(workers + 1)]
     names = [part.name for part in parts]
     barrier, results = context.Barrier(workers), context.Queue()
     people = [
-        context.Process(
-            target=worker, args=(r, workers, batch, steps, clock, names, barrier, results)
-        )
+        context.Process(target=worker, args=(r, workers, batch, steps, names, barrier, results))
         for r in range(workers)
     ]
     for process in people:
         process.start()
     told = [results.get(timeout=240) for _ in people]
-    rows = [max(together) for together in zip(*told, strict=True)]
     for process in people:
         process.join()
     for part in parts:
         part.close()
         part.unlink()
+    alone = np.mean([own for _, own in told], axis=0)
+    return [_together([rows for rows, _ in told], alone, which) for which in (0, 1)]
+
+
+def _together(told, alone, which):
+    rows = []
+    for workers in zip(*(own[:, :, which] for own in told), strict=True):
+        slowest = max(workers, key=lambda row: row[1])
+        rows.append((max(row[0] for row in workers), *slowest[1:], *alone[:, which]))
     return rows
+
+
+COLUMNS = ("batch", "gpus", "seconds", "compute", "communication", "update", "alone_compute",
+           "alone_update")  # fmt: skip
 
 
 def main():
@@ -134,18 +170,20 @@ def main():
     parser.add_argument("--run", action="append", required=True, metavar="WORKERSxBATCH")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=5, help="in a round")
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out", required=True, help="steps by the wall's clock")
+    parser.add_argument("--cpu-out", default=os.devnull, help="the same by the processor's")
     given = parser.parse_args()
-    clock = time.thread_time if given.clock == "cpu" else time.perf_counter
-    with Path(given.out).open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["batch", "gpus", "seconds", "compute", "communication", "update"])
+    with ExitStack() as stack:
+        files = [stack.enter_context(Path(p).open("w")) for p in (given.out, given.cpu_out)]
+        writers = [csv.writer(file) for file in files]
+        for writer in writers:
+            writer.writerow(COLUMNS)
         for _ in range(given.rounds):
             for run in given.run:
                 workers, batch = (int(word) for word in run.split("x"))
-                for row in train(workers, batch, given.steps, clock):
-                    writer.writerow([batch, workers, *(f"{value:.6f}" for value in row)])
+                for writer, rows in zip(writers, train(workers, batch, given.steps), strict=True):
+                    for row in rows:
+                        writer.writerow([batch, workers, *(f"{value:.6f}" for value in row)])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carme.errors import DeniedError, InputError, MissingError
+from carme.errors import InputError
 from carme.jobs.models import JobReport
 from carme.predict.coefficients import Knowledge
 from carme.predict.figures import Spread
@@ -12,9 +12,11 @@ from carme.predict.prediction import Prediction
 from carme.service.api.jobs import find_job
 from carme.service.endpoints import Api
 from carme.service.hub import Who
-from carme.service.models import CalibrationAnswer, CalibrationPage, CalibrationRequest, Page
+from carme.service.kept import Kept
+from carme.service.models.calibrations import CalibrationAnswer, CalibrationPage, CalibrationRequest
+from carme.service.models.requests import Page
 from carme.service.parts import Parts, parts
-from carme.service.store import CalibrationRow, PredictionRow, new_id, next_cursor, now
+from carme.service.store import CalibrationRow, PredictionRow, new_id, now
 from carme.service.subjects import find_hardware, find_workload, knowledge_in
 from carme.slurm.states import JobState
 
@@ -53,25 +55,19 @@ def register(api: Api) -> None:
     @api.endpoint("GET", "/calibrations", query=Page, answer=CalibrationPage)
     def list_calibrations(who: Who, query: Page) -> CalibrationPage:
         """Own calibrations, the newest first; an admin sees everybody's."""
-        owner = None if who.admin else who.name
-        rows = parts().store.page(CalibrationRow, owner, query.limit, query.cursor)
-        more = next_cursor(rows, query.limit)
-        return CalibrationPage(items=tuple(_shown(row) for row in rows), next=more)
+        items, more = KEPT.page(who, query)
+        return CalibrationPage(items=items, next=more)
 
     @api.endpoint("GET", "/calibrations/<string:calibration_id>", answer=CalibrationAnswer)
     def get_calibration(who: Who, calibration_id: str) -> CalibrationAnswer:
         """One calibration."""
-        return _shown(_row(parts(), who, calibration_id))
+        return _shown(KEPT.row(who, calibration_id))
 
     @api.endpoint("DELETE", "/calibrations/<string:calibration_id>", status=204)
     def delete_calibration(who: Who, calibration_id: str) -> None:
         """Forget a calibration of one's own."""
-        here = parts()
-        row = _row(here, who, calibration_id)
-        if row.user != who.name:
-            raise DeniedError("this calibration is somebody else's", "only its owner deletes it")
-        here.store.remove(row)
-        here.known.clear()
+        KEPT.forget(who, calibration_id)
+        parts().known.clear()
 
 
 def _history(here: Parts, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
@@ -95,17 +91,11 @@ def _as_history(known: Knowledge, job_id: int | None) -> Knowledge:
     return known.model_copy(update={"provenance": told, "time": Spread.within(1.25)})
 
 
-def _row(here: Parts, who: Who, calibration_id: str) -> CalibrationRow:
-    row = here.store.get(CalibrationRow, calibration_id)
-    if row is None or not who.may_see(row.user):
-        raise MissingError(
-            f"no calibration {calibration_id[:40]!r}", "GET calibrations lists yours"
-        )
-    return row
-
-
 def _shown(row: CalibrationRow) -> CalibrationAnswer:
     return CalibrationAnswer(
         id=row.id, user=row.user, workload=row.workload, gpu=row.gpu,
         created_at=row.created_at, knowledge=knowledge_in(row),
     )  # fmt: skip
+
+
+KEPT = Kept("calibration", CalibrationRow, _shown)

@@ -12,15 +12,14 @@ from carme.predict.site import known_gpu
 from carme.service.costs import check_workload
 from carme.service.endpoints import Api
 from carme.service.hub import Who
-from carme.service.models import (
+from carme.service.models.catalogue import (
     HardwareItem,
     HardwareList,
-    Page,
-    Word,
     WorkloadAnswer,
     WorkloadItem,
     WorkloadPage,
 )
+from carme.service.models.requests import Page, Word
 from carme.service.parts import Parts, parts
 from carme.service.store import WorkloadRow, new_id, next_cursor, now
 from carme.service.uploads import read_upload

@@ -8,13 +8,9 @@ from carme.predict.prediction import Prediction
 from carme.service.api.predictions import prediction_for
 from carme.service.endpoints import Api
 from carme.service.hub import Who
-from carme.service.models import (
-    ClusterAnswer,
-    GpuCount,
-    Hardware,
-    PartitionItem,
-    PredictionRequest,
-)
+from carme.service.models.cluster import ClusterAnswer, GpuCount, PartitionItem
+from carme.service.models.predictions import PredictionRequest
+from carme.service.models.requests import Hardware
 from carme.service.parts import Parts, parts
 from carme.simulator.plan import Synchronous
 from carme.slurm.models import Choice, Snapshot

@@ -15,9 +15,12 @@ from carme.errors import MissingError, UnavailableError
 from carme.jobs.models import JobReport
 from carme.predict.figures import Figure, Part
 from carme.predict.prediction import Prediction
+from carme.service.api.predictions import shown
 from carme.service.endpoints import Api
 from carme.service.hub import Who
-from carme.service.models import Comparison, JobAnswer, JobPage, PredictionAnswer
+from carme.service.models.coverage import CoverageAnswer
+from carme.service.models.jobs import Comparison, JobAnswer, JobPage
+from carme.service.outcomes import coverage
 from carme.service.parts import Parts, parts
 from carme.service.store import PredictionRow
 from carme.slurm.states import JobState
@@ -70,6 +73,11 @@ def register(api: Api) -> None:
             return JobAnswer(job=job, comparisons=(), notes=(note,))
         return JobAnswer(job=job, comparisons=tuple(_compare(row, job) for row in rows))
 
+    @api.endpoint("GET", "/coverage", answer=CoverageAnswer)
+    def get_coverage(who: Who) -> CoverageAnswer:  # noqa: ARG001
+        """How often the intervals of predictions held, over all jobs that have ended."""
+        return coverage(parts().store)
+
 
 def find_job(here: Parts, who: Who, job_id: int) -> JobReport:
     """The job's report; MissingError if it is not there or not the caller's."""
@@ -89,7 +97,7 @@ def _soon(question: Callable[[], T]) -> T:
         return _threads.submit(question).result(timeout=PATIENCE_SECONDS)
     except Late:
         raise UnavailableError(
-            "Slurm's accounting does not answer in time", "try again in a moment"
+            "Slurm's accounting or Prometheus does not answer in time", "try again in a moment"
         ) from None
 
 
@@ -107,13 +115,7 @@ def _compare(row: PredictionRow, job: JobReport) -> Comparison:
         )
     done = over and job.state == JobState.COMPLETED
     return Comparison(
-        prediction=PredictionAnswer(
-            prediction=made,
-            id=row.id,
-            job_id=row.job_id,
-            created_at=row.created_at,
-            user=row.user,
-        ),
+        prediction=shown(row),
         measured_seconds=seconds,
         measured_gpu_joules=joules,
         ratio=seconds / made.time.value if done and made.time.value else None,

@@ -13,7 +13,7 @@ from carme.predict.coefficients import Provenance
 from carme.service.costs import check_plan, check_ranges
 from carme.service.endpoints import Api
 from carme.service.hub import Who
-from carme.service.models import (
+from carme.service.models.pareto import (
     Objective,
     ParetoAnswer,
     ParetoPoint,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from carme.errors import DeniedError, InputError, MissingError
+from carme.errors import InputError, MissingError
 from carme.predict.prediction import Prediction, predict
 from carme.service.costs import check_plan
 from carme.service.endpoints import Api
 from carme.service.hub import Who
-from carme.service.models import Page, PredictionAnswer, PredictionPage, PredictionRequest
+from carme.service.kept import Kept
+from carme.service.models.predictions import PredictionAnswer, PredictionPage, PredictionRequest
+from carme.service.models.requests import Page
 from carme.service.parts import Parts, parts
-from carme.service.store import PredictionRow, new_id, next_cursor, now
+from carme.service.store import PredictionRow, new_id, now
 from carme.service.subjects import find_hardware, find_knowledge, find_workload, with_count
 
 
@@ -48,6 +50,7 @@ def register(api: Api) -> None:
             row = PredictionRow(
                 id=new_id(), user=who.name, job_id=body.job_id, workload=found.workload,
                 body=found.model_dump(mode="json"), created_at=now(),
+                source=found.provenance.source, kind="session" if who.via == "hub" else "job",
             )  # fmt: skip
             here.store.add(row)
             row_id = row.id
@@ -58,38 +61,29 @@ def register(api: Api) -> None:
     @api.endpoint("GET", "/predictions", query=Page, answer=PredictionPage)
     def list_predictions(who: Who, query: Page) -> PredictionPage:
         """Kept predictions, the newest first; an admin sees everybody's."""
-        owner = None if who.admin else who.name
-        rows = parts().store.page(PredictionRow, owner, query.limit, query.cursor)
-        more = next_cursor(rows, query.limit)
-        return PredictionPage(items=tuple(_shown(row) for row in rows), next=more)
+        items, more = KEPT.page(who, query)
+        return PredictionPage(items=items, next=more)
 
     @api.endpoint("GET", "/predictions/<string:prediction_id>", answer=PredictionAnswer)
     def get_prediction(who: Who, prediction_id: str) -> PredictionAnswer:
         """One kept prediction."""
-        return _shown(_row(parts(), who, prediction_id))
+        return KEPT.shown(KEPT.row(who, prediction_id))
 
     @api.endpoint("DELETE", "/predictions/<string:prediction_id>", status=204)
     def delete_prediction(who: Who, prediction_id: str) -> None:
         """Forget a kept prediction of one's own."""
-        here = parts()
-        row = _row(here, who, prediction_id)
-        if row.user != who.name:
-            raise DeniedError("this prediction is somebody else's", "only its owner deletes it")
-        here.store.remove(row)
+        KEPT.forget(who, prediction_id)
 
 
-def _row(here: Parts, who: Who, prediction_id: str) -> PredictionRow:
-    row = here.store.get(PredictionRow, prediction_id)
-    if row is None or not who.may_see(row.user):
-        raise MissingError(f"no prediction {prediction_id[:40]!r}", "GET predictions lists yours")
-    return row
-
-
-def _shown(row: PredictionRow) -> PredictionAnswer:
+def shown(row: PredictionRow) -> PredictionAnswer:
+    """A kept prediction as the API answers it."""
     return PredictionAnswer(
         prediction=Prediction.model_validate(row.body), id=row.id, job_id=row.job_id,
         created_at=row.created_at, user=row.user,
     )  # fmt: skip
+
+
+KEPT = Kept("prediction", PredictionRow, shown)
 
 
 def _own_job(here: Parts, who: Who, job_id: int) -> None:

@@ -57,6 +57,19 @@ const carme = (function () {
   const interval = (figure) => amount(figure.low, figure.unit, figure.value) + " to " + amount(figure.high, figure.unit, figure.value);
   const bytes = (value) => (value < 2 ** 20 ? digits(value / 1024) + " KiB" : value < 2 ** 30 ? digits(value / 2 ** 20) + " MiB" : digits(value / 2 ** 30) + " GiB");
 
+  // How often the intervals held here, in counts; silent when nothing has been judged yet.
+  async function coverage(box) {
+    const found = await ask("/coverage");
+    const words = { session: "sessions", job: "jobs" };
+    for (const item of found.items) {
+      if (!item.time_judged) continue;
+      const share = (part, all) => part + " of " + all + " (" + Math.round((100 * part) / all) + " %)";
+      let text = "How wrong we were, " + words[item.kind] + " predicted from " + (item.source === "data sheet" ? "data sheets" : item.source) + ": time within the interval in " + share(item.time_within, item.time_judged);
+      if (item.energy_judged) text += ", GPU energy in " + share(item.energy_within, item.energy_judged);
+      add(box, "p", text + ". Nine of ten are meant.", "soft small");
+    }
+  }
+
   function problem(box, error) {
     box.replaceChildren();
     add(box, "p", error.message, "problem").setAttribute("role", "alert");
@@ -74,5 +87,5 @@ const carme = (function () {
   }
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  return { ask, add, amount, interval, digits, duration, joules, watts, grams, bytes, problem, layout, colour, prefix, api };
+  return { ask, add, coverage, amount, interval, digits, duration, joules, watts, grams, bytes, problem, layout, colour, prefix, api };
 })();

@@ -61,6 +61,7 @@
     for (const note of found.notes) carme.add(box, "p", note, "soft");
     if (job.gpu_plot) plot("gpu", "GPU utilisation", "share", job.gpu_plot, job.started_at);
     if (job.power_plot) plot("power", "Power charged to the job", "W", job.power_plot, job.started_at);
+    if (job.network_plot) plot("network", "Network", "bytes/s", job.network_plot, job.started_at);
     if (!job.ended_at) setTimeout(() => load().catch(() => null), 15000);
   }
   load().catch((error) => carme.problem(box, error));

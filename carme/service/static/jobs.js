@@ -29,6 +29,7 @@
     next = found.next;
     more.hidden = !next;
   }
+  carme.coverage(document.getElementById("coverage")).catch(() => null);
   more.addEventListener("click", () => load().catch((error) => carme.problem(box, error)));
   load().catch((error) => carme.problem(box, error));
 })();

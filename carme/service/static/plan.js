@@ -107,6 +107,7 @@
       for (const name of ["time", "gpu_energy", "node_energy", "average_gpu_power", "emissions", "cost"]) cell(row, prediction[name]);
     }
     carme.add(told, "p", "Below each figure: its 90 % interval. GPU energy is of the GPUs alone, node energy of the whole nodes without cooling; emissions follow from node energy.", "small soft");
+    carme.coverage(carme.add(told, "div")).catch(() => null);
     for (const { prediction } of rows) if (prediction) card(told, prediction);
     const query = new URLSearchParams(new FormData(field("wish")));
     history.replaceState(null, "", "?" + query);

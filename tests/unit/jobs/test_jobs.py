@@ -16,7 +16,7 @@ from carme.jobs.advice import advise
 from carme.jobs.answers import Answers, Wish, parse_wish
 from carme.jobs.commands import parse_moment, to_csv
 from carme.jobs.models import JobList, Measured
-from carme.jobs.report import line, report
+from carme.jobs.report import Series, line, report
 from carme.prometheus import Line, Sample
 from carme.slurm.models import HistoryJob, Job, Snapshot
 from carme.slurm.states import JobState
@@ -88,10 +88,10 @@ def test_questions_name_jobs_by_number_only(question: str) -> None:
 
 def test_power_is_the_difference_of_the_counter() -> None:
     energy = Line({}, ((1015, 150.0), (1030, 450.0), (1060, 600.0)))
-    plot = queries.read_power_plot([energy], 1000, 15, 4)
+    plot = queries.read_rate_plot([energy], 1000, 15, 4)
     assert plot
     assert plot.values == (10.0, 20.0, None, None)
-    assert queries.read_power_plot([], 1000, 15, 4) is None
+    assert queries.read_rate_plot([], 1000, 15, 4) is None
     use = queries.read_gpu_plot([Line({}, ((1015, 0.5), (1045, 1.0)))], 1000, 15, 3)
     assert use
     assert use.values == (0.5, None, 1.0)
@@ -173,7 +173,7 @@ def text_of(parts: Any) -> str:
 
 def test_the_report_on_a_terminal() -> None:
     evil = OLD.model_copy(update={"name": "\x1b[2Jtrain[red]"})
-    shown = text_of(show.report(report(evil, NOW, queries.read_totals(SAMPLES)[7])))
+    shown = text_of(show.report(report(evil, NOW, Series(queries.read_totals(SAMPLES)[7]))))
     assert "\x1b[2J" not in shown
     assert "9 kJ" in shown
     assert "± 1.1 kJ (95 %) of processors, GPUs alone" in shown

@@ -16,15 +16,19 @@ CLUSTER = library.cluster_of("4xcpu-core")
 PLAN = Synchronous(overlap=False)
 
 
-def steps(batch, gpus, phases=True, watts=None):
-    seen, place = TRUE.apply(WORKLOAD, CLUSTER)
-    plan = Synchronous(gpus=gpus, batch=batch, overlap=False, epochs=1)
-    result = simulate(seen, place, plan)
-    said = step_phases(result)
-    del said["wait"]
+def run(batch, gpus, true):
+    seen, place = true.apply(WORKLOAD, CLUSTER)
+    result = simulate(seen, place, Synchronous(gpus=gpus, batch=batch, overlap=False, epochs=1))
+    return result, {k: v for k, v in step_phases(result).items() if k != "wait"}
+
+
+def steps(batch, gpus, phases=True, watts=None, true=TRUE, alone=False):
+    result, said = run(batch, gpus, true)
+    one = run(batch // gpus, 1, true)[1] if alone else {}
+    one.pop("communication", None)
     return [
         TrackedStep(batch=batch, gpus=gpus, seconds=result.step_seconds * (1 + 0.01 * (i % 3 - 1)),
-                    phases=said if phases else {}, gpu_watts=watts)
+                    phases=said if phases else {}, alone=one, gpu_watts=watts)
         for i in range(20)
     ]  # fmt: skip
 
@@ -36,7 +40,7 @@ def test_phases_at_one_point_give_all_coefficients_back():
     assert found.memory == pytest.approx(TRUE.memory, rel=0.1)
     assert found.network == pytest.approx(TRUE.network, rel=0.05)
     assert known.provenance.source == "fit"
-    assert known.provenance.unseen == ("power",)
+    assert known.provenance.unseen == ("shared_compute", "shared_update", "power")
 
 
 def test_another_batch_and_worker_count_is_predicted():
@@ -53,6 +57,22 @@ def test_one_worker_says_nothing_of_the_network():
     assert known.coefficients.network == 1
     said = predict(WORKLOAD, CLUSTER, Synchronous(gpus=2, overlap=False), known)
     assert "communication was not measured" in " ".join(said.notes)
+
+
+def test_what_a_worker_takes_alone_tells_how_workers_slow_each_other():
+    true = TRUE.model_copy(update={"shared_compute": 0.2, "shared_update": 0.8})
+    known = fit(WORKLOAD, CLUSTER, PLAN, steps(64, 2, true=true, alone=True))
+    assert known.coefficients.shared_compute == pytest.approx(0.2, abs=0.02)
+    assert known.coefficients.shared_update == pytest.approx(0.8, abs=0.05)
+    for batch, gpus in ((16, 1), (256, 1), (256, 4)):
+        said = predict(WORKLOAD, CLUSTER, Synchronous(gpus=gpus, batch=batch, overlap=False), known)
+        measured = run(batch, gpus, true)[0].step_seconds
+        assert said.step_time.value == pytest.approx(measured, rel=0.03)
+        assert not said.notes
+    without = fit(WORKLOAD, CLUSTER, PLAN, steps(64, 2, true=true))
+    assert without.coefficients.shared_compute == 0
+    said = predict(WORKLOAD, CLUSTER, Synchronous(gpus=1, batch=256, overlap=False), without)
+    assert "slow each other was not measured" in said.notes[0]
 
 
 def test_the_interval_grows_with_the_distance():
@@ -77,12 +97,13 @@ def test_steps_on_more_workers_than_there_are_are_refused():
             [TrackedStep(batch=50, gpus=5, seconds=1)] * 3)  # fmt: skip
 
 
-CSV = "batch,gpus,seconds,compute\n64,2,0.5,0.4\n64,2,0.5,\n64,2,0.6,0.5\n"
+CSV = "batch,gpus,seconds,compute,alone_update\n64,2,0.5,0.4,0.1\n64,2,0.5,,\n64,2,0.6,0.5,\n"
 
 
 def test_steps_are_read_from_csv_and_json():
     found = parse_steps(CSV, "x.csv")
     assert [step.phases for step in found] == [{"compute": 0.4}, {}, {"compute": 0.5}]
+    assert [step.alone for step in found] == [{"update": 0.1}, {}, {}]
     text = '[{"batch": 64, "seconds": 1}, {"batch": 64, "seconds": 1}, {"batch": 64, "seconds": 2}]'
     assert len(parse_steps(text, "x.json")) == 3
 

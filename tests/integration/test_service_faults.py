@@ -1,0 +1,131 @@
+"""Each part that the service needs really away, in turn: clear answers, and none after 2 s."""
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+
+from support.cluster import wait_for
+from support.people import API, Person
+
+pytestmark = pytest.mark.cluster
+
+PLACE = {"workload": "resnet-50", "hardware": {"partition": "gpu", "gpu_type": "virtual-a100"}}
+NO_PLACE = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
+QUESTIONS = [
+    ("GET", "/cluster", None),
+    ("GET", "/hardware", None),
+    ("GET", "/workloads", None),
+    ("GET", "/predictions", None),
+    ("GET", "/calibrations", None),
+    ("GET", "/coverage", None),
+    ("GET", "/jobs", None),
+    ("POST", "/predictions", PLACE),
+    ("POST", "/predictions", NO_PLACE),
+    ("POST", "/pareto", {**NO_PLACE, "vary": {"gpus": [1, 2, 4, 8]}}),
+    ("POST", "/advice", {"partition": "gpu", "gpus": 1, "workload": "resnet-50"}),
+    ("POST", "/calibrations", {**NO_PLACE, "steps": [{"batch": 64, "seconds": 0.2}] * 3}),
+]
+SECONDS = 2.0
+SLACK = 1.0
+"""For a machine with other work: a part that hangs would cost ten seconds and more."""
+
+
+@pytest.fixture(scope="module")
+def ann(cluster):
+    return Person(cluster, cluster.users[0])
+
+
+@pytest.fixture(scope="module")
+def job(cluster, ann):
+    """A job that runs, so that its page needs Slurm and Prometheus."""
+    line = ["sbatch", "--parsable", "--partition=cpu", "--wrap=sleep 600", "--output=/dev/null"]
+    number = int(cluster.run_as(ann.user.name, line).stdout.strip())
+    wait_for(lambda: [j for j in cluster.jobs(ann.user.name) if j["state"] == "RUNNING"], 60, "it")
+    yield number
+    cluster.run(["scancel", str(number)])
+
+
+@pytest.fixture
+def ask_all(cluster, ann, job):
+    """`ask_all()`: every question at once, straight to the service; the answers by question."""
+    base = f"http://127.0.0.1:{cluster.config.service.port}{API}"
+
+    def one(question):
+        method, path, body = question
+        headers = {"Authorization": f"token {ann.token}"}
+        return requests.request(method, base + path, json=body, headers=headers, timeout=30)
+
+    def ask():
+        questions = [*QUESTIONS, ("GET", f"/jobs/{job}", None)]
+        with ThreadPoolExecutor(len(questions)) as threads:
+            answers = list(threads.map(one, questions))
+        for (method, path, _), answer in zip(questions, answers, strict=True):
+            said = (method, path, answer.status_code, answer.text[:300])
+            assert answer.elapsed.total_seconds() < SECONDS + SLACK, said
+            assert answer.status_code in (200, 201, 503), said
+            if answer.status_code == 503:
+                problem = answer.json()
+                assert problem["detail"], said
+                assert problem["hint"], said
+        return {
+            (method, path, body is PLACE): answer
+            for (method, path, body), answer in zip(questions, answers, strict=True)
+        }
+
+    return ask
+
+
+def words(answers):
+    return {key: answer.status_code for key, answer in answers.items()}
+
+
+def test_all_there(ask_all):
+    assert set(words(ask_all()).values()) <= {200, 201}
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["stopped", "frozen"])
+@pytest.mark.parametrize(
+    ("part", "may_fail"),
+    [
+        ("prometheus", {"/jobs", "/jobs/N"}),
+        ("slurmctld", {"/jobs", "/jobs/N"}),
+        ("slurmdbd", {"/jobs", "/jobs/N"}),
+        ("view", {"/cluster", "/jobs", "/jobs/N", "/advice", "/predictions"}),
+        ("hub", set()),  # who asked a moment ago is still known
+    ],
+)
+def test_a_part_away(cluster, ask_all, job, part, may_fail, frozen):
+    ask_all()
+    with cluster.without(part, frozen=frozen):
+        found = words(ask_all())
+    failed = {key for key, status in found.items() if status == 503}
+    assert {path.replace(str(job), "N") for _, path, _ in failed} <= may_fail
+    # What needs no cluster is answered whoever is away.
+    assert ("POST", "/predictions", False) not in failed
+    wait_for(lambda: cluster.well(part), 60, f"{part} again")
+
+
+def test_a_stranger_while_the_hub_is_away(cluster, ann):
+    base = f"http://127.0.0.1:{cluster.config.service.port}{API}"
+    for frozen in (False, True):
+        with cluster.without("hub", frozen=frozen):
+            for path in ("/cluster", "/jobs", "/predictions"):
+                headers = {"Authorization": f"token somebody-{frozen}-{path}"}
+                answer = requests.get(base + path, headers=headers, timeout=30)
+                assert answer.status_code == 503, answer.text
+                assert "hub" in answer.json()["detail"]
+                assert answer.elapsed.total_seconds() < SECONDS + SLACK
+        wait_for(lambda: cluster.well("hub"), 60, "the hub again")
+
+
+def test_a_database_that_somebody_holds(cluster, ann, ask_all):
+    """SQLite's way of being away: writing waits a second, then says so; reading goes on."""
+    path = cluster.config.service.database.removeprefix("sqlite:///")
+    with sqlite3.connect(path, isolation_level=None) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        found = words(ask_all())
+        holder.execute("ROLLBACK")
+    assert {key[1] for key, status in found.items() if status == 503} <= {"/calibrations"}
+    assert found["POST", "/calibrations", False] == 503

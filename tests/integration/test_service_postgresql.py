@@ -1,0 +1,88 @@
+"""The service's database is PostgreSQL: the same answers, migrations, and an end without a hang."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from carme.service.store import PredictionRow, Store
+from support.database import Postgresql, fill_first_version
+from support.service import Service
+
+RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
+
+
+@pytest.fixture(scope="module")
+def server():
+    if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
+        pytest.skip("a PostgreSQL server of one's own needs root on Debian")
+    found = Postgresql()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def url(server):
+    """Of a database with nothing in it."""
+    name = f"t{time.monotonic_ns()}"
+    engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return server.url.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture
+def service(url, tmp_path):
+    running = Service(tmp_path, database=url)
+    yield running
+    running.close()
+
+
+def test_what_people_keep(service):
+    kept = [
+        service.ask("POST", "/predictions", body={**RESNET, "keep": True}).json for _ in range(3)
+    ]
+    page = service.ask("GET", "/predictions?limit=2").json
+    rest = service.ask("GET", f"/predictions?limit=2&cursor={page['next']}").json
+    assert {item["id"] for item in page["items"] + rest["items"]} == {item["id"] for item in kept}
+    address = f"/predictions/{kept[0]['id']}"
+    assert service.ask("GET", address).json["prediction"] == kept[0]["prediction"]
+    assert service.ask("DELETE", address, who="ben").status_code == 404
+    assert service.ask("DELETE", address).status_code == 204
+    assert service.ask("GET", address).status_code == 404
+    mine = service.ask("GET", "/workloads/resnet-50").json["workload"] | {"name": "mine"}
+    assert service.ask("POST", "/workloads", body=mine).status_code == 201
+    assert service.ask("GET", "/workloads/mine").json["own"]
+    step = {"batch": 256, "gpus": 8, "seconds": 0.2}
+    made = service.ask("POST", "/calibrations", body={**RESNET, "steps": [step] * 3}).json
+    found = service.ask("POST", "/predictions", body=RESNET).json["prediction"]
+    assert found["provenance"]["calibration"] == made["id"]
+    assert service.ask("GET", "/coverage").json["items"] == []
+
+
+def test_the_server_goes_and_comes(service, server):
+    assert service.ask("GET", "/predictions").status_code == 200
+    server.stop()
+    begin = time.monotonic()
+    answer = service.ask("GET", "/predictions")
+    assert answer.status_code == 503
+    assert "database" in answer.json["detail"]
+    found = service.ask("POST", "/predictions", body=RESNET)
+    assert time.monotonic() - begin < 2
+    assert "database" in found.json["prediction"]["notes"][-1]
+    server.start()
+    assert service.ask("GET", "/predictions").status_code == 200
+
+
+def test_from_the_first_version_with_data(url):
+    store = Store(url)
+    fill_first_version(store, [(7, {"provenance": {"source": "fit"}}), (None, {})])
+    store.migrate()
+    rows = store.page(PredictionRow, "ann", 10, None)
+    assert [(r.job_id, r.kind, r.source) for r in rows] == [
+        (7, "session", "fit"), (None, "session", "data sheet"),
+    ]  # fmt: skip
+    store.engine.dispose()

@@ -1,0 +1,100 @@
+"""What came of predictions is recorded once the job has ended, and counted."""
+
+import time
+
+import pytest
+
+from carme.jobs.models import JobReport, Measured
+from carme.predict.prediction import Prediction
+from carme.service.outcomes import LOST, record
+from carme.service.store import PredictionRow, Store
+from carme.slurm.states import JobState
+from support.database import fill_first_version
+from support.service import API, OWN
+
+RESNET = {"workload": "resnet-50", "hardware": {"gpus": "1xV100"}}
+
+
+@pytest.fixture(autouse=True)
+def accounting(service):
+    service.view.missing = True
+
+
+def keep(service, job_id):
+    """A prediction made for a session, as the hub does."""
+    headers = {"Authorization": f"token {OWN}", "Carme-User": "ann"}
+    body = {**RESNET, "keep": True, "job_id": job_id}
+    answer = service.client.post(f"{API}/predictions", json=body, headers=headers)
+    return Prediction.model_validate(answer.json["prediction"])
+
+
+def end(service, job_id, seconds, joules=None, state=JobState.COMPLETED, ago=100):
+    now = int(time.time())
+    measured = Measured(joules={"gpu": joules}) if joules else None
+    service.view.reports[str(job_id)] = JobReport(
+        id=job_id, user="ann", state=state, started_at=now - int(seconds) - ago,
+        ended_at=now - ago, elapsed_seconds=seconds, measured=measured,
+    )  # fmt: skip
+
+
+def recorded(service):
+    return record(service.parts.store, service.parts.cluster, time.time())
+
+
+def test_what_ran_to_its_end_is_judged(service):
+    made = [keep(service, number) for number in (1, 2, 3, 4)]
+    end(service, 1, made[0].time.value, made[0].gpu_energy.value)
+    end(service, 2, 3 * made[1].time.high, 3 * made[1].gpu_energy.high)
+    end(service, 3, 60, state=JobState.CANCELLED)
+    assert recorded(service) == 3
+    assert recorded(service) == 0
+    [item] = service.ask("GET", "/coverage", who="ben").json["items"]
+    assert item == {
+        "kind": "session", "source": "data sheet", "ended": 3, "time_judged": 2, "time_within": 1,
+        "energy_judged": 2, "energy_within": 1,
+    }  # fmt: skip
+
+
+def test_a_job_that_just_ended_has_a_minute_for_its_last_figures(service):
+    made = keep(service, 1)
+    end(service, 1, made.time.value, ago=5)
+    assert recorded(service) == 0
+
+
+def test_a_job_that_nobody_knows_is_asked_for_no_more(service):
+    keep(service, 1)
+    assert recorded(service) == 0  # the accounting may be late
+    later = time.time() + 3600
+    assert record(service.parts.store, service.parts.cluster, later) == 1
+    [row] = service.parts.store.page(PredictionRow, "ann", 5, None)
+    assert row.ended_as == LOST
+    [item] = service.ask("GET", "/coverage").json["items"]
+    assert (item["ended"], item["time_judged"]) == (1, 0)
+
+
+def test_prometheus_gets_the_counts(service, monkeypatch):
+    monkeypatch.setenv("CARME_PROMETHEUS_TOKEN", "prom")
+    made = keep(service, 1)
+    end(service, 1, made.time.value)
+    recorded(service)
+    from carme.service import create_app
+
+    app = create_app(service.config, token=OWN)
+    text = (
+        app.test_client()
+        .get("/services/carme/metrics", headers={"Authorization": "Bearer prom"})
+        .text
+    )
+    labels = 'figure="time",kind="session",source="data sheet",within="true"'
+    assert f"carme_service_predictions_judged{{{labels}}} 1.0" in text
+
+
+def test_a_database_of_the_first_version_is_brought_up(tmp_path):
+    store = Store(f"sqlite:///{tmp_path}/old.sqlite")
+    fill_first_version(store, [(7, {"provenance": {"source": "fit"}}), (None, {})])
+    store.migrate()
+    rows = store.page(PredictionRow, "ann", 10, None)
+    assert [(r.job_id, r.kind, r.source) for r in rows] == [
+        (7, "session", "fit"), (None, "session", "data sheet"),
+    ]  # fmt: skip
+    store.engine.dispose()
