@@ -192,7 +192,8 @@ BOARD = Dashboard(
                     "Sessions started",
                     "Starts of sessions by how they ended, a minute. Failures in a row: the hub's"
                     " log says why.",
-                    (f"60 * sum by (status) (rate(jupyterhub_server_spawn_duration_seconds_count[{_RATE}]))",
+                    ("60 * sum by (status)"
+                     f" (rate(jupyterhub_server_spawn_duration_seconds_count[{_RATE}]))",
                      "{{status}}"),
                 ),
                 lines(
