@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -91,7 +91,8 @@ def served(page: Page) -> Iterator[str]:
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(BrokenPipeError):  # a busy machine: the reader did not wait
+                self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -53,9 +53,9 @@ def test_time_left_more_time_and_the_warning(cluster, person, page, screenshots)
     expect(shown).to_contain_text("3 h ", timeout=100_000)
 
 
-def test_idle_gpus_are_told_in_jupyterlab(cluster, person, page, screenshots):
+def test_idle_gpus_are_told_in_jupyterlab(cluster, person, page):
     """The hub's words about the session's GPUs; when it says them, test_gpu_idle tells."""
-    words = "This session did nothing with its GPU for 2 h. It ends at 14:05 unless you run"
+    words = "It did nothing with its GPU for 2 h. It ends at 14:05 unless you run something."
 
     def with_warning(route):
         answer = route.fetch()
@@ -70,7 +70,6 @@ def test_idle_gpus_are_told_in_jupyterlab(cluster, person, page, screenshots):
     expect(page.locator("#carme-idle")).to_have_attribute("title", words)
     toast = page.locator(".Toastify__toast").filter(has_text="It ends at 14:05")
     expect(toast).to_be_visible()
-    screenshots(page, "gpus-idle")
 
 
 def test_the_answers_of_the_extension(cluster, person):
