@@ -37,6 +37,8 @@ PULL = 0.002
 """Of a step's length for each factor e away from the data sheet."""
 SEEN = 0.005
 """A coefficient is seen if doubling it changes a fitted step by this share."""
+MOST_MISS = 0.5
+"""A fit that misses a measured step by so much explains nothing."""
 MODEL_ERROR = 0.04
 """Left over at the measured point itself, as a share."""
 
@@ -252,6 +254,13 @@ def _knowledge(
     unseen: tuple[str, ...],
 ) -> Knowledge:
     misses = [_run(workload, cluster, plan, p, best).step_seconds / p.seconds - 1 for p in points]
+    worst, point = max(zip(map(abs, misses), points, strict=True), key=lambda pair: pair[0])
+    if worst > MOST_MISS:
+        raise InputError(
+            f"no coefficients within their bounds make a step of {point.batch} samples on"
+            f" {point.gpus} workers take {point.seconds:.3g} s",
+            "are workload, batch and hardware those that were measured?",
+        )
     count = sum(p.number for p in points)
     noise = sqrt(float(np.mean([p.spread**2 for p in points])))
     sigma = sqrt(MODEL_ERROR**2 + noise**2 + float(np.mean(np.square(misses))))

@@ -126,9 +126,13 @@ class Tasks:
         return task
 
     def close(self) -> None:
-        """End the processes."""
-        if self._pool:
-            self._pool.shutdown(cancel_futures=True)
+        """End the processes at once: what they compute is of no use to anybody any more."""
+        if not self._pool:
+            return
+        processes = dict(getattr(self._pool, "_processes", None) or {})
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes.values():
+            process.terminate()
 
     def _running(self) -> ProcessPoolExecutor:
         with self._lock:

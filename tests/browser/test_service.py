@@ -103,6 +103,11 @@ def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     # Exporter and Prometheus take two of their intervals to have the first figures.
     expect(ann.locator("#job")).to_contain_text("Energy charged to it", timeout=120_000)
     expect(ann.locator("#power .main-svg").first).to_be_visible(timeout=120_000)
+    expect(ann.locator("#network .main-svg").first).to_be_visible(timeout=120_000)
+    # The page renews itself; a line needs two values.
+    known = "document.getElementById('network').data[0].y.filter((v) => v !== null).length > 1"
+    ann.wait_for_function(known, timeout=120_000)
+    ann.set_viewport_size({"width": 1200, "height": 1500})
     screenshots(ann, "service-job")
 
 

@@ -18,6 +18,8 @@ from support.people import SERVICE, Person, ask
 pytestmark = pytest.mark.cluster
 
 RESNET = {"workload": "resnet-50", "hardware": {"partition": "gpu", "gpu_type": "virtual-a100"}}
+SHORT = {**RESNET, "plan": {"kind": "synchronous", "epochs": 0.02}}
+"""Half a minute, by the data sheet."""
 ONE_GPU = {
     "partition": "gpu", "gpus": 1, "gpu_type": "virtual-a100", "cpus": 1, "memory_gb": 1,
     "hours": 0.5,
@@ -140,10 +142,11 @@ def test_the_form_goes_on_without_the_service(cluster, people, away):
 def finished(cluster, people):
     """A job of ann's on a GPU with a prediction made for it, that ran to its end."""
     ann = people[0]
+    spin = "timeout 25 sh -c 'while :; do :; done'; true"
     line = ["sbatch", "--parsable", "--partition=gpu", "--gres=gpu:virtual-a100:1", "--mem=200",
-            "--output=/dev/null", "--wrap=timeout 25 sh -c 'while :; do :; done'; true"]  # fmt: skip
+            "--output=/dev/null", f"--wrap={spin}"]  # fmt: skip
     job = int(cluster.run_as(ann.user.name, line).stdout.strip())
-    body = {**RESNET, "keep": True, "job_id": job}
+    body = {**SHORT, "keep": True, "job_id": job, "calibration": "none"}
     wait_for(
         lambda: ann.by_token("POST", "/predictions", body).status_code == 200, 30, "it is queued"
     )
@@ -157,7 +160,7 @@ def finished(cluster, people):
 @pytest.mark.timeout(300)
 def test_a_job_that_ran_gives_coefficients_from_history(people, finished):
     ann, ben, _ = people
-    body = {**RESNET, "job_id": finished}
+    body = {**RESNET, "job_id": finished}  # its epochs stand in the prediction that was kept
     assert ben.by_token("POST", "/calibrations", body).status_code == 404
     other = {**body, "workload": "bert-base"}
     assert "did not run" in ann.by_token("POST", "/calibrations", other).json()["detail"]
@@ -167,7 +170,7 @@ def test_a_job_that_ran_gives_coefficients_from_history(people, finished):
     assert told["source"] == "history"
     assert str(finished) in told["words"]
     assert "power" not in told["unseen"]
-    said = ann.by_token("POST", "/predictions", RESNET).json()["prediction"]
+    said = ann.by_token("POST", "/predictions", SHORT).json()["prediction"]
     assert said["provenance"]["calibration"] == made.json()["id"]
     job = ann.by_token("GET", f"/jobs/{finished}").json()["job"]
     assert said["time"]["value"] == pytest.approx(job["elapsed_seconds"], rel=0.05)

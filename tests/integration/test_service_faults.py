@@ -42,7 +42,7 @@ def job(cluster, ann):
     """A job that runs, so that its page needs Slurm and Prometheus."""
     line = ["sbatch", "--parsable", "--partition=cpu", "--wrap=sleep 600", "--output=/dev/null"]
     number = int(cluster.run_as(ann.user.name, line).stdout.strip())
-    wait_for(lambda: [j for j in cluster.jobs(ann.user.name) if j["state"] == "RUNNING"], 60, "it")
+    wait_for(lambda: ann.by_token("GET", f"/jobs/{number}").status_code == 200, 60, "it is seen")
     yield number
     cluster.run(["scancel", str(number)])
 

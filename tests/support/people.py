@@ -4,6 +4,7 @@ import re
 
 import requests
 
+from support.cluster import wait_for
 from support.hub import User
 
 SERVICE = "/services/carme"
@@ -16,11 +17,19 @@ class Person:
     def __init__(self, cluster, name):
         self.user = User.fresh(cluster, name)
         self.url = self.user.url
-        page = self.user.web.get(f"{self.url}{SERVICE}/plan", timeout=30)
-        assert page.status_code == 200, page.text[:300]
+        page = wait_for(self._plan, 30, "the page Plan")
         self.page = page.text
         self.csrf = re.search('name="csrf" content="(.*?)"', page.text)[1]
         self.token = self.user.api("POST", f"/users/{name}/tokens", json={}).json()["token"]
+
+    def _plan(self):
+        """A hub that has only just started may be late with its word on who somebody is."""
+        page = self.user.web.get(f"{self.url}{SERVICE}/plan", timeout=30)
+        if page.status_code != 200:
+            said = " ".join(re.sub("<[^>]*>", " ", page.text.partition("<body")[2]).split())
+            print(f"{page.url} says {page.status_code}: {said[:300]}")
+            return None
+        return page
 
     def by_cookie(self, method, path, body=None, csrf=True):
         headers = {"X-CSRF-Token": self.csrf} if csrf else {}

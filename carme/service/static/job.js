@@ -21,7 +21,7 @@
       place.setAttribute("aria-label", title);
     }
     const x = series.values.map((_, i) => new Date(1000 * (start + (i + 1) * series.step_seconds)));
-    const trace = { x: x, y: series.values, mode: "lines", line: { color: carme.colour("--accent") }, hovertemplate: "%{y:.3g} " + unit + "<extra></extra>" };
+    const trace = { x: x, y: series.values, mode: "lines+markers", line: { color: carme.colour("--accent") }, hovertemplate: "%{y:.3g} " + unit + "<extra></extra>" };
     Plotly.react(name, [trace], carme.layout({ yaxis: { title: { text: unit }, rangemode: "tozero" } }), { displayModeBar: false, responsive: true });
   }
   async function load() {

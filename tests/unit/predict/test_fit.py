@@ -97,6 +97,11 @@ def test_steps_on_more_workers_than_there_are_are_refused():
             [TrackedStep(batch=50, gpus=5, seconds=1)] * 3)  # fmt: skip
 
 
+def test_steps_that_nothing_explains_are_refused():
+    with pytest.raises(InputError, match="no coefficients"):
+        fit(WORKLOAD, CLUSTER, PLAN, [TrackedStep(batch=64, gpus=2, seconds=1e-6)] * 3)
+
+
 CSV = "batch,gpus,seconds,compute,alone_update\n64,2,0.5,0.4,0.1\n64,2,0.5,,\n64,2,0.6,0.5,\n"
 
 
