@@ -36,6 +36,16 @@ class Line:
     points: tuple[tuple[float, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that the server reads, and how that went last: up, down or unknown."""
+
+    job: str
+    instance: str
+    health: str
+    error: str = ""
+
+
 class Prometheus:
     """A server's HTTP API. Blocks; an event loop asks it from a thread."""
 
@@ -99,6 +109,31 @@ class Prometheus:
         query = urllib.parse.urlencode([("match[]", text) for text in match])
         return tuple(str(name) for name in self._get(f"labels?{query}"))
 
+    def targets(self) -> tuple[Target, ...]:
+        """All that the server reads."""
+        data = self._get("targets?state=active")
+        try:
+            return tuple(
+                Target(
+                    row["labels"].get("job", ""),
+                    row["labels"].get("instance", ""),
+                    row["health"],
+                    row.get("lastError", ""),
+                )
+                for row in data["activeTargets"]
+            )
+        except (KeyError, TypeError, AttributeError):
+            raise UnavailableError("Prometheus' answer cannot be read") from None
+
+    def alertmanagers(self) -> tuple[str, ...]:
+        """Addresses that the server sends alerts to."""
+        try:
+            return tuple(
+                str(row["url"]) for row in self._get("alertmanagers")["activeAlertmanagers"]
+            )
+        except (KeyError, TypeError):
+            raise UnavailableError("Prometheus' answer cannot be read") from None
+
     def _post(self, what: str, asked: Mapping[str, str]) -> Any:
         return self._ask(what, urllib.parse.urlencode(asked).encode())
 
@@ -115,7 +150,8 @@ class Prometheus:
             with error:
                 raise _refused(self.url, error) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UnavailableError(f"{self.url} does not answer: {error}") from None
+            why = getattr(error, "reason", error)
+            raise UnavailableError(f"{self.url} does not answer: {why}") from None
 
 
 def _rows(data: Any) -> list[tuple[dict[str, str], dict[str, Any]]]:

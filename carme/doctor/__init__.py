@@ -1,5 +1,5 @@
 """`carme doctor`: looks at every part of Carme on this host and says what to do.
 
-`finding.py` has the model, `host.py`, `cluster.py` and `platform.py` the checks: one small function
-each, on what was read; `commands.py` runs those that concern this host.
+`site.py` finds out what should run here, `plan.py` which checks follow from that, `examine.py` runs
+them. The other modules hold the checks: a pure function that judges, and one that reads for it.
 """

@@ -1,96 +1,155 @@
-"""Checks of Slurm as this host sees it: munge, controller, nodes, the view's right."""
+"""Checks of Slurm as this host sees it: munge, controller, database, nodes."""
 
-import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
-from carme.config import Config
-from carme.doctor.finding import Finding, failure, fine, skipped, warning
-from carme.doctor.host import output
-from carme.errors import CarmeError
-from carme.slurm.view_client import ViewClient
+from carme.doctor.finding import Finding, fault, ok, warning
+from carme.doctor.host import read_unit
+from carme.doctor.ports import listeners
+from carme.doctor.programs import call, output
+from carme.doctor.site import Part, Site
+from carme.slurm.command import clean_environment
+from carme.slurm.hostlist import compress
 
-
-def read_munge() -> Finding:
-    """A credential goes round through the daemon."""
-    credential = output(["munge", "--no-input"])
-    done = subprocess.run(
-        ["unmunge", "--no-output"], input=credential, capture_output=True, text=True, timeout=20
-    )
-    if done.returncode:
-        todo = "is the clock right, and /etc/munge/munge.key the same on every host?"
-        return failure("munge", done.stderr.strip(), todo)
-    return fine("munge", "credentials go round")
+_AWAY = ("down", "fail", "unk", "*")
+_CLOSED = ("drain", "maint", "reboot")
 
 
-def controller(said: str) -> Finding:
-    """`said`: scontrol ping's answer."""
-    if "UP" in said and "DOWN" not in said:
-        return fine("slurmctld", "answers")
-    todo = "on the head: systemctl status slurmctld; journalctl -u slurmctld"
-    return failure("slurmctld", said.strip().splitlines()[-1] if said.strip() else "silent", todo)
+def slurm(site: Site, argv: Sequence[str]) -> str:
+    """What one of Slurm's commands prints, asked of this host's cluster."""
+    return output(argv, env=clean_environment(site.config.slurm))
 
 
-def read_controller() -> Finding:
-    return controller(output(["scontrol", "ping"], check=False))
+def munge(encoded: str, decoded: int, said: str, todo: str) -> Finding:
+    """A credential was made, and `decoded` is how reading it ended."""
+    if not encoded or decoded:
+        return fault("munge", said or "no credential could be made", todo)
+    return ok("munge", "credentials go round")
 
 
-def nodes(listing: str) -> Finding:
-    """`listing`: a line `name state reason` for each node."""
-    bad = []
-    known = 0
-    for line in listing.splitlines():
-        name, state, *reason = line.split(None, 2)
-        known += 1
-        if any(word in state for word in ("down", "drain", "fail", "unk", "*")):
-            why = f" ({reason[0]})" if reason and reason[0] != "none" else ""
-            bad.append(f"{name} is {state}{why}")
-    if not known:
-        return failure("nodes", "Slurm knows no node", "see slurm.conf on the head")
-    if bad:
-        todo = "on the node: systemctl status slurmd; then: scontrol update nodename=… state=resume"
-        return warning("nodes", "; ".join(bad), todo)
-    return fine("nodes", f"{known} take jobs")
+def read_munge(site: Site, part: Part) -> Finding:
+    if bad := read_unit(site, part):
+        return bad
+    socket = site.slurm.munge_socket if site.slurm else ""
+    where = ["--socket", socket] if socket else []
+    made = call(["munge", "--no-input", *where])
+    if made.code:
+        return munge("", 0, made.last, site.repair(part))
+    read = call(["unmunge", "--no-output", *where], stdin=made.out)
+    todo = "is the clock right, and /etc/munge/munge.key the same on every host?"
+    return munge(made.out, read.code, read.last, todo)
 
 
-def read_nodes() -> Finding:
-    return nodes(output(["sinfo", "-h", "-N", "-o", "%N %T %E"]))
+def controller(said: str, todo: str) -> Finding:
+    """`said`: scontrol ping's answer, a line for each controller."""
+    # With none up, scontrol adds a frame of asterisks.
+    lines = [line.strip() for line in said.splitlines() if line.strip(" *")]
+    lines = [line for line in lines if " is " in line] or lines
+    up = [line for line in lines if line.endswith(" UP")]
+    if not up:
+        return fault("slurmctld", lines[-1] if lines else "no answer", todo)
+    if len(up) < len(lines):
+        down = next(line for line in lines if line not in up)
+        return warning("slurmctld", f"answers, but {down}", todo)
+    return ok("slurmctld", "answers")
 
 
-def gpus(declared: int, found: int) -> Finding:
-    """GPUs that Slurm gives out on this node, against those that the driver shows."""
-    if declared == found:
-        return fine("GPUs", f"{found}, as Slurm knows")
-    if declared < found:
-        return warning(
-            "GPUs",
-            f"the driver shows {found}, Slurm gives out {declared}",
-            "set slurm_gpus of this node in the inventory and run site.yml",
-        )
-    return failure(
-        "GPUs",
-        f"Slurm gives out {declared}, the driver shows {found}",
-        "nvidia-smi; a missing driver or a GPU that fell off the bus",
-    )
+def read_controller(site: Site, part: Part | None) -> Finding:
+    """Asked from every host: nodes and sessions need it, too."""
+    if part and (bad := read_unit(site, part)):
+        return bad
+    done = call(["scontrol", "ping"], env=clean_environment(site.config.slurm))
+    elsewhere = "on the head: carme doctor; from here: is its port open, is munge.key the same?"
+    todo = site.repair(part) if part else elsewhere
+    return controller(done.out or done.err, todo)
 
 
-def operator(level: str, user: str) -> Finding:
+def read_accounting(site: Site, part: Part) -> Finding:
+    """slurmdbd knows this cluster."""
+    if bad := read_unit(site, part):
+        return bad
+    known = slurm(site, ["sacctmgr", "-nP", "show", "cluster", "format=cluster"]).split()
+    name = site.slurm.cluster if site.slurm else ""
+    if name.lower() not in known:
+        words = f"the cluster {name} is not registered, only: {', '.join(known) or 'none'}"
+        return fault(part.name, words, f"sacctmgr -i add cluster {name}; restart slurmctld")
+    return ok(part.name, f"keeps the jobs of {name}")
+
+
+def read_mariadb(site: Site, part: Part) -> Finding:
+    if bad := read_unit(site, part):
+        return bad
+    where = ["--no-defaults", "-S", f"{site.folder}/run/mariadb/mariadb.sock"]
+    said = output(["mariadb", *(where if site.folder else ()), "-NBe", "select version()"])
+    return ok(part.name, f"answers, version {said.split('-')[0].strip()}")
+
+
+def node_state(check: str, states: Sequence[tuple[str, str, str]], todo: str) -> Finding:
+    """`states`: name, state and reason of nodes, as sinfo shows them."""
+    away = [_words(*row) for row in states if any(word in row[1] for word in _AWAY)]
+    closed = [_words(*row) for row in states if any(word in row[1] for word in _CLOSED)]
+    if away:
+        return fault(check, _some([*away, *(row for row in closed if row not in away)]), todo)
+    if closed:
+        names = compress(row[0] for row in states if any(word in row[1] for word in _CLOSED))
+        resume = f"when it is mended: scontrol update nodename={names} state=resume"
+        return warning(check, f"takes no new jobs: {_some(closed)}", resume)
+    if not states:
+        return fault(check, "Slurm does not know it", "is it in slurm.conf? site.yml --tags slurm")
+    return ok(check, states[0][1] if len(states) == 1 else f"{len(states)} take jobs")
+
+
+def _words(name: str, state: str, reason: str) -> str:
+    return f"{name} is {state}" + (f" ({reason})" if reason not in ("", "none") else "")
+
+
+def _some(rows: Sequence[str], most: int = 6) -> str:
+    more = f" and {len(rows) - most} more" if len(rows) > most else ""
+    return "; ".join(rows[:most]) + more
+
+
+def read_states(site: Site, node: str = "") -> list[tuple[str, str, str]]:
+    only = ["-n", node] if node else []
+    found: dict[str, tuple[str, str, str]] = {}
+    for line in slurm(site, ["sinfo", "-h", "-N", *only, "-o", "%N|%T|%E"]).splitlines():
+        name, state, reason = (*line.split("|", 2), "", "")[:3]
+        found[name] = (name, state, reason.strip())
+    return list(found.values())
+
+
+def read_slurmd(site: Site, part: Part) -> Finding:
+    """It listens, and the controller may give it jobs."""
+    if bad := read_unit(site, part):
+        return bad
+    if part.ports and not listeners(part.ports):
+        return fault(part.name, f"does not run: nobody listens on {part.ports[0]}",
+                     site.repair(part))  # fmt: skip
+    return node_state(part.name, read_states(site, part.node), site.repair(part))
+
+
+def read_nodes(site: Site) -> Finding:
+    todo = "on that node: carme doctor"
+    return node_state("nodes", read_states(site), todo)
+
+
+def operator(level: str, user: str, todo: str) -> Finding:
     """The view's right in Slurm; without it, sessions seem to end at once."""
     if level in ("Operator", "Administrator"):
-        return fine("view's right", f"{user} is {level}")
-    todo = f"sacctmgr -i modify user {user} set AdminLevel=Operator; systemctl restart slurmctld"
-    return failure("view's right", f"{user} cannot see other people's jobs", todo)
+        return ok("view's right", f"{user} is {level.lower()} in Slurm, sees all jobs")
+    found = f"{user} is no operator in Slurm and cannot see other people's jobs"
+    return fault("view's right", found, todo)
 
 
-def read_operator(user: str = "carme-view") -> Finding:
-    said = output(["sacctmgr", "-nP", "show", "user", user, "format=adminlevel"]).strip()
-    return operator(said, user)
+def read_operator(site: Site, user: str) -> Finding:
+    said = slurm(site, ["sacctmgr", "-nP", "show", "user", user, "format=adminlevel"])
+    todo = f"sacctmgr -i modify user {user} set AdminLevel=Operator; restart slurmctld"
+    return operator(said.strip(), user, todo)
 
 
-def read_view(config: Config) -> Finding:
-    """The view answers, and what it knows is fresh."""
-    if not config.view.socket.exists():
-        return skipped("view", f"no {config.view.socket} on this host")
+def read_conf(site: Site, name: str) -> str:
+    """A file beside slurm.conf; empty where there is none."""
+    path = (site.slurm_path or Path("/etc/slurm/slurm.conf")).with_name(name)
     try:
-        snapshot = ViewClient.of(config.view).snapshot()
-    except CarmeError as error:
-        return failure("view", error.message, "systemctl status carme-view")
-    return fine("view", f"{len(snapshot.nodes)} nodes, {len(snapshot.jobs)} jobs")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""

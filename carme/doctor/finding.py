@@ -1,28 +1,28 @@
-"""What a check found."""
+"""What a check is, and what it found."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from carme.errors import CarmeError
-
 
 class Level(StrEnum):
-    """How bad it is. A warning works today; a failure does not."""
+    """How bad it is. What a warning is about works today; a fault does not."""
 
-    FINE = "fine"
+    OK = "ok"
     WARNING = "warning"
-    FAILURE = "failure"
-    SKIPPED = "skipped"
+    FAULT = "fault"
+    ABSENT = "skipped"
+    """Not on this host."""
+    ROOT = "needs root"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: which check, what it saw, what to do."""
+    """One line: which check, what it found, what to do."""
 
     check: str
     level: Level
-    saw: str
+    found: str
     todo: str = ""
 
 
@@ -32,27 +32,28 @@ class Check:
 
     name: str
     look: Callable[[], Finding]
+    group: str = "host"
+    todo: str = ""
+    """What to do when `look` raises an error without a hint."""
+    root: bool = False
+    """Whether only root can look."""
+    seconds: float = 25
+    """It is given up after so long."""
+    needs: tuple[str, ...] = ()
+    """Other checks: while one of them shows a fault, this one's is likely its consequence."""
 
 
-def fine(check: str, saw: str) -> Finding:
-    return Finding(check, Level.FINE, saw)
+def ok(check: str, found: str) -> Finding:
+    return Finding(check, Level.OK, found)
 
 
-def warning(check: str, saw: str, todo: str) -> Finding:
-    return Finding(check, Level.WARNING, saw, todo)
+def warning(check: str, found: str, todo: str) -> Finding:
+    return Finding(check, Level.WARNING, found, todo)
 
 
-def failure(check: str, saw: str, todo: str) -> Finding:
-    return Finding(check, Level.FAILURE, saw, todo)
+def fault(check: str, found: str, todo: str) -> Finding:
+    return Finding(check, Level.FAULT, found, todo)
 
 
-def skipped(check: str, why: str) -> Finding:
-    return Finding(check, Level.SKIPPED, why)
-
-
-def run(check: Check) -> Finding:
-    """What `check` found; an expected error is a failure with its hint."""
-    try:
-        return check.look()
-    except CarmeError as error:
-        return failure(check.name, error.message, error.hint or "see the part's log: journalctl -u")
+def absent(check: str, why: str = "not on this host") -> Finding:
+    return Finding(check, Level.ABSENT, why)

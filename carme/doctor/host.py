@@ -1,126 +1,141 @@
-"""Checks of the host itself: clock, names, disk, cgroups, certificate."""
+"""Checks of the host itself: names, disks, certificate, systemd's units."""
 
-import shutil
+import os
 import socket
-import subprocess
+import ssl
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from carme.doctor.finding import Finding, failure, fine, skipped, warning
-from carme.errors import MissingError, UnavailableError
+from carme.doctor.finding import Finding, absent, fault, ok, warning
+from carme.doctor.programs import call, output
+from carme.doctor.site import Part, Site
+from carme.units import format_bytes
 
+CERTIFICATE = Path("/etc/carme/tls/hub.crt")
 FULL_PERCENT = 95
 ALMOST_PERCENT = 85
+SOON_DAYS = 21
 
 
-def clock(synchronised: str) -> Finding:
-    """`synchronised`: what timedatectl says of NTPSynchronized."""
-    if synchronised == "yes":
-        return fine("clock", "synchronised")
-    return warning(
-        "clock",
-        "nothing keeps the clock; Munge refuses messages that are five minutes off",
-        "apt-get install chrony; then: chronyc tracking",
-    )
+def names(unreachable: Iterable[str], unknown: Iterable[str], known: int) -> Finding:
+    """`unreachable`: addresses that Slurm uses; `unknown`: names that only jobs use."""
+    todo = "add them to DNS or /etc/hosts: site.yml --tags common does the latter"
+    if lost := sorted(unreachable):
+        return fault("names", f"no address for {', '.join(lost)}", todo)
+    if odd := sorted(unknown):
+        words = f"no address for {', '.join(odd)}: jobs on several nodes do not find each other"
+        return warning("names", words, todo)
+    return ok("names", f"{known} names and addresses of the cluster's hosts are known")
 
 
-def read_clock() -> Finding:
-    if _container():
-        return skipped("clock", "a container has its host's clock")
-    argv = ["timedatectl", "show", "--property=NTPSynchronized", "--value"]
-    return clock(output(argv).strip())
+def read_names(site: Site) -> Finding:
+    if not site.slurm:
+        return absent("names", "no slurm.conf that names the hosts")
+    used = {node.address for node in site.slurm.nodes} | {site.config.hub.api_address}
+    used |= {address for _, address in site.slurm.controllers}
+    # On one machine the nodes' names are no host names.
+    nodes = {node.hostname if site.folder else node.name for node in site.slurm.nodes}
+    spoken = (nodes | {name for name, _ in site.slurm.controllers}) - used
+    lost = {name for name in used if not _resolves(name)}
+    unknown = {name for name in spoken if not _resolves(name)}
+    return names(lost, unknown, len(used | spoken))
 
 
-def names(unknown: list[str], known: int) -> Finding:
-    """`unknown`: hosts of the cluster that have no address here."""
-    if unknown:
-        todo = "add them to DNS or /etc/hosts; the role common does the latter"
-        return failure("names", f"no address for {', '.join(unknown)}", todo)
-    return fine("names", f"{known} names have addresses")
+def _resolves(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except (OSError, UnicodeError):
+        return False
 
 
-def read_names(hosts: list[str]) -> Finding:
-    unknown = []
-    for host in hosts:
-        try:
-            socket.getaddrinfo(host, None)
-        except OSError:
-            unknown.append(host)
-    return names(unknown, len(hosts))
-
-
-def disk(folder: Path, used_percent: float) -> Finding:
+def disk(folder: Path, used_percent: float, free: str = "", what: str = "") -> Finding:
+    """`what` is full: bytes, or the entries for files."""
     name = f"disk {folder}"
-    saw = f"{used_percent:.0f} % full"
+    found = f"{used_percent:.0f} % {what or 'full'}" + (f", {free} free" if free else "")
+    todo = "carme images prune; old logs in /var/log; du -xh --max-depth=2 / | sort -h | tail"
     if used_percent >= FULL_PERCENT:
-        return failure(name, saw, "free some space: carme images prune; old logs in /var/log")
+        return fault(name, found, f"free some space: {todo}")
     if used_percent >= ALMOST_PERCENT:
-        return warning(name, saw, "plan for more space: carme images prune; old logs in /var/log")
-    return fine(name, saw)
+        return warning(name, found, f"plan for more space: {todo}")
+    return ok(name, found)
 
 
 def read_disk(folder: Path) -> Finding:
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    usage = shutil.disk_usage(there)
-    return disk(folder, 100 * usage.used / usage.total)
+    """Bytes or file entries, whichever are fuller."""
+    found = os.statvfs(folder)
+    usable = found.f_blocks - found.f_bfree + found.f_bavail
+    full = 100 * (found.f_blocks - found.f_bfree) / usable if usable else 0.0
+    entries = 100 * (1 - found.f_ffree / found.f_files) if found.f_files else 0.0
+    if entries > full:
+        return disk(folder, entries, f"{found.f_favail} files", "of all file entries used")
+    return disk(folder, full, format_bytes(found.f_bavail * found.f_frsize))
 
 
-def certificate(expires: datetime, now: datetime) -> Finding:
+def disks(folders: Iterable[Path]) -> list[Path]:
+    """Those that are there, one for each file system."""
+    found: dict[int, Path] = {}
+    for folder in folders:
+        try:
+            found.setdefault(folder.stat().st_dev, folder)
+        except OSError:
+            continue  # that it is missing is another check's finding
+    return list(found.values())
+
+
+def certificate(expires: datetime, now: datetime, is_served: bool = True) -> Finding:
+    """`is_served`: whether the proxy shows the certificate that the file holds."""
     days = (expires - now).days
-    saw = f"good until {expires:%Y-%m-%d} ({days} days)"
-    todo = "renew it (jupyterhub_certificate) and run: ansible-playbook site.yml --tags jupyterhub"
-    if days < 0:
-        return failure("certificate", f"ended on {expires:%Y-%m-%d}; browsers refuse it", todo)
-    if days < 21:
-        return warning("certificate", saw, todo)
-    return fine("certificate", saw)
+    todo = "renew it (jupyterhub_certificate), then: ansible-playbook site.yml --tags jupyterhub"
+    if expires < now:
+        return fault("certificate", f"ended on {expires:%Y-%m-%d}; browsers refuse it", todo)
+    found = f"good until {expires:%Y-%m-%d} ({days} days)"
+    if not is_served:
+        words = f"the file is {found}, but the proxy still shows another one"
+        return warning("certificate", words, "systemctl restart carme-proxy")
+    return warning("certificate", found, todo) if days < SOON_DAYS else ok("certificate", found)
 
 
-def read_certificate(path: Path, now: datetime | None = None) -> Finding:
+def read_certificate(site: Site, path: Path = CERTIFICATE) -> Finding:
+    """Its dates, and whether it is the one that people get."""
+    url = urlsplit(site.config.hub.url)
+    if url.scheme != "https":
+        return absent("certificate", f"{site.config.hub.url} has no TLS")
     if not path.exists():
-        return skipped("certificate", f"no {path} on this host")
-    said = output(["openssl", "x509", "-noout", "-enddate", "-in", str(path)])
-    text = said.strip().removeprefix("notAfter=").removesuffix(" GMT")
-    expires = datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC)
-    return certificate(expires, now or datetime.now(UTC))
-
-
-def unit(name: str, state: str) -> Finding:
-    """`state`: what systemctl is-active says."""
-    check = f"unit {name}"
-    if state == "active":
-        return fine(check, "runs")
-    return failure(check, f"is {state}", f"journalctl -u {name} -n 50; systemctl restart {name}")
-
-
-def read_unit(name: str) -> Finding:
-    return unit(name, output(["systemctl", "is-active", name], check=False).strip() or "unknown")
-
-
-def installed_units(wanted: tuple[str, ...]) -> list[str]:
-    """Those of `wanted` that this host has a unit file of and starts at boot."""
-    found = []
-    for name in wanted:
-        state = output(["systemctl", "is-enabled", name], check=False).strip()
-        if state == "enabled":
-            found.append(name)
-    return found
-
-
-def _container() -> bool:
-    said = output(["systemd-detect-virt", "--container"], check=False)
-    return said.strip() not in ("none", "")
-
-
-def output(argv: list[str], check: bool = True) -> str:
-    """What a program prints; with `check`, its failure is an error."""
+        todo = "ansible-playbook site.yml --tags jupyterhub makes or copies it"
+        return fault("certificate", f"no {path}", todo)
+    text = path.read_text(encoding="ascii", errors="replace")
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=20)
-    except FileNotFoundError:
-        raise MissingError(f"the program {argv[0]} is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{argv[0]} gives no answer within 20 s") from None
-    if check and done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise UnavailableError(f"{argv[0]}: {said[-1] if said else f'exit code {done.returncode}'}")
-    return done.stdout
+        address = (site.config.hub.api_address, url.port or 443)
+        served = ssl.get_server_certificate(address, timeout=5)
+    except OSError:
+        served = ""  # that the proxy is silent is its own check's finding
+    expires = end_date(output(["openssl", "x509", "-noout", "-enddate"], stdin=text))
+    is_served = not served or _body(served) in _body(text)
+    return certificate(expires, datetime.now(UTC), is_served)
+
+
+def end_date(said: str) -> datetime:
+    """`said`: openssl's notAfter=…"""
+    text = said.strip().removeprefix("notAfter=").removesuffix(" GMT")
+    return datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC)
+
+
+def _body(certificates: str) -> str:
+    return "".join(line for line in certificates.split() if "-" not in line)
+
+
+def unit(part: Part, state: str, todo: str) -> Finding | None:
+    """The fault of a part whose unit does not run; `state`: systemctl is-active's word."""
+    if state == "active":
+        return None
+    return fault(part.name, f"{part.unit} is {state}", todo)
+
+
+def read_unit(site: Site, part: Part) -> Finding | None:
+    """The same, asked of systemd; nothing to say where there is none."""
+    if site.folder:
+        return None
+    state = call(["systemctl", "is-active", part.unit]).out.strip() or "unknown"
+    return unit(part, state, site.repair(part))

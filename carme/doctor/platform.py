@@ -1,106 +1,197 @@
-"""Checks of what people use: hub, images, the sudo rule, containers."""
+"""Checks of what people use: hub, proxy, view, service, and the helper that acts for them."""
 
-import grp
-import os
-import pwd
+import json
+import re
 import socket
-import subprocess
+import sys
+import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from carme.config import Config
-from carme.doctor.finding import Finding, failure, fine, skipped, warning
-from carme.doctor.host import output
+from carme.doctor import people
+from carme.doctor.finding import Finding, absent, fault, ok, warning
+from carme.doctor.host import read_unit
+from carme.doctor.programs import Done, as_user, call, get
+from carme.doctor.site import Part, Site
 from carme.errors import UnavailableError
-from carme.images import load_catalogue
-from carme.local import probes
+from carme.slurm.helper import VERBS
+from carme.slurm.snapshot import Snapshot
+from carme.slurm.view_client import ViewClient
+from carme.units import format_duration
 
 
-def read_hub(config: Config) -> Finding:
-    """The hub answers where sessions look for it."""
-    url = f"http://{config.hub.api_address}:{config.hub.api_port}/hub/health"
+def read_hub(site: Site, part: Part | None) -> Finding:
+    """The hub answers where proxy and sessions look for it, asked from every host."""
+    if part and (bad := read_unit(site, part)):
+        return bad
+    hub = site.config.hub
+    url = f"http://{hub.api_address}:{hub.api_port}/hub/health"
+    status = get(url).status
+    if status != 200:
+        raise UnavailableError(f"{url} answers {status}")
+    return ok("hub", f"answers at {hub.api_address}:{hub.api_port}")
+
+
+def proxy(status: int, control: int, todo: str) -> Finding:
+    """`status` of the hub's health through the proxy; `control` of its control port, unasked."""
+    if control == 200:
+        words = "its control port takes orders without a token: every user of this host can"
+        return fault("proxy", words, "set CONFIGPROXY_AUTH_TOKEN; " + todo)
+    if control not in (401, 403):
+        return fault("proxy", f"its control port answers {control}", todo)
+    if status == 200:
+        return ok("proxy", "answers, its control wants a token")
+    if status in (502, 503):
+        return ok("proxy", f"answers {status}, for the hub behind it does not")
+    return fault("proxy", f"answers {status}", todo)
+
+
+def read_proxy(site: Site, part: Part) -> Finding:
+    if bad := read_unit(site, part):
+        return bad
+    hub = site.config.hub
+    url = urlsplit(hub.url)
+    # The site's name may lead through a firewall that does not let this host back in.
     try:
-        return fine("hub", probes.http(url))
-    except UnavailableError as error:
-        todo = "on the head: systemctl status carme-hub; from a node: is the port open?"
-        return failure("hub", f"{url} {error.message}", todo)
+        status = get(f"{url.scheme}://{part.address}:{part.ports[0]}/hub/health").status
+    except UnavailableError:
+        if site.folder:
+            raise
+        status = get(f"{hub.url.rstrip('/')}/hub/health").status  # it listens there alone
+    control = get(f"http://127.0.0.1:{hub.proxy_port}/api/routes").status
+    return proxy(status, control, site.repair(part))
 
 
-def port(name: str, host: str, number: int) -> Finding:
-    """Whether somebody listens there, as seen from this host."""
+def view(snapshot: Snapshot, now: float, poll_seconds: float, todo: str) -> Finding:
+    """What the view knows, and from when."""
+    age = now - snapshot.taken_at
+    if snapshot.controller != "up":
+        words = f"Slurm is away for it since {format_duration(age)}: {snapshot.error}"
+        return fault("view", words, "see the line slurmctld")
+    if age > 3 * poll_seconds + 30:
+        return fault("view", f"what it knows is {format_duration(age)} old", todo)
+    return ok("view", f"{len(snapshot.nodes)} nodes and {len(snapshot.jobs)} jobs, as of now")
+
+
+def read_view(site: Site, part: Part) -> Finding:
+    if bad := read_unit(site, part):
+        return bad
+    settings = site.config.view
+    snapshot = ViewClient(settings.socket, 8).snapshot()
+    return view(snapshot, time.time(), settings.poll_seconds, site.repair(part))
+
+
+def service(status: int, body: bytes, todo: str) -> Finding:
+    """Its own words on what it needs."""
     try:
-        with socket.create_connection((host, number), timeout=3):
-            return fine(f"port {name}", f"{host}:{number} is open")
-    except OSError as error:
-        todo = "does the part run, and does a firewall let this host through?"
-        return failure(f"port {name}", f"{host}:{number}: {error.strerror or error}", todo)
+        said = {str(name): str(words) for name, words in json.loads(body).items()}
+    except (ValueError, AttributeError):
+        return fault("service", f"answers {status}, and not as the service does", todo)
+    bad = [f"{name}: {words}" for name, words in said.items() if words != "ok"]
+    if status != 200:
+        return fault("service", f"answers {status}; {'; '.join(bad)}", todo)
+    if bad:
+        return warning("service", f"answers; {'; '.join(bad)}", "see the lines of those parts")
+    return ok("service", "answers, and so does its database")
 
 
-def images(problems: tuple[str, ...], offered: int) -> Finding:
-    if offered and not problems:
-        return fine("images", f"{offered} offered, whole")
-    todo = "carme images list; carme images verify"
-    if offered:
-        return warning("images", "; ".join(problems), todo)
-    return failure("images", "; ".join(problems) or "none is offered", todo)
+def read_service(site: Site, part: Part) -> Finding:
+    if bad := read_unit(site, part):
+        return bad
+    answer = get(f"http://{part.address}:{part.ports[0]}/services/carme/healthz")
+    return service(answer.status, answer.body, site.repair(part))
 
 
-def read_images(config: Config) -> Finding:
-    catalogue = load_catalogue(config.images.folder, bool(config.images.verify_key))
-    listed = [image for image in catalogue.index.images if image.state == "published"]
-    broken = len([problem for problem in catalogue.problems if "is not offered" in problem])
-    return images(catalogue.problems, len(listed) - broken)
+def allowed(said: str) -> list[tuple[str, str]]:
+    """`said`: sudo's list for a user; (run as, command) of each rule."""
+    _, _, rules = said.partition("may run the following commands")
+    words = " ".join(rules.split())
+    found = []
+    for whom, commands in re.findall(r"\(([^()]*)\)((?:(?! \([^()]*\) ).)*)", words):
+        for command in commands.split(", "):
+            found.append((whom, re.sub(r"^\s*(?:[A-Z]+:\s*)*", "", command).strip()))
+    return found
 
 
-def sudo_rule(said: str, helper: str) -> Finding:
-    """`said`: what sudo lists for the hub's user."""
-    lines = [line for line in said.splitlines() if "NOPASSWD" in line or helper in said]
-    if helper not in said or not lines:
-        todo = "run: ansible-playbook site.yml --tags jupyterhub"
-        return failure("sudo rule", "the hub may not run the helper as people", todo)
-    if "NOPASSWD: ALL" in said:
-        todo = "remove the rule that allows everything from /etc/sudoers.d"
-        return failure("sudo rule", "the hub's user may run anything", todo)
-    return fine("sudo rule", "the helper, and nothing else")
+def sudo_rule(said: str, helper: str, todo: str) -> Finding:
+    """Exactly the helper's verbs (and the making of homes). `helper`: its path with --config."""
+    rules = allowed(said)
+    if everything := [whom for whom, command in rules if command == "ALL"]:
+        words = f"the hub's user may run anything as {everything[0]}"
+        return fault("sudo rule", words, "remove that rule: grep -r ALL /etc/sudoers.d")
+    commands = {command for _, command in rules}
+    missing = [verb for verb in VERBS if f"{helper} {verb}" not in commands]
+    if missing:
+        words = f"the hub may not {', '.join(missing)} as people with {helper}"
+        return fault("sudo rule", words, todo)
+    return ok("sudo rule", f"the helper's {len(VERBS)} verbs as people, nothing more")
 
 
-def read_sudo_rule(config: Config) -> Finding:
-    if os.geteuid() != 0:
-        return skipped("sudo rule", "only root can look")
+def _helper(site: Site) -> list[str]:
+    return [str(Path(sys.prefix) / "bin/carme-helper"), "--config", str(site.config_path)]
+
+
+def read_sudo_rule(site: Site) -> Finding:
+    done = call(["sudo", "-l", "-U", site.config.hub.user])
+    todo = site.up if site.folder else "ansible-playbook site.yml --tags jupyterhub"
+    return sudo_rule(done.out, " ".join(_helper(site)), todo)
+
+
+def helper(done: Done, person: str, todo: str) -> Finding:
+    """The helper's answer about a session that is not there."""
     try:
-        pwd.getpwnam(config.hub.user)
-    except KeyError:
-        return skipped("sudo rule", "the hub does not run on this host")
-    return sudo_rule(output(["sudo", "-l", "-U", config.hub.user]), "carme-helper")
+        error = json.loads(done.out)["error"]
+    except (ValueError, KeyError, TypeError):
+        return fault("helper", f"as {person}: {done.last}", todo)
+    if error.get("reason") != "missing":
+        return fault("helper", f"as {person}: {error.get('message')}", todo)
+    return ok("helper", f"the hub can act as {person}")
 
 
-def read_container(config: Config) -> Finding:
-    """A container starts as a normal user, as sessions do."""
-    program = config.images.apptainer or Path("apptainer")
-    catalogue = load_catalogue(config.images.folder)
-    listed = [image for image in catalogue.index.images if image.state == "published"]
-    if not listed:
-        return skipped("container", "no image to start")
-    argv = [str(program), "--quiet", "exec", "--containall", "--no-home"]
-    argv += [str(catalogue.path(listed[0])), "true"]
-    user = _somebody(config) if os.geteuid() == 0 else None
-    done = subprocess.run(
-        ["runuser", "-u", user, "--", *argv] if user else argv,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        cwd="/",
-    )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        todo = "is /dev/fuse there with mode 0666, and are user namespaces allowed?"
-        return failure("container", said, todo)
-    return fine("container", f"{listed[0].id} starts as {user or 'you'}")
+def read_helper(site: Site) -> Finding:
+    """The whole way that a spawn goes: hub's user, sudo, the helper as a person."""
+    person = people.somebody(site.config.hub.users_group)
+    if not person:
+        words = f"nobody is in group {site.config.hub.users_group}: there is nobody to act for"
+        return warning("helper", words, "add people: common_users in the inventory, or usermod -aG")
+    sudo = ["sudo", "-n", f"--user={person}", "--", *_helper(site), "tail-log"]
+    done = call(as_user(site.config.hub.user, sudo), stdin='{"name": "carme-doctor"}', seconds=20)
+    return helper(done, person, "see the line sudo rule; journalctl -t sudo -n 20")
 
 
-def _somebody(config: Config) -> str:
-    """Somebody who may start sessions; `nobody` where the group is empty or unknown."""
-    try:
-        return next(iter(grp.getgrnam(config.hub.users_group).gr_mem), "nobody")
-    except KeyError:
-        return "nobody"
+def read_supervisor(site: Site) -> Finding:
+    """What keeps the parts of the one-machine cluster running."""
+    path = f"{site.folder}/run/supervisor.sock"
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(3)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            words = f"does not run, and so nothing does ({error.strerror})"
+            raise UnavailableError(words) from None
+    return ok("supervisor", "runs, and starts again what ends")
+
+
+def read_rest(site: Site, part: Part) -> Finding:
+    """slurmrestd of the one-machine cluster."""
+    from carme.local import probes
+
+    path = site.config.slurm.rest_socket
+    if not path:
+        return absent(part.name)
+    return ok(part.name, probes.unix_http(path, "/slurm/v0.0.38/ping"))
+
+
+def read_virtual(site: Site, part: Part) -> Finding:
+    """The daemon that moves the stand-ins' counters."""
+    from carme.local import vgpu
+
+    done = call(vgpu.health_command(site.config.exporter.run))
+    if done.code:
+        raise UnavailableError(done.last)
+    return ok(part.name, done.out.strip() or "answers")
+
+
+def read_only_unit(site: Site, part: Part) -> Finding:
+    """A part of which only systemd can tell."""
+    return read_unit(site, part) or ok(part.name, f"{part.unit} runs")

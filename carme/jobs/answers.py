@@ -19,7 +19,8 @@ from carme.jobs import queries
 from carme.jobs.models import IdleJobs, JobLine, JobList, JobReport, Measured
 from carme.jobs.report import Series, line, report
 from carme.prometheus import Prometheus
-from carme.slurm.models import HistoryJob, Job, Model, Snapshot
+from carme.slurm.models import HistoryJob, Job, Model
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,9 @@ from carme.local.supervise import Process, Supervisor, end_strays
 _READY_SECONDS = 60
 T = TypeVar("T")
 SITE_FILE = "etc/site.toml"
-"""What `up` was given, below the cluster's folder; etc/carme.toml is what the parts read."""
+"""What `up` was given, below the cluster's folder."""
+RENDERED_FILE = "etc/carme.toml"
+"""What the parts read."""
 
 
 @dataclass(frozen=True)

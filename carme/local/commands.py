@@ -1,6 +1,7 @@
 """`carme up`, `carme down`, `carme status`."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -9,30 +10,52 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from carme.config import Config, load
+from carme.config import Config, config_path, load
 from carme.local import accounts
-from carme.local.cluster import SITE_FILE, LocalCluster
+from carme.local.cluster import RENDERED_FILE, SITE_FILE, LocalCluster
 from carme.local.layout import Layout
 from carme.units import format_duration
 
 
-def _cluster(config: Path | None, folder: Path | None) -> LocalCluster:
-    loaded = load(config) if config else _remembered(folder) or Config()
+def chosen(config: Path | None, folder: Path | None, anew: bool = False) -> Config:
+    """The configuration that options, CARME_CONFIG and earlier calls of `up` name, in this order.
+
+    Only `up` takes the file that CARME_CONFIG names `anew`: what runs is what `up` was given.
+    """
+    if config:
+        loaded = load(config)
+    elif folder:
+        loaded = _remembered(folder) or _named() or Config()
+    else:
+        named = _named()
+        known = None if named and anew else _remembered((named or Config()).local.dir)
+        loaded = known or named or Config()
     if folder:
-        loaded = loaded.model_copy(
-            update={"local": loaded.local.model_copy(update={"dir": folder})}
-        )
-    return LocalCluster(loaded)
+        local = loaded.local.model_copy(update={"dir": folder})
+        loaded = loaded.model_copy(update={"local": local})
+    return loaded
 
 
-def _remembered(folder: Path | None) -> Config | None:
+def _remembered(folder: Path) -> Config | None:
     """The configuration that an earlier `up` was given, so that later calls need no options."""
-    file = (folder or Config().local.dir) / SITE_FILE
+    file = folder / SITE_FILE
     return load(file) if file.exists() else None
 
 
+def _named() -> Config | None:
+    """The configuration that CARME_CONFIG names, as for every other command."""
+    if not os.environ.get("CARME_CONFIG"):
+        return None
+    loaded = load()
+    # What `up` wrote for its parts names paths that it derives itself: it was given another file.
+    is_rendered = config_path() == loaded.local.dir / RENDERED_FILE
+    return (_remembered(loaded.local.dir) if is_rendered else None) or loaded
+
+
 _config = click.option(
-    "--config", type=click.Path(path_type=Path), help="A carme.toml; remembered for the next call."
+    "--config",
+    type=click.Path(path_type=Path),
+    help="A carme.toml (default: CARME_CONFIG); remembered for the next call.",
 )
 _folder = click.option(
     "--dir",
@@ -48,7 +71,7 @@ _folder = click.option(
 def up(config: Path | None, folder: Path | None) -> None:
     """Bring up the whole cluster on this machine."""
     started = time.monotonic()
-    cluster = _cluster(config, folder)
+    cluster = LocalCluster(chosen(config, folder, anew=True))
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     changed = cluster.up(console.print)
     seconds = time.monotonic() - started
@@ -105,7 +128,7 @@ def _table(*columns: str) -> Table:
 @click.option("--purge", is_flag=True, help="Also remove its state and the users it made.")
 def down(folder: Path | None, purge: bool) -> None:
     """Stop the cluster on this machine; nothing is left running."""
-    cluster = _cluster(None, folder)
+    cluster = LocalCluster(chosen(None, folder))
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if purge:
         cluster.purge(console.print)
@@ -119,7 +142,7 @@ def down(folder: Path | None, purge: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(folder: Path | None, as_json: bool) -> None:
     """Show how each part does; exit 1 if one is not well."""
-    cluster = _cluster(None, folder)
+    cluster = LocalCluster(chosen(None, folder))
     lines = cluster.health()
     if as_json:
         rows = [

@@ -10,7 +10,7 @@ from pydantic import Field
 from carme.errors import CarmeError
 from carme.predict.figures import Part
 from carme.predict.prediction import Prediction
-from carme.slurm.models import Snapshot
+from carme.slurm.snapshot import Snapshot
 from carme.units import format_duration, format_joules
 
 GIB = 2**30

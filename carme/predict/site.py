@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from carme import library
 from carme.errors import InputError, MissingError
 from carme.simulator.hardware import Cluster, Gpu
-from carme.slurm.models import Snapshot
+from carme.slurm.snapshot import Snapshot
 
 CORE = "cpu-core"
 """The worker on nodes without GPUs; only a fit makes it one's own."""

@@ -17,7 +17,7 @@ from carme.service.limits import Buckets
 from carme.service.sessions import Sessions
 from carme.service.store import Store
 from carme.service.tasks import Tasks
-from carme.slurm.models import Snapshot
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.view_client import ViewClient
 
 _SNAPSHOT_SECONDS = 2.0

@@ -1,6 +1,7 @@
 """What one Unix user may see of a snapshot."""
 
-from carme.slurm.models import Job, Reservation, Snapshot
+from carme.slurm.models import Job, Reservation
+from carme.slurm.snapshot import Snapshot
 
 
 def owns(job: Job, user: str, uid: int) -> bool:

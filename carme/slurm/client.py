@@ -10,19 +10,10 @@ from carme.config import Slurm
 from carme.errors import ConfigError
 from carme.slurm import pyslurm
 from carme.slurm.cli import CommandClient
-from carme.slurm.models import (
-    Choice,
-    ExpectedStart,
-    HistoryJob,
-    Job,
-    Node,
-    Partition,
-    Reservation,
-    Snapshot,
-    queue_load,
-)
+from carme.slurm.models import Choice, ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
 from carme.slurm.rest import RestClient
 from carme.slurm.rights import Rights
+from carme.slurm.snapshot import Snapshot, queue_load
 
 log = logging.getLogger(__name__)
 

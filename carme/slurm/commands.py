@@ -17,7 +17,8 @@ from carme.config import Config, load
 from carme.errors import UnavailableError
 from carme.slurm.client import connect, snapshot
 from carme.slurm.hostlist import compress
-from carme.slurm.models import Gpus, Job, Node, Snapshot
+from carme.slurm.models import Gpus, Job, Node
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.view_client import ViewClient
 from carme.units import format_bytes, format_duration
 

@@ -4,8 +4,9 @@ from carme.config import View
 from carme.errors import DeniedError, InputError, MissingError
 from carme.slurm.access import owns
 from carme.slurm.bounds import time_bounds
-from carme.slurm.models import Job, Snapshot
+from carme.slurm.models import Job
 from carme.slurm.rights import UserRights
+from carme.slurm.snapshot import Snapshot
 from carme.units import format_duration
 
 

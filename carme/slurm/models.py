@@ -4,9 +4,8 @@ Times are Unix seconds, amounts are bytes and seconds, names are expanded. GPUs 
 GRES type; the type of GPUs without one is the empty string.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -232,14 +231,6 @@ class History(Model):
     jobs: tuple[HistoryJob, ...] = ()
 
 
-class QueueLoad(Model):
-    """How busy a partition is; says nothing of who."""
-
-    running: int = 0
-    waiting: int = 0
-    gpus_waiting: int = 0
-
-
 class Choice(Model):
     """What somebody thinks of submitting, for the question when it would start."""
 
@@ -265,88 +256,3 @@ class ExpectedStart(Model):
     nodes: tuple[str, ...] = ()
     partition: str = ""
     asked_at: float = 0
-
-
-class Snapshot(Model):
-    """The whole cluster at one moment."""
-
-    taken_at: float
-    slurm_version: str = ""
-    controller: Literal["up", "away"] = "up"
-    error: str = ""
-    """Why it is not fresher, when the controller is away."""
-    complete: bool = True
-    """False: `jobs` holds only the reader's own, and `load` is what there is of the others."""
-    partitions: tuple[Partition, ...] = ()
-    nodes: tuple[Node, ...] = ()
-    jobs: tuple[Job, ...] = ()
-    reservations: tuple[Reservation, ...] = ()
-    load: Mapping[str, QueueLoad] = {}
-
-    def partition(self, name: str = "") -> Partition | None:
-        """The partition `name`, or the default one."""
-        wanted = (p for p in self.partitions if (p.name == name if name else p.default))
-        return next(wanted, None)
-
-    def job(self, job_id: int) -> Job | None:
-        """The job with this id, if it is in the queue."""
-        return next((job for job in self.jobs if job.id == job_id), None)
-
-    def nodes_in(self, partition: str) -> tuple[Node, ...]:
-        """The nodes of a partition; those of all partitions for an empty name."""
-        return tuple(n for n in self.nodes if not partition or partition in n.partitions)
-
-    def gpus_free(self, partition: str = "") -> dict[str, int]:
-        """Free GPUs per type, on all nodes together."""
-        return total_gpus(node.gpus_free for node in self.nodes_in(partition))
-
-    def gpus_total(self, partition: str = "") -> dict[str, int]:
-        """GPUs per type, closed nodes included."""
-        return total_gpus(node.gpus for node in self.nodes_in(partition))
-
-    def largest_free_block(self, partition: str = "") -> dict[str, int]:
-        """Per type, the most free GPUs on one node: what a one-node job can get at once."""
-        best: dict[str, int] = {}
-        for node in self.nodes_in(partition):
-            for kind, count in node.gpus_free.items():
-                best[kind] = max(best.get(kind, 0), count)
-        return best
-
-    def queue_position(self, job_id: int) -> int | None:
-        """1 for the waiting job that is next in its partition; None if it does not wait."""
-        me = self.job(job_id)
-        if not me or not me.state.waiting:
-            return None
-        ahead = sum(
-            (job.priority or 0, -job.id) > (me.priority or 0, -me.id)
-            for job in self.jobs
-            if job.state.waiting and job.partition == me.partition and job.id != me.id
-        )
-        return ahead + 1
-
-
-def total_gpus(parts: Iterable[Gpus]) -> dict[str, int]:
-    """The sum per type."""
-    total: Counter[str] = Counter()
-    for part in parts:
-        for kind, count in part.items():
-            total[kind] += count
-    return dict(total)
-
-
-def queue_load(jobs: Iterable[Job]) -> dict[str, QueueLoad]:
-    """Running and waiting jobs per partition; a job in several partitions counts in each."""
-    running: Counter[str] = Counter()
-    waiting: Counter[str] = Counter()
-    gpus: Counter[str] = Counter()
-    for job in jobs:
-        for partition in job.partition.split(","):
-            if job.state.waiting:
-                waiting[partition] += 1
-                gpus[partition] += job.gpu_count
-            elif job.state.active:
-                running[partition] += 1
-    return {
-        name: QueueLoad(running=running[name], waiting=waiting[name], gpus_waiting=gpus[name])
-        for name in sorted({*running, *waiting})
-    }

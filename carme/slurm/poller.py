@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from carme.errors import CarmeError, UnavailableError
 from carme.slurm.client import Client, snapshot
-from carme.slurm.models import Snapshot
+from carme.slurm.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 

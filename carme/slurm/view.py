@@ -1,4 +1,4 @@
-"""`carme-view`: the one process that polls Slurm, answering everybody on a unix socket.
+"""What `carme-view` answers: the one process that polls Slurm serves everybody on a unix socket.
 
 Readers (the hub, the service), members of the admins' group, root and its own user see every job.
 Any other user sees the cluster and their own jobs.
@@ -10,29 +10,26 @@ import json
 import logging
 import os
 import pwd
-import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 
-import click
 from pydantic import ValidationError
 
-from carme.config import Config, load
+from carme.config import Config
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
 from carme.jobs.answers import Answers, parse_wish
 from carme.slurm.access import visible_to
 from carme.slurm.archive import Archive
 from carme.slurm.cli import CommandClient
-from carme.slurm.client import Client, connect
+from carme.slurm.client import Client
 from carme.slurm.extend import extended_limit
-from carme.slurm.models import Choice, History, HistoryJob, Job, Model, Snapshot
+from carme.slurm.models import Choice, History, HistoryJob, Job, Model
 from carme.slurm.poller import Poller
 from carme.slurm.registry import Registry
 from carme.slurm.rights import UserRights, asked_as
-from carme.slurm.view_server import Request, UnixServer, json_reply
+from carme.slurm.snapshot import Snapshot
+from carme.slurm.view_server import Request, json_reply
 from carme.slurm.waits import Waits
 from carme.slurm.wire import Reply
 from carme.unix import groups_of
@@ -278,51 +275,3 @@ def _idle_question(query: Mapping[str, str]) -> tuple[list[int], float]:
 
 def _model_reply(model: Model) -> Reply:
     return Reply(200, model.model_dump_json().encode())
-
-
-async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> None:
-    """Poll and answer until SIGTERM or SIGINT."""
-    # The poller has its own pace for trying again, and serves the last snapshot meanwhile.
-    slurm = config.slurm.model_copy(update={"retry_seconds": 0})
-    view = View(config, connect(slurm), CommandClient.of(slurm))
-    server = UnixServer(config.view.socket, view.answer)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await server.start()
-    polling = asyncio.create_task(view.poller.run())
-    # The first who opens the form finds accounts and QoS read.
-    warming = asyncio.create_task(view.registry.warm())
-    log.info("serving %s, polling every %g s", config.view.socket, config.view.poll_seconds)
-    ready()
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if polling.done():
-            polling.result()
-    finally:
-        for task in (polling, warming, stopping):
-            task.cancel()
-        await server.stop()
-        await asyncio.gather(polling, warming, stopping, return_exceptions=True)
-
-
-@click.command()
-@click.option("--config", "path", type=click.Path(path_type=Path), help="carme.toml to use.")
-def view(path: Path | None) -> None:
-    """Poll Slurm and answer on the socket view.socket until stopped."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    try:
-        asyncio.run(serve(load(path)))
-    except CarmeError as error:
-        log.error("%s", error)
-        sys.exit(1)
-
-
-def main() -> None:
-    """The program `carme-view`."""
-    view()
-
-
-if __name__ == "__main__":
-    main()

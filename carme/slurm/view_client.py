@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from carme.config import View
 from carme.errors import UnavailableError
 from carme.jobs.models import IdleJobs, Idleness, JobList, JobReport
-from carme.slurm.models import Choice, ExpectedStart, History, HistoryJob, Job, Model, Snapshot
+from carme.slurm.models import Choice, ExpectedStart, History, HistoryJob, Job, Model
 from carme.slurm.rights import UserRights
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.wire import Reply, decode_reply, encode_request, error_from
 
 M = TypeVar("M", bound=Model)

@@ -12,7 +12,7 @@ from carme_containers.surroundings import Surroundings, prepare
 
 # Starts like an unpacked image, and packs in seconds; a third larger than zstd, which unpacks in
 # three times the time.
-SQUASHFS = "-comp lz4 -b 256K"
+SQUASHFS = "-comp lz4 -b 64K"
 
 
 class ApptainerEngine:

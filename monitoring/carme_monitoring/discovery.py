@@ -20,7 +20,8 @@ import click
 from carme.config import Config, load
 from carme.errors import CarmeError, ConfigError
 from carme.local.files import write
-from carme.slurm.models import Node, Snapshot
+from carme.slurm.models import Node
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import NodeState
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from carme.config import Config
 from carme.errors import CarmeError
 from carme.images import Catalogue, load_catalogue
 from carme.slurm.helper_client import HelperClient
-from carme.slurm.models import Snapshot
+from carme.slurm.snapshot import Snapshot
 from carme_spawner import form, options, permits
 from carme_spawner.failure import SessionFailure
 from carme_spawner.options import Options, Problems

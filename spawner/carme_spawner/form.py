@@ -8,7 +8,8 @@ import jinja2
 from carme import library
 from carme.config import Preset
 from carme.images import Catalogue
-from carme.slurm.models import Partition, Snapshot
+from carme.slurm.models import Partition
+from carme.slurm.snapshot import Snapshot
 from carme.units import format_duration
 from carme_spawner.options import LABELS, Options, Problems, format_hours, summary
 from carme_spawner.permits import describe

@@ -11,7 +11,8 @@ from tornado import web
 
 from carme.config import Config
 from carme.errors import CarmeError, InputError
-from carme.slurm.models import Choice, Snapshot
+from carme.slurm.models import Choice
+from carme.slurm.snapshot import Snapshot
 from carme_spawner import options, outlook, permits
 from carme_spawner.care import SessionHandler, spawner_of
 from carme_spawner.failure import SessionFailure

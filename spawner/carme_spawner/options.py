@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from carme.config import Session
 from carme.errors import InputError
 from carme.images import Catalogue
-from carme.slurm.models import Partition, Snapshot
+from carme.slurm.models import Partition
+from carme.slurm.snapshot import Snapshot
 from carme.units import format_bytes
 
 GIB = 2**30

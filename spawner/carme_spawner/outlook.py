@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from carme.slurm.models import Node, Reservation, Snapshot
+from carme.slurm.models import Node, Reservation
+from carme.slurm.snapshot import Snapshot
 from carme_spawner.options import GIB, Options
 
 NEAR_SECONDS = 24 * 3600

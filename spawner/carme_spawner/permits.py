@@ -3,8 +3,9 @@
 from typing import Any
 
 from carme.slurm.bounds import JOBS, SECONDS, SUBMITTED, Bound, amount, time_bounds
-from carme.slurm.models import Job, Partition, Snapshot
+from carme.slurm.models import Job, Partition
 from carme.slurm.rights import Limits
+from carme.slurm.snapshot import Snapshot
 from carme.units import format_bytes, format_duration
 from carme_spawner import options
 from carme_spawner.options import GIB, Options, Problems, format_hours

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from carme.slurm.bounds import Bound, bounds
-from carme.slurm.models import Partition, Reservation, Snapshot
+from carme.slurm.models import Partition, Reservation
 from carme.slurm.rights import UserRights
+from carme.slurm.snapshot import Snapshot
 
 SOON_SECONDS = 24 * 3600
 """A reservation that begins within this time can be chosen."""

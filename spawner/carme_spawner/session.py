@@ -9,7 +9,8 @@ from typing import Any
 from carme.config import Config
 from carme.errors import CarmeError
 from carme.slurm.helper_client import HelperClient
-from carme.slurm.models import Job, Snapshot
+from carme.slurm.models import Job
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
 from carme.units import format_duration
 from carme_spawner import words

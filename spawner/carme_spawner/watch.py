@@ -6,7 +6,8 @@ import time
 
 from carme.config import Config
 from carme.errors import CarmeError
-from carme.slurm.models import Choice, ExpectedStart, Snapshot
+from carme.slurm.models import Choice, ExpectedStart
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.view_client import AsyncViewClient
 from carme.unix import groups_of
 from carme_spawner.person import Person

@@ -13,7 +13,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from carme import hook
 from carme.local import vgpu
 from carme.local.vgpu.commands import ask
@@ -36,6 +37,7 @@ from carme_monitoring import webconfig
 from carme_monitoring.metrics import TABLE, Metric
 from carme_monitoring.render import Renderer
 from carme_monitoring.samples import Samples
+from support.ports import free_port
 
 SERIES = 100_000
 ROUNDS = 9
@@ -360,12 +362,6 @@ def wait(check: Callable[[], Any], seconds: float = 30) -> None:
             time.sleep(0.1)
         else:
             return
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import secrets
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from carme.slurm.models import Job, Node, Partition
 from carme.slurm.rights import Association, Limits, Qos, Rights
 from carme.slurm.states import JobState, NodeState
+from support.ports import free_port
 from support.slurm_memory import Cluster, Serving, config
 
 NODES, JOBS = 1000, 5000
@@ -188,7 +188,7 @@ def served(folder: Path, read_seconds: float = READ_SECONDS) -> Iterator[None]:
 @contextmanager
 def hub(folder: Path) -> Iterator[requests.Session]:
     """A hub on that view, and a browser that is logged in to it."""
-    port, password = _free_port(), secrets.token_hex(8)
+    port, password = free_port(), secrets.token_hex(8)
     (folder / "carme.toml").write_text(
         f'[view]\nsocket = "{folder}/view.sock"\n[images]\nfolder = "{folder}/images"\n'
         f'[hub]\nurl = "http://127.0.0.1:{port}"\ndatabase = "sqlite:///{folder}/hub.sqlite"\n'
@@ -269,13 +269,6 @@ def _answers(web: requests.Session, url: str) -> bool:
         return web.get(url, timeout=10).status_code == 200
     except requests.RequestException:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait(check: Any, what: str) -> None:

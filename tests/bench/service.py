@@ -23,6 +23,10 @@ import numpy as np
 import requests
 import tomli_w
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.ports import free_port
+
 SECONDS = float(os.environ.get("CARME_BENCH_SECONDS", "60"))
 RATE, ADVICE_RATE = 50, 2
 TOKEN = "bench-" + "t" * 32
@@ -31,15 +35,10 @@ WORKLOADS = ("resnet-50", "bert-base", "vgg-19", "gpt-125m", "u-net", "alexnet")
 GPUS = ("V100", "A100", "T4", "H100", "P100")
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 def serve_view(path):
     """Answers /snapshot as carme-view does, with one cluster."""
-    from carme.slurm.models import Node, Partition, Snapshot
+    from carme.slurm.models import Node, Partition
+    from carme.slurm.snapshot import Snapshot
     from carme.slurm.states import NodeState
 
     nodes = tuple(

@@ -19,10 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from carme.config import Config, Slurm, View
 from carme.errors import UnavailableError
 from carme.slurm.client import connect, snapshot
 from carme.slurm.view_client import ViewClient
+from support.ports import free_port
 
 NODES = 1000
 SMALL = 3
@@ -79,7 +82,7 @@ class Controller:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True)
-        settings = {"host": socket.gethostname(), "port": _free_port(), "folder": self.folder}
+        settings = {"host": socket.gethostname(), "port": free_port(), "folder": self.folder}
         settings |= {"user": user.stdout.strip(), "nodes": self.nodes}
         self.conf.write_text(CONF.format(**settings))
         every = ["gpu:a100", "gpu:h100"]
@@ -190,13 +193,6 @@ def _answers(view: View) -> bool:
         return len(ViewClient.of(view).snapshot().nodes) > 0
     except UnavailableError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait(check: Callable[[], bool], what: str) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from carme.errors import UnavailableError
-from carme.slurm.models import Choice, Snapshot
+from carme.slurm.models import Choice
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.view_client import AsyncViewClient, ViewClient
 from support.slurm_live import Jobs, view, wait_until
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from carme.slurm.models import Node, Partition, Snapshot
+from carme.slurm.models import Node, Partition
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import NodeState
 from carme.slurm.view_client import ViewClient
 from carme_monitoring.discovery import Discovery

@@ -1,7 +1,6 @@
 """A Prometheus of a test's own, on series that the test makes up or replays."""
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ import requests
 
 from carme.prometheus import Prometheus
 from support.cluster import wait_for
+from support.ports import free_port
 
 Point = tuple[float, float]
 
@@ -53,9 +53,7 @@ def serving(data: Path, config: str = "") -> Iterator[Prometheus]:
     """
     program = shutil.which("prometheus", path="/usr/bin:/usr/local/bin")
     assert program, "prometheus is not installed"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     file = data.with_suffix(".yml")
     file.write_text(config.replace("@self", address), encoding="ascii")
     command = [

@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from carme.config import Config
 from carme.service import create_app
-from carme.slurm.models import Node, Partition, Snapshot
+from carme.slurm.models import Node, Partition
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import NodeState
 
 API = "/services/carme/api/v1"

@@ -13,7 +13,8 @@ from carme.service.models.predictions import PredictionRequest
 from carme.service.models.requests import Hardware
 from carme.service.parts import Parts, parts
 from carme.simulator.plan import Synchronous
-from carme.slurm.models import Choice, Snapshot
+from carme.slurm.models import Choice
+from carme.slurm.snapshot import Snapshot
 
 
 def register(api: Api) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from carme.slurm.gres import UNTYPED, gpus_of_gres, gpus_of_tres, parse_gres, parse_tres
-from carme.slurm.models import total_gpus
+from carme.slurm.snapshot import total_gpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from carme.slurm.models import Job, Snapshot
+from carme.slurm.models import Job
+from carme.slurm.snapshot import Snapshot
 from carme_monitoring.samples import Samples
 
 _SDIAG_EVERY_SECONDS = 60

@@ -5,62 +5,242 @@ from pathlib import Path
 
 import pytest
 
-from carme.doctor import cluster, host, platform
-from carme.doctor.finding import Check, Finding, Level, run
-from carme.errors import MissingError
+from carme.doctor import clock, cluster, containers, host, jobhost, measuring, platform, ports
+from carme.doctor.finding import Finding, Level
+from carme.doctor.programs import Done
+from carme.prometheus import Target
+from carme.slurm.snapshot import Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-F, W, X = Level.FINE, Level.WARNING, Level.FAILURE
+OK, WARNING, FAULT, ABSENT = Level.OK, Level.WARNING, Level.FAULT, Level.ABSENT
+TODO = "systemctl restart it"
+HELPER = "/opt/bin/carme-helper --config /etc/carme/carme.toml"
+VERBS = ("submit", "cancel", "signal", "extend", "tail-log", "check-image")
+
+
+def sudo_list(*rules: str) -> str:
+    head = "Matching Defaults entries for carme on vm:\n    use_pty\n\n"
+    return head + "User carme may run the following commands on vm:\n" + "\n".join(rules)
+
+
+RULE = "    (%people) NOPASSWD:\n" + ",\n".join(f"        {HELPER}\n  {verb}" for verb in VERBS)
+HOMES = r"    (root) NOPASSWD: /usr/sbin/mkhomedir_helper ^[a-z_][a-z0-9_-]{0\,31} 0077$"
+
+
+def target(health: str, error: str = "") -> Target:
+    return Target("carme", "gpu01", health, error)
 
 
 @pytest.mark.parametrize(
     ("found", "level", "words"),
     [
-        (host.clock("yes"), F, "synchronised"),
-        (host.clock("no"), W, "five minutes"),
-        (host.names([], 3), F, "3 names"),
-        (host.names(["gpu09"], 3), X, "gpu09"),
-        (host.disk(Path("/var"), 40), F, "40 %"),
-        (host.disk(Path("/var"), 90), W, "90 %"),
-        (host.disk(Path("/var"), 99), X, "99 %"),
-        (host.certificate(NOW + timedelta(days=90), NOW), F, "90 days"),
-        (host.certificate(NOW + timedelta(days=5), NOW), W, "5 days"),
-        (host.certificate(NOW - timedelta(days=5), NOW), X, "ended"),
-        (host.unit("slurmd", "active"), F, "runs"),
-        (host.unit("slurmd", "failed"), X, "is failed"),
-        (cluster.controller("Slurmctld(primary) at front is UP"), F, "answers"),
-        (cluster.controller("Slurmctld(primary) at front is DOWN"), X, "DOWN"),
-        (cluster.nodes("node1 idle none\nnode2 mixed none\n"), F, "2 take jobs"),
-        (cluster.nodes("node1 drained bad disk\n"), W, "node1 is drained (bad disk)"),
-        (cluster.nodes("node1 idle* none\n"), W, "node1 is idle*"),
-        (cluster.nodes(""), X, "no node"),
-        (cluster.gpus(4, 4), F, "4"),
-        (cluster.gpus(4, 3), X, "shows 3"),
-        (cluster.gpus(2, 4), W, "gives out 2"),
-        (cluster.operator("Operator", "carme-view"), F, "Operator"),
-        (cluster.operator("None", "carme-view"), X, "cannot see"),
-        (platform.images((), 2), F, "2 offered"),
-        (platform.images(("base is not offered: x",), 1), W, "not offered"),
-        (platform.images((), 0), X, "none"),
-        (platform.sudo_rule("(%users) NOPASSWD: /x/carme-helper", "carme-helper"), F, "helper"),
-        (platform.sudo_rule("not allowed to run sudo", "carme-helper"), X, "may not"),
+        (clock.clock(True, {}), OK, "kept by NTP"),
+        (clock.clock(True, {"gpu01": 0.4, "gpu02": -1}), OK, "2 others agree"),
+        (clock.clock(False, {"gpu01": 0.1}), WARNING, "nothing keeps it"),
+        (clock.clock(None, {"gpu01": 0.1}), OK, "container"),
+        (clock.clock(None, {}), ABSENT, "container"),
+        (clock.clock(True, {"gpu01": 8.0}), WARNING, "gpu01 by +8 s"),
+        (clock.clock(None, {"gpu01": -400.0, "gpu02": 0.0}), FAULT, "gpu01 by -400 s"),
+        (host.names([], [], 3), OK, "3 names"),
+        (host.names(["10.gpu09"], [], 3), FAULT, "10.gpu09"),
+        (host.names([], ["gpu09"], 3), WARNING, "gpu09"),
+        (host.disk(Path("/var"), 40, "3 GiB"), OK, "40 % full, 3 GiB free"),
+        (host.disk(Path("/var"), 90), WARNING, "90 %"),
+        (host.disk(Path("/var"), 99), FAULT, "99 %"),
+        (host.certificate(NOW + timedelta(days=90), NOW), OK, "90 days"),
+        (host.certificate(NOW + timedelta(days=5), NOW), WARNING, "5 days"),
+        (host.certificate(NOW - timedelta(hours=1), NOW), FAULT, "ended"),
+        (host.certificate(NOW + timedelta(days=90), NOW, False), WARNING, "another one"),
+        (cluster.munge("MUNGE:", 0, "", TODO), OK, "go round"),
+        (cluster.munge("MUNGE:", 15, "Expired credential", TODO), FAULT, "Expired"),
+        (cluster.munge("", 0, "Failed to access socket", TODO), FAULT, "Failed"),
+        (cluster.controller("Slurmctld(primary) at front is UP", TODO), OK, "answers"),
         (
-            platform.sudo_rule("NOPASSWD: ALL\nNOPASSWD: /x/carme-helper", "carme-helper"),
-            X,
+            cluster.controller("Slurmctld(primary) at a is DOWN\n****\n** RESTORE **\n****", TODO),
+            FAULT,
+            "a is DOWN",
+        ),
+        (
+            cluster.controller(
+                "Slurmctld(primary) at a is UP\nSlurmctld(backup) at b is DOWN", TODO
+            ),
+            WARNING,
+            "b is DOWN",
+        ),
+        (cluster.controller("", TODO), FAULT, "no answer"),
+        (cluster.node_state("nodes", [("n1", "idle", "none")], TODO), OK, "idle"),
+        (
+            cluster.node_state("nodes", [("n1", "idle", ""), ("n2", "mixed", "")], TODO),
+            OK,
+            "2 take jobs",
+        ),
+        (
+            cluster.node_state("nodes", [("n1", "drained", "bad disk")], TODO),
+            WARNING,
+            "n1 is drained (bad disk)",
+        ),
+        (cluster.node_state("nodes", [("n1", "idle*", "none")], TODO), FAULT, "n1 is idle*"),
+        (cluster.node_state("nodes", [("n1", "down", "")], TODO), FAULT, "n1 is down"),
+        (cluster.node_state("slurmd n1", [], TODO), FAULT, "does not know"),
+        (cluster.operator("Operator", "carme-view", TODO), OK, "operator"),
+        (cluster.operator("None", "carme-view", TODO), FAULT, "cannot see"),
+        (jobhost.gpus("n1", 4, 4), OK, "4 in NVML"),
+        (jobhost.gpus("n1", 4, 3), FAULT, "shows 3"),
+        (jobhost.gpus("n1", 2, 4), WARNING, "gives out 2"),
+        (jobhost.gpus("n1", 4, None, "NVML: DriverNotLoaded"), FAULT, "DriverNotLoaded"),
+        (jobhost.gpus("n1", 0, None, "NVML: LibraryNotFound"), ABSENT, "none found"),
+        (jobhost.gpus("n1", 2, 2, missing=["/dev/nvidia1"]), FAULT, "/dev/nvidia1"),
+        (containers.images((), 2, 0, ()), OK, "2 read in full"),
+        (containers.images((), 2, 3, ()), OK, "3 unchanged"),
+        (containers.images(("base: wrong",), 1, 1, ()), FAULT, "base: wrong; 2 others are whole"),
+        (containers.images((), 1, 1, ("big:1",)), WARNING, "big:1"),
+        (containers.images((), 0, 0, ()), FAULT, "none is published"),
+        (containers.container(0, "", "base:1", "ann"), OK, "as ann"),
+        (containers.container(255, "no /dev/fuse", "base:1", "ann"), FAULT, "no /dev/fuse"),
+        (platform.proxy(200, 403, TODO), OK, "wants a token"),
+        (platform.proxy(503, 403, TODO), OK, "hub behind it"),
+        (platform.proxy(200, 200, TODO), FAULT, "without a token"),
+        (platform.proxy(404, 403, TODO), FAULT, "answers 404"),
+        (platform.proxy(200, 500, TODO), FAULT, "answers 500"),
+        (platform.view(Snapshot(taken_at=100), 110, 30, TODO), OK, "0 nodes"),
+        (platform.view(Snapshot(taken_at=100), 1000, 30, TODO), FAULT, "15 min"),
+        (
+            platform.view(
+                Snapshot(taken_at=100, controller="away", error="no route"), 110, 30, TODO
+            ),
+            FAULT,
+            "no route",
+        ),
+        (platform.service(200, b'{"service": "ok"}', TODO), OK, "answers"),
+        (platform.service(200, b'{"slurm view": "away"}', TODO), WARNING, "view: away"),
+        (platform.service(503, b'{"database": "locked"}', TODO), FAULT, "database: locked"),
+        (platform.service(404, b"<html>", TODO), FAULT, "not as the service does"),
+        (platform.sudo_rule(sudo_list(RULE, HOMES), HELPER, TODO), OK, "6 verbs"),
+        (platform.sudo_rule(sudo_list(RULE.replace("extend", "x")), HELPER, TODO), FAULT, "extend"),
+        (platform.sudo_rule("carme is not allowed to run sudo", HELPER, TODO), FAULT, "submit"),
+        (
+            platform.sudo_rule(sudo_list(RULE, "    (ALL : ALL) ALL"), HELPER, TODO),
+            FAULT,
             "anything",
         ),
+        (platform.sudo_rule(sudo_list(RULE), "/other --config /x", TODO), FAULT, "/other"),
+        (platform.helper(Done(1, '{"error": {"reason": "missing"}}', ""), "ann", TODO), OK, "ann"),
+        (
+            platform.helper(
+                Done(1, '{"error": {"reason": "denied", "message": "uid 5"}}', ""), "ann", TODO
+            ),
+            FAULT,
+            "uid 5",
+        ),
+        (
+            platform.helper(Done(1, "", "sudo: a password is required"), "ann", TODO),
+            FAULT,
+            "password is required",
+        ),
+        (measuring.exporter("exporter n1", 401, "", TODO), OK, "wants a password"),
+        (measuring.exporter("exporter n1", 401, "Unauthorized", TODO), FAULT, "does not take"),
+        (measuring.exporter("exporter n1", 500, "x", TODO), FAULT, "answers 500"),
+        (
+            measuring.exporter("e", 200, 'carme_collector_success{collector="gpu"} 1\n', TODO),
+            OK,
+            "1 collectors",
+        ),
+        (
+            measuring.exporter("e", 200, 'carme_collector_success{collector="gpu"} 0\n', TODO),
+            WARNING,
+            "cannot read: gpu",
+        ),
+        (measuring.exporter("e", 200, "up 1\n", TODO), FAULT, "measures nothing"),
+        (measuring.discovery(["a", "b"], ["a", "b"], 5, TODO), OK, "2 nodes"),
+        (measuring.discovery(["a"], ["a", "b"], 5, TODO), OK, "b switched off"),
+        (measuring.discovery(["a", "c"], ["a"], 5, TODO), WARNING, "c"),
+        (measuring.discovery(["a"], ["a"], 3600, TODO), FAULT, "1 h"),
+        (measuring.discovery([], ["a"], 5, TODO), FAULT, "no node"),
+        (measuring.targets([target("up"), target("unknown")], TODO), OK, "1 not read yet"),
+        (
+            measuring.targets([target("up"), target("down", 'Get "http://x": no route')], TODO),
+            FAULT,
+            "1 of 2 down: carme gpu01 (no route)",
+        ),
+        (measuring.targets([], TODO), FAULT, "reads nothing"),
+        (measuring.alertmanager(200, 1, TODO), OK, "sends alerts"),
+        (measuring.alertmanager(401, 1, TODO), OK, "sends alerts"),
+        (measuring.alertmanager(200, 0, TODO), FAULT, "sends it nothing"),
+        (measuring.alertmanager(500, 1, TODO), FAULT, "answers 500"),
     ],
 )
-def test_a_finding_says_what_was_seen_and_what_to_do(
+def test_a_finding_says_what_was_found_and_what_to_do(
     found: Finding, level: Level, words: str
 ) -> None:
     assert found.level is level
-    assert words in found.saw
-    assert bool(found.todo) == (level is not Level.FINE)
+    assert words in found.found
+    assert bool(found.todo) == (level in (WARNING, FAULT))
 
 
-def test_an_expected_error_is_a_failure_with_its_hint() -> None:
-    def look() -> Finding:
-        raise MissingError("no apptainer", "install it")
+HUB = {8081: ("hub", "jupyterhub")}
+PYTHON = "python3 /opt/bin/jupyterhub -f x"
 
-    assert run(Check("container", look)) == Finding("container", X, "no apptainer", "install it")
+
+@pytest.mark.parametrize(
+    ("holders", "level", "words"),
+    [
+        ({8081: [ports.Holder(7, PYTHON, "python3")]}, OK, "1 open, each held by its part"),
+        ({8081: [ports.Holder()]}, OK, "1 open"),
+        ({}, FAULT, "nobody listens on 8081 (hub)"),
+        ({8081: [ports.Holder(9, "nc -l 8081", "nc")]}, FAULT, "by nc, process 9"),
+        (
+            {8081: [ports.Holder(7, PYTHON, "python3"), ports.Holder(9, "nc -l", "nc")]},
+            FAULT,
+            "by nc",
+        ),
+    ],
+)
+def test_ports(holders: dict[int, list[ports.Holder]], level: Level, words: str) -> None:
+    found = ports.ports(HUB, holders, "start it")
+    assert found.level is level
+    assert words in found.found
+
+
+YES = {"constrainramspace": "yes", "constraindevices": "yes", "constraincores": "no"}
+
+
+@pytest.mark.parametrize(
+    ("there", "settings", "level", "words"),
+    [
+        ("v1", YES, OK, "cgroup/v1 with cpuacct, devices, freezer, memory"),
+        ("v2", YES, OK, "cgroup/v2 with cpu, memory, pids"),
+        ("v2", {**YES, "constraincores": "Yes"}, FAULT, "without cpuset"),
+        ("v1", {**YES, "constraincores": "yes"}, FAULT, "without cpuset"),
+        ("v2", {"cgroupplugin": "cgroup/v1"}, FAULT, "wants cgroup/v1, this host has cgroup/v2"),
+        ("v1", {"cgroupplugin": "cgroup/v2"}, FAULT, "this host has cgroup/v1"),
+        ("v2", {"cgroupplugin": "autodetect"}, OK, "cgroup/v2"),
+        ("none", YES, FAULT, "without"),
+    ],
+)
+def test_cgroups(
+    tmp_path: Path, there: str, settings: dict[str, str], level: Level, words: str
+) -> None:
+    if there == "v1":
+        for name in ("memory", "devices", "freezer", "cpuacct"):
+            (tmp_path / name).mkdir()
+    if there == "v2":
+        (tmp_path / "cgroup.controllers").write_text("cpu io memory pids\n")
+    found = jobhost.cgroups(settings, tmp_path)
+    assert found.level is level
+    assert words in found.found
+
+
+def test_one_disk_of_each_file_system(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    assert host.disks([tmp_path, tmp_path / "a", tmp_path / "gone"]) == [tmp_path]
+    assert host.read_disk(tmp_path).level in Level
+
+
+def test_the_certificate_s_date_as_openssl_says_it() -> None:
+    said = "notAfter=Jan  9 11:22:33 2027 GMT\n"
+    assert host.end_date(said) == datetime(2027, 1, 9, 11, 22, 33, tzinfo=UTC)
+
+
+def test_what_a_program_said_last_without_its_name() -> None:
+    assert Done(1, "", "x\nsacctmgr: error: Connection refused\n").last == "Connection refused"
+    assert Done(3, "", "").last == "exit code 3"

@@ -18,7 +18,8 @@ from carme.jobs.commands import parse_moment, to_csv
 from carme.jobs.models import JobList, Measured
 from carme.jobs.report import Series, line, report
 from carme.prometheus import Line, Sample
-from carme.slurm.models import HistoryJob, Job, Snapshot
+from carme.slurm.models import HistoryJob, Job
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
 
 GIB = 2**30

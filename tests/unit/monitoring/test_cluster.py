@@ -3,7 +3,8 @@
 import subprocess
 from typing import Any
 
-from carme.slurm.models import Job, Node, Partition, Snapshot
+from carme.slurm.models import Job, Node, Partition
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState, NodeState
 from carme_monitoring.collectors.slurm import (
     Cluster,

@@ -26,6 +26,7 @@ from carme_monitoring.commands import exporter
 from carme_monitoring.metrics import BY_NAME
 from carme_monitoring.samples import Samples
 from carme_monitoring.service import Service, Source
+from support.ports import free_port
 
 from .conftest import World
 
@@ -43,12 +44,6 @@ def own_config(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def call(*words: str | Path, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     command = [*PROGRAM, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_once_prints_a_collection(tmp_path: Path) -> None:

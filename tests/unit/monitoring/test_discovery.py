@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from carme.config import Config
 from carme.errors import ConfigError, UnavailableError
-from carme.slurm.models import Node, Snapshot
+from carme.slurm.models import Node
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import NodeState
 from carme.templates import render
 from carme_monitoring.discovery import Discovery, discovery, local_ports, targets

@@ -2,7 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carme.slurm.access import owns, visible_to
-from carme.slurm.models import Job, Node, Partition, QueueLoad, Reservation, Snapshot
+from carme.slurm.models import Job, Node, Partition, Reservation
+from carme.slurm.snapshot import QueueLoad, Snapshot
 
 SNAPSHOT = Snapshot(
     taken_at=1,

@@ -3,8 +3,9 @@ import pytest
 from carme.config import View
 from carme.errors import CarmeError, DeniedError, InputError, MissingError
 from carme.slurm.extend import extended_limit
-from carme.slurm.models import Job, Partition, Reservation, Snapshot
+from carme.slurm.models import Job, Partition, Reservation
 from carme.slurm.rights import Association, Limits, Qos, UserRights
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
 
 NOW = 10_000

@@ -10,6 +10,7 @@ import carme
 
 PURE = (
     "carme.slurm.models",
+    "carme.slurm.snapshot",
     "carme.slurm.states",
     "carme.slurm.gres",
     "carme.slurm.hostlist",

@@ -1,7 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from carme.slurm.models import Choice, Job, Node, Partition, QueueLoad, Snapshot, queue_load
+from carme.slurm.models import Choice, Job, Node, Partition
+from carme.slurm.snapshot import QueueLoad, Snapshot, queue_load
 from carme.slurm.states import JobState, NodeState
 
 GPU1 = Node(

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from carme.errors import ConfigError, DeniedError, InputError, MissingError, UnavailableError
-from carme.slurm.models import Choice, Job, Node, Snapshot
+from carme.slurm.models import Choice, Job, Node
 from carme.slurm.poller import Poller
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.view_client import AsyncViewClient, ViewClient
 from carme.slurm.view_server import Request
 from carme.slurm.waits import Waits

@@ -1,4 +1,5 @@
-from carme.slurm.models import QueueLoad, Reservation
+from carme.slurm.models import Reservation
+from carme.slurm.snapshot import QueueLoad
 from carme_spawner.options import Options
 from carme_spawner.outlook import Overviews, closed, smaller, starts_now
 

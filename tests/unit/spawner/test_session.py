@@ -9,7 +9,8 @@ from traitlets.config import Config as Traits
 
 from carme.config import Config, Session
 from carme.errors import MissingError, UnavailableError
-from carme.slurm.models import Job, Node, Snapshot
+from carme.slurm.models import Job, Node
+from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
 from carme_spawner import configure, session
 from carme_spawner.session import SessionJob, SessionOver
