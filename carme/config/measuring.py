@@ -96,8 +96,8 @@ class Prometheus(Section):
     """Holds `user:password`; for carme-view, which answers about jobs, and nobody else to read."""
     scrape_seconds: Annotated[float, Field(ge=1, le=60)] = 15
     """No more than twice `exporter.interval_seconds`: a new user's first figures would be lost."""
-    evaluation_seconds: Annotated[float, Field(ge=1, le=60)] = 15
-    """Between evaluations of recording and alert rules."""
+    evaluation_seconds: Annotated[float, Field(ge=1, le=60)] = 30
+    """Between evaluations of recording and alert rules: figures are over five minutes and more."""
     retention_days: Annotated[int, Field(ge=1, le=3660)] = 90
     """What is older goes; how much disk that takes is in how-to/monitoring."""
     retention_gb: Annotated[int, Field(ge=1)] | None = None

@@ -21,6 +21,7 @@ from carme.service.endpoints import Api
 from carme.service.hub import PREFIX
 from carme.service.outcomes import CoverageMetrics
 from carme.service.parts import make_parts, parts
+from carme.service.predicted import PredictedMetrics
 
 API = f"{PREFIX}/api/v1"
 _UPLOAD = f"{API}/workloads/onnx"
@@ -118,7 +119,8 @@ def _metrics(app: Flask) -> None:
         "carme_service_request_seconds", "Time to answer.", ("endpoint",), registry=registry,
         buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
     )  # fmt: skip
-    registry.register(CoverageMetrics(app.extensions["carme"].store))
+    for collector in (CoverageMetrics, PredictedMetrics):
+        registry.register(collector(app.extensions["carme"].store))
     wanted = os.environ.get("CARME_PROMETHEUS_TOKEN", "")
 
     @app.before_request

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["counter", "gauge", "info"]
+Kind = Literal["counter", "gauge", "info", "histogram"]
 _UNITS = ("joules", "seconds", "bytes", "watts", "celsius", "hertz", "ratio", "grams")
 
 
@@ -234,7 +234,29 @@ TABLE: tuple[Metric, ...] = (
          "Time of a cycle of the main and the backfill scheduler: last, mean, max."),
         ("slurm_scheduler_queue_length", "gauge", "scheduler", "Jobs looked at in the last cycle."),
         ("slurm_scheduler_backfilled_jobs", "gauge", "", "Jobs backfilled since Slurm started."),
+        ("view_reads_total", "counter", "", "Times that carme-view read Slurm."),
+        ("view_read_errors_total", "counter", "", "Times that it could not."),
+        ("view_read_seconds", "gauge", "", "Time of its last reading."),
+        ("view_requests_total", "counter", "", "Questions that it answered."),
+        ("view_refreshes_total", "counter", "",
+         "Questions among them for a picture newer than the last one."),
     ),
 )  # fmt: skip
+
+SERVICE: tuple[Metric, ...] = tuple(
+    _group(
+        "Prediction service",
+        ("service_requests_total", "counter", "endpoint method status", "Requests answered."),
+        ("service_request_seconds", "histogram", "endpoint", "Time to answer."),
+        ("service_predictions_judged", "gauge", "kind source figure within",
+         "Predictions whose job ran to its end, by whether the measured figure lay within the"
+         " interval."),
+        ("prediction_seconds", "gauge", "jobid kind",
+         "Time of one of the newest 200 jobs with a prediction; kind is predicted, low, high, and"
+         " measured once it has run to its end."),
+        ("prediction_joules", "gauge", "jobid kind", "The same for the energy of its GPUs."),
+    )
+)  # fmt: skip
+"""What the prediction service exports; its own test holds it to this."""
 
 BY_NAME = {metric.name: metric for metric in TABLE}

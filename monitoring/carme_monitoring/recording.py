@@ -8,6 +8,11 @@ Rates come from counters that live as long as the node: a job's counter may have
 last one before the window, without `increase()`'s extrapolation: windows side by side then add up
 to what was used, also over a restart of an exporter or of Prometheus. A job's totals are the last
 value of its counters.
+
+Reading a series and joining it cost, adding up does not: raw series are read for the five minutes
+only, and an hour is made of those. Every minute it takes the five minutes before, a fifth of each:
+what was used counts once, slides in and out of the hour within five minutes, and hours side by side
+add up as well.
 """
 
 from collections.abc import Iterator
@@ -81,30 +86,24 @@ RATIOS = (
 _BY_NAME = {figure.name: figure for figure in FIGURES}
 
 JOB_TOTALS = (
-    ("energy_estimated_joules", "job_energy_estimated_joules_total",
-     "The part of its energy that was divided by time instead of by a reading."),
     ("emissions_grams", "job_emissions_grams_total", "CO2 equivalent so far."),
     ("cost", "job_cost_total", "Cost of its energy so far."),
     ("gpu_held_seconds", "job_gpu_held_seconds_total", "GPU-seconds held so far."),
     ("gpu_idle_seconds", "job_gpu_idle_seconds_total", "GPU-seconds held and idle so far."),
     ("gpu_utilised_seconds", "job_gpu_utilised_seconds_total",
      "GPU-seconds held times utilisation so far."),
-    ("gpu_idle_joules", "job_gpu_idle_joules_total", "GPU energy while held and idle so far."),
-    ("cpu_asked_seconds", "job_cpu_asked_seconds_total", "CPU-seconds asked for so far."),
     ("cpu_idle_seconds", "job_cpu_idle_seconds_total",
      "CPU-seconds asked for and not used so far."),
-    ("memory_peak_bytes", "job_memory_peak_bytes", "Memory at its peak, nodes added."),
     ("memory_untouched_bytes", "job_memory_untouched_bytes",
      "Memory asked for and never touched, nodes added."),
 )  # fmt: skip
 
 
-def groups() -> dict[str, tuple[str | None, list[Rule]]]:
-    """The groups of rules: name → (interval, rules in the order of their evaluation)."""
-    found: dict[str, tuple[str | None, list[Rule]]] = {"carme_jobs": (None, list(_jobs()))}
+def groups() -> dict[str, tuple[int | None, list[Rule]]]:
+    """The groups of rules: name → (seconds between evaluations, rules in their order)."""
+    found: dict[str, tuple[int | None, list[Rule]]] = {"carme_jobs": (None, list(_jobs()))}
     for window in WINDOWS:
-        # An hour's figures change slowly, and reading an hour of samples is dear.
-        every = None if window == "5m" else "1m"
+        every = None if window == "5m" else 60  # an hour's figures change slowly
         rules = [*_owners(window), *_nodes(window), *_cluster(window)]
         found[f"carme_{window}"] = (every, rules)
     return found
@@ -121,12 +120,14 @@ def _jobs() -> Iterator[Rule]:
     one = f"{known}\n  or on (cluster, jobid, node) {any_}"
     yield Rule(info, f"max by ({', '.join(labels)}) (\n  {one}\n)", labels,
                "Whose job it is; to join with.")  # fmt: skip
-    component = "job_component:carme_energy_joules:last"
-    yield Rule(component, _joined("job_energy_joules_total", ("component",)),
-               (*_JOB, "component"),
-               "Energy so far by component: gpu, cpu, dram, rest.")  # fmt: skip
-    yield Rule("job:carme_energy_joules:last", f"sum by ({', '.join(_JOB)}) ({component})", _JOB,
-               "Energy so far.")  # fmt: skip
+    counted = f"last_over_time(carme_job_energy_joules_total[{_HELD_BACK}])"
+    by = ("cluster", "jobid", "component")
+    yield Rule("job_component:carme_energy_joules:last", f"sum by ({', '.join(by)}) ({counted})",
+               by, "Energy so far by component: gpu, cpu, dram, rest.")  # fmt: skip
+    energy = "job_node:carme_energy_joules:last"
+    by = ("cluster", "jobid", "node")
+    yield Rule(energy, f"sum by ({', '.join(by)}) ({counted})", by, "Energy so far on a node.")
+    yield Rule("job:carme_energy_joules:last", _join(energy), _JOB, "Energy so far.")
     for name, metric, meaning in JOB_TOTALS:
         more = ("currency",) if name == "cost" else ()
         yield Rule(f"job:carme_{name}:last", _joined(metric, more), (*_JOB, *more), meaning)
@@ -141,13 +142,13 @@ def _jobs() -> Iterator[Rule]:
                _joined("job_start_timestamp_seconds", (), "min"), _JOB,
                "When it began, on its first node.")  # fmt: skip
     running = "unless on (cluster, jobid, node) carme_job_end_timestamp_seconds"
-    energy = "carme_job_energy_joules_total"
     # A young job began at zero, whenever it was first seen.
     young = (
-        f"0 * last_over_time({energy}[5m]) and on (cluster, jobid, node)"
+        f"0 * {energy} and on (cluster, jobid, node)"
         " (time() - carme_job_start_timestamp_seconds < 330)"
     )
-    gained = f"(sum by (cluster, jobid, node) ({_gained(energy, '5m', young)})\n    {running})"
+    base = f"{energy} offset 5m or {young} or min_over_time({energy}[5m])"
+    gained = f"(clamp_min({energy} - ({base}), 0)\n    {running})"
     yield Rule(
         "job:carme_power_watts:avg5m",
         f"{_join(gained)}\n/ clamp(time() - job:carme_start_timestamp_seconds:min, 1, 300)",
@@ -160,13 +161,12 @@ def _jobs() -> Iterator[Rule]:
     )  # fmt: skip
 
 
-def _gained(counter: str, window: str, young: str = "") -> str:
-    """What a counter gained in the window; nothing in the one in which it began anew."""
+def _gained(counter: str) -> str:
+    """What a counter gained in five minutes; nothing in those in which it began anew."""
     now = f"last_over_time({counter}[{_HELD_BACK}])"
-    before = f"last_over_time({counter}[{_HELD_BACK}] offset {window})"
-    first = f"min_over_time({counter}[{window}])"
-    base = " or ".join(filter(None, (before, young, first)))
-    return f"clamp_min({now} - ({base}), 0)"
+    before = f"last_over_time({counter}[{_HELD_BACK}] offset 5m)"
+    first = f"min_over_time({counter}[5m])"
+    return f"clamp_min({now} - ({before} or {first}), 0)"
 
 
 def _joined(metric: str, keep: tuple[str, ...] = (), how: str = "sum") -> str:
@@ -212,23 +212,32 @@ def _cluster(window: str) -> Iterator[Rule]:
                    f"sum by ({', '.join(by)}) ({base})", by,
                    f"{figure.meaning} {_last(window)}")  # fmt: skip
     yield from _ratios("cluster", (_BY,), window)
-    power = _BY_NAME["power_watts"]
-    yield _figure("cluster_consumer", (_BY, "consumer"), "node", power, window,
-                  "by who used it: jobs, unallocated, system")  # fmt: skip
-    yield _figure("cluster_component", (_BY, "component"), "node", power, window,
-                  "by component: gpu, cpu, dram, rest")  # fmt: skip
+    by = (_BY, "consumer", "component")
+    energy = _figure("cluster_part", by, "node", _BY_NAME["energy_joules"], window,
+                     "by who used it and component")  # fmt: skip
+    yield energy
+    for part, whose in (("consumer", "by who used it: jobs, unallocated, system"),
+                        ("component", "by component: gpu, cpu, dram, rest")):  # fmt: skip
+        yield Rule(f"cluster_{part}:carme_power_watts:avg{window}",
+                   f"sum by ({_BY}, {part}) ({energy.record}) / {WINDOWS[window]}", (_BY, part),
+                   f"Mean power {whose}. {_last(window)}")  # fmt: skip
 
 
 def _figure(
     level: str, by: tuple[str, ...], kind: str, figure: Figure, window: str, whose: str = ""
 ) -> Rule:
-    if figure.name == "power_watts" and level in ("owner", "node"):
-        expr = f"{level}:carme_energy_joules:increase{window}"  # worked out just before
+    seconds = WINDOWS[window]
+    if figure.name == "power_watts":
+        # Worked out just before.
+        expr = f"{level}:carme_energy_joules:increase{window} / {seconds}"
+    elif window == "5m":
+        expr = f"sum by ({', '.join(by)}) (\n  {_gained(f'carme_{kind}_{figure.counter}')}\n)"
+        expr += f" / {seconds}" if figure.how == "avg" else ""
     else:
-        gained = _gained(f"carme_{kind}_{figure.counter}", window)
-        expr = f"sum by ({', '.join(by)}) (\n  {gained}\n)"
-    if figure.how == "avg":
-        expr += f" / {WINDOWS[window]}"
+        short = f"{level}:carme_{figure.name}:{figure.how}5m"
+        parts = 5 if figure.how == "increase" else seconds // 60
+        # A second less than an hour: sixty values, whether or not it is asked on the minute.
+        expr = f"sum_over_time({short}[59m59s:1m]) / {parts}"
     words = " ".join(filter(None, (figure.meaning.rstrip("."), whose))) + "."
     return Rule(f"{level}:carme_{figure.name}:{figure.how}{window}", expr, by,
                 f"{words} {_last(window)}")  # fmt: skip
@@ -266,7 +275,7 @@ def text() -> str:
         "groups": [
             {
                 "name": name,
-                **({"interval": every} if every else {}),
+                **({"interval": f"{every}s"} if every else {}),
                 "rules": [{"record": rule.record, "expr": _Text(rule.expr)} for rule in rules],
             }
             for name, (every, rules) in groups().items()

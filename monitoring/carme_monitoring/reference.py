@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from carme_monitoring.metrics import TABLE, Metric
+from carme_monitoring.metrics import SERVICE, TABLE, Metric
 from carme_monitoring.profiles import PROFILES
 
 _INTRODUCTION = """\
@@ -38,6 +38,10 @@ def markdown() -> str:
     parts = [_INTRODUCTION]
     for title in dict.fromkeys(metric.group for metric in TABLE):
         parts.append(f"\n## {title}\n\n{_rows(m for m in TABLE if m.group == title)}")
+    parts.append(
+        "\n## Prediction service\n\nRead from `/services/carme/metrics` with the token of the hub's"
+        f" metrics.\n\n{_rows(SERVICE)}"
+    )
     parts.append(
         "\n## Profiles\n\nFurther names for the same values, switched on by `exporter.profiles`, "
         "for dashboards made for other\nexporters. Names, labels and units are theirs.\n"

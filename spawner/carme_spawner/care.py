@@ -19,7 +19,8 @@ def spawner_of(handler: Any) -> Any:
 
 
 class SessionHandler(APIHandler):
-    """When the session ends, and when to warn; for its own token and nobody else's."""
+    """When it ends, when to warn, and whether it holds GPUs that do nothing; for the session's
+    own token and nobody else's."""
 
     def initialize(self, config: Config) -> None:
         super().initialize()
@@ -28,12 +29,14 @@ class SessionHandler(APIHandler):
     @web.authenticated
     async def get(self) -> None:
         """Nothing is read for this: the job as the hub saw it last, seconds ago."""
-        job = spawner_of(self).job
+        spawner = spawner_of(self)
+        job = spawner.job
         self.write(
             {
                 "job_id": job.id if job else None,
                 "ends_at": job.ends_at if job else None,
                 "warn_seconds": round(60 * self._config.session.warn_minutes),
                 "may_extend": self._config.view.extend_max_hours > 0,
+                "warning": spawner.warning,
             }
         )

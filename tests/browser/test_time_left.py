@@ -53,6 +53,25 @@ def test_time_left_more_time_and_the_warning(cluster, person, page, screenshots)
     expect(shown).to_contain_text("3 h ", timeout=100_000)
 
 
+def test_idle_gpus_are_told_in_jupyterlab(cluster, person, page):
+    """The hub's words about the session's GPUs; when it says them, test_gpu_idle tells."""
+    words = "It did nothing with its GPU for 2 h. It ends at 14:05 unless you run something."
+
+    def with_warning(route):
+        answer = route.fetch()
+        assert answer.json()["warning"] == "", "a session without GPUs has none"
+        route.fulfill(response=answer, json={**answer.json(), "warning": words})
+
+    person.start(**SMALL, hours=0.5)
+    page.route("**/carme/time*", with_warning)
+    page.goto(f"{person.url}/user/{person.name}/lab")
+    open_lab(page, cluster, person.name)
+    expect(page.locator("#carme-idle")).to_have_text("GPUs idle", timeout=20_000)
+    expect(page.locator("#carme-idle")).to_have_attribute("title", words)
+    toast = page.locator(".Toastify__toast").filter(has_text="It ends at 14:05")
+    expect(toast).to_be_visible()
+
+
 def test_the_answers_of_the_extension(cluster, person):
     person.start(**SMALL, hours=0.5)
     told = person.server("GET", "/carme/time").json()

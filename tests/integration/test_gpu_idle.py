@@ -86,6 +86,13 @@ def test_idle_is_ended_and_working_is_told(impatient):
         wait_for(lambda: warnings_of(ben), 90, "the busy one is told")
         assert "works, but not with its GPU" in warnings_of(ben)[""]
         assert ben.state()["ready"]
+
+        def told_inside():
+            """What the extension in JupyterLab reads."""
+            return ben.server("GET", "/carme/time").json()["warning"]
+
+        said = wait_for(told_inside, 60, "the session itself knows")
+        assert "works, but not with its GPU" in said
         assert warnings_of(ann) == {}, "and nobody else is"
     finally:
         ann.stop()

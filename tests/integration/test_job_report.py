@@ -13,12 +13,14 @@ from carme_monitoring.dashboards.compat import PROFILES
 from carme_monitoring.dashboards.model import RECORDED
 from support.cluster import wait_for
 from support.exporter import Exporter, submit, wait_ended
+from support.people import Person
 
 SPIN = "timeout {0} sh -c 'while :; do :; done'; true"
 WAVES = "while :; do timeout 1 sh -c 'while :; do :; done'; sleep 1; done"
 EATS = "sleep 20; python3 -c 'x = bytearray(600 * 2**20); import time; time.sleep(60)'"
 ONE = ("--gres=gpu:1", "--mem=200", "-t", "10")
-HERE = {"jobs", "waiting", "gpus", "profile", "emissions", "price"}
+HERE = {"jobs", "waiting", "gpus", "profile", "emissions", "price", "predictions"}
+RESNET = {"workload": "resnet-50", "hardware": {"partition": "gpu", "gpu_type": "virtual-a100"}}
 
 
 class Loads:
@@ -60,6 +62,15 @@ class Loads:
         return found
 
 
+def predict(person, job_id):
+    """Have the service predict something for the job, and keep it."""
+    wish = {**RESNET, "keep": True, "job_id": job_id}
+    wait_for(
+        lambda: person.by_token("POST", "/predictions", wish).status_code == 200 or time.sleep(1),
+        30, "a prediction for the job",
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def loads(cluster):
     """Everything is run; Prometheus is restarted in the middle."""
@@ -67,6 +78,9 @@ def loads(cluster):
     made = Loads(cluster)
     wait_for(lambda: made.value('sum(up{job="carme"})'), 60, "Prometheus reads the exporters")
     made.before = made.charged()
+    person = Person(cluster, ann)
+    made.submit("predicted", ann, "sleep 15", *ONE)
+    predict(person, made.ids["predicted"])
     made.submit("idle", ann, "sleep 45", *ONE)
     made.submit("hungry", ben, EATS, "--gres=gpu:1", "--mem=300", "-t", "10")
     both = ("-N2", "--ntasks-per-node=1", "-w", ",".join(made.nodes), *ONE)
@@ -95,13 +109,21 @@ def test_the_dashboards_while_jobs_run(cluster, loads):
         return all(result.is_fine for result in last) or time.sleep(5)
 
     try:
-        wait_for(all_fine, 200, "every query has an answer")
+        # What came of a prediction is known a minute and a half after its job.
+        wait_for(all_fine, 240, "every query has an answer")
     finally:
         for result in last:
             print(f"{result.status:9}{result.rows:5} {result.milliseconds:5.0f} ms"
                   f"  {result.board}: {result.panel} {result.note}")  # fmt: skip
     absent = {result.needs for result in last if result.status == "not here"}
     assert absent <= RECORDED | {"alerts", "failures", "rolled-up"}
+    jobid = loads.ids["predicted"]
+    told = {
+        row.labels["kind"]: row.value
+        for row in loads.prometheus.query(f'carme_prediction_seconds{{jobid="{jobid}"}}')
+    }
+    assert told["low"] < told["predicted"] < told["high"]
+    assert 14 <= told["measured"] <= 30
 
 
 def test_a_running_job_and_a_waiting_one(cluster, loads):

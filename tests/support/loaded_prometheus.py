@@ -1,201 +1,112 @@
 """A private Prometheus with the series of a cluster that runs a thousand jobs.
 
-Every metric of the exporter's table, for jobs on nodes of four GPUs each, written into blocks
-with `promtool tsdb create-blocks-from openmetrics`. Counters of nodes and owners reach two hours
-back, as the rules over an hour need; what only has to be there now reaches back a quarter.
+It scrapes them as it would scrape exporters, evaluates Carme's rules on them, and has a history in
+blocks of `promtool tsdb create-blocks-from openmetrics`.
 """
 
-import itertools
-import os
 import shutil
-import subprocess
+import statistics
 import tempfile
+import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import requests
+
 from carme.local import monitoring
-from carme_monitoring.metrics import TABLE, Metric
-from support.ports import free_port
+from carme.prometheus import Prometheus
+from support.load import SCRAPE_SECONDS, Load, filled, page
+from support.recorded_series import add_blocks, serving
 
-GPUS_PER_NODE = 4
-STEP_SECONDS = 60
-_LONG, _SHORT = 2 * 3600 + 600, 1200
-_USERS, _ACCOUNTS = 100, 10
-_VALUES = {
-    "component": ("gpu", "cpu", "dram", "rest"),
-    "consumer": ("jobs", "unallocated", "system"),
-    "currency": ("EUR",),
-    "mode": ("user", "system"),
-    "direction": ("receive", "send"),
-    "collector": ("gpu", "host", "cgroup", "power"),
-    "state": ("allocated", "idle", "running", "pending"),
-    "clock": ("graphics", "sm", "memory", "video"),
-    "kind": ("corrected", "uncorrected"),
-    "percentile": ("50", "90", "99"),
-    "scheduler": ("main", "backfill"),
-    "statistic": ("last", "mean", "max"),
-    "reason": ("Priority", "thermal"),
-    "partition": ("gpu",),
-    "mountpoint": ("/", "/tmp"),
-    "signal": ("gpu", "send"),
-}
-
-
-def _owner(job: int) -> dict[str, str]:
-    user = job % _USERS
-    return {"user": f"user{user}", "account": f"account{user % _ACCOUNTS}", "partition": "gpu"}
-
-
-def _where(metric: Metric, jobs: int) -> Iterator[dict[str, str]]:
-    """The labels that say what it is about, a dictionary for each thing."""
-    nodes = range(0, jobs, GPUS_PER_NODE)
-    names = set(metric.labels)
-    if metric.group.startswith("Cluster"):
-        whose = names & {"user", "account"}
-        if "jobid" in names:
-            return  # only jobs about to end have it
-        for user in range(_USERS) if whose else (None,):
-            who = {k: v for k, v in _owner(user or 0).items() if k in whose}
-            yield {"instance": "controller", "job": "carme-controller", **who}
-        return
-    for first in nodes:
-        node = f"node{first // GPUS_PER_NODE}"
-        target = {"instance": node, "job": "carme", "node": node}
-        for job in range(first, min(first + GPUS_PER_NODE, jobs)):
-            labels = dict(target)
-            if "jobid" in names:
-                labels["jobid"] = str(1000 + job)
-            if "user" in names:
-                labels |= _owner(job)
-            if "uuid" in names:
-                labels |= {"gpu": str(job - first), "uuid": f"GPU-{job}"}
-            yield labels
-            if not names & {"jobid", "user", "uuid"}:
-                break
-
-
-def series(jobs: int) -> Iterator[tuple[Metric, str]]:
-    """Every series as text, without its value."""
-    for metric in TABLE:
-        for where in _where(metric, jobs):
-            rest = [name for name in metric.labels if name not in where]
-            choices = [_VALUES.get(name, ("x",)) for name in rest]
-            for values in itertools.product(*choices):
-                labels = {"cluster": "load", **where, **dict(zip(rest, values, strict=True))}
-                inner = ",".join(f'{name}="{value}"' for name, value in labels.items())
-                yield metric, f"{metric.name}{{{inner}}}"
-
-
-def _value(metric: Metric, now: float) -> Callable[[float], str]:
-    if metric.name.endswith("timestamp_seconds"):
-        return lambda at: f"{now - 7200:.0f}"
-    if metric.kind == "counter":
-        return lambda at: f"{(at - now + _LONG) * 1.5:.1f}"
-    if metric.kind == "info":
-        return lambda at: "1"
-    return lambda at: f"{0.5 + at % 60 / 1000:.3f}"
-
-
-def _write(file: Path, jobs: int, now: float) -> int:
-    every = [(text, _value(metric, now), _reach(metric)) for metric, text in series(jobs)]
-    start = now - now % STEP_SECONDS
-    with file.open("w", encoding="utf-8", buffering=1 << 20) as out:
-        for back in range(_LONG, -1, -STEP_SECONDS):
-            at = start - back
-            out.writelines(f"{s} {value(at)} {at:.0f}\n" for s, value, far in every if far >= back)
-        out.write("# EOF\n")
-    return len(every)
-
-
-def _reach(metric: Metric) -> int:
-    is_rated = metric.kind == "counter" and not metric.is_per_job
-    return _LONG if is_rated and metric.group in ("Energy", "Waste", "Owners") else _SHORT
+_CONFIG = """
+global: {{scrape_interval: {scrape}s, scrape_timeout: {scrape}s, evaluation_interval: {evaluate}s}}
+rule_files: [{rules}/*.yml]
+scrape_configs:
+  - job_name: load
+    honor_labels: true
+    static_configs: [{{targets: ["{load}"]}}]
+  - job_name: prometheus
+    static_configs: [{{targets: ["@self"]}}]
+"""
 
 
 @contextmanager
-def loaded_prometheus(jobs: int = 1000, evaluate_seconds: int = 5) -> Iterator[str]:
-    """The address of a Prometheus with these series, which evaluates Carme's rules on them.
+def _served(text: str) -> Iterator[str]:
+    """The address at which the page is read, with the values of the moment."""
 
-    Its newest samples are from when it started: ask within five minutes.
-    """
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = filled(text, time.time())
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@contextmanager
+def loaded_prometheus(load: Load, evaluate_seconds: float) -> Iterator[Prometheus]:
+    """A Prometheus with these series, which evaluates Carme's rules on them."""
     for name in ("prometheus", "promtool"):
         if not shutil.which(name):
             raise SystemExit(f"needs {name}: apt-get install prometheus")
-    with tempfile.TemporaryDirectory(prefix="carme-load-") as scratch:
+    # Not below /tmp, which is in memory on some machines: the text of a history is gigabytes.
+    with tempfile.TemporaryDirectory(prefix="carme-load-", dir="/var/tmp") as scratch:
         folder = Path(scratch)
-        text = folder / "series.txt"
-        _write(text, jobs, time.time())
-        make = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text)]
-        subprocess.run([*make, str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
-        text.unlink()
-        (folder / "rules").mkdir()
+        data, rules = folder / "data", folder / "rules"
+        data.mkdir()
+        rules.mkdir()
+        for file in load.history(folder):
+            add_blocks(file, data)
         for name in monitoring.RULES:
-            rules = monitoring.rules(name).replace("interval: 1m", f"interval: {evaluate_seconds}s")
-            (folder / "rules" / name).write_text(rules)
-        config = folder / "prometheus.yml"
-        config.write_text(
-            f"global: {{evaluation_interval: {evaluate_seconds}s}}\nrule_files: [rules/*.yml]\n"
-        )
-        port = free_port()
-        process = subprocess.Popen(
-            [
-                *("prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data"),
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "GOMAXPROCS": "2"},
-        )
-        url = f"http://127.0.0.1:{port}"
-        try:
-            _wait_ready(url, process)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(30)
+            (rules / name).write_text(monitoring.rules(name))
+        with _served(page(load.scraped())) as address:
+            config = _CONFIG.format(
+                scrape=SCRAPE_SECONDS, evaluate=round(evaluate_seconds), rules=rules, load=address
+            )
+            with serving(data, config) as prometheus:
+                yield prometheus
 
 
-def _wait_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
-    end = time.monotonic() + 120
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError("the private Prometheus did not start")
+@dataclass(frozen=True)
+class Cost:
+    """What the evaluation of a group of rules takes."""
+
+    milliseconds: float
+    """Median of its evaluations."""
+    dearest: tuple[tuple[float, str], ...]
+    """Its five dearest rules, in milliseconds, in the last evaluation."""
 
 
-def rule_durations(url: str, seconds: float = 120) -> dict[str, float]:
-    """Milliseconds that each group of recording rules took: the best of five evaluations.
-
-    The best, because whatever else the machine does only adds to it.
-    """
-    found: dict[str, list[float]] = {}
-    seen: dict[str, float] = {}
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
-        values = dict(line.rsplit(" ", 1) for line in lines if line.startswith("prometheus_rule_g"))
-        for name, value in values.items():
-            if "last_duration_seconds{" not in name or "recording.yml" not in name:
-                continue
-            group = name.partition(";")[2].partition('"')[0]
-            stamp = float(values[name.replace("last_duration", "last_evaluation_timestamp")])
-            if stamp > 0 and seen.get(group) != stamp:
-                seen[group] = stamp
-                found.setdefault(group, []).append(float(value) * 1000)
-        if found and all(len(times) >= 5 for times in found.values()) and len(found) >= 3:
-            break
+def rule_costs(prometheus: Prometheus, evaluations: int = 3) -> dict[str, Cost]:
+    """Each group of recording rules, after so many evaluations that are seen from now on."""
+    times: dict[str, dict[str, float]] = {}
+    last: dict[str, tuple[tuple[float, str], ...]] = {}
+    end = time.monotonic() + 600
+    while not times or min(len(seen) for seen in times.values()) < evaluations:
+        if time.monotonic() > end:
+            raise RuntimeError(f"the rules were not evaluated {evaluations} times in ten minutes")
         time.sleep(1)
-    return {group: min(times) for group, times in found.items()}
-
-
-def rules_eval_ms(jobs: int = 1000) -> float:
-    """What one evaluation of all recording rules takes with the series of so many jobs."""
-    with loaded_prometheus(jobs) as url:
-        return sum(rule_durations(url).values())
+        answer = requests.get(f"{prometheus.url}/api/v1/rules?type=record", timeout=30).json()
+        for group in answer["data"]["groups"]:
+            if not group["rules"] or group["evaluationTime"] == 0:
+                continue
+            seen = times.setdefault(group["name"], {})
+            seen[group["lastEvaluation"]] = group["evaluationTime"] * 1000
+            rules = ((r["evaluationTime"] * 1000, r["name"]) for r in group["rules"])
+            last[group["name"]] = tuple(sorted(rules, reverse=True)[:5])
+    return {
+        name: Cost(statistics.median(seen.values()), last[name]) for name, seen in times.items()
+    }

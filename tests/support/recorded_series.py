@@ -34,6 +34,11 @@ def blocks(text: Iterable[str], data: Path) -> None:
     with source.open("w", encoding="utf-8") as file:
         file.writelines(text)
         file.write("# EOF\n")
+    add_blocks(source, data)
+
+
+def add_blocks(source: Path, data: Path) -> None:
+    """Make TSDB blocks of a file of OpenMetrics text in `data`, and delete the file."""
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(source), str(data)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -41,20 +46,22 @@ def blocks(text: Iterable[str], data: Path) -> None:
 
 
 @contextmanager
-def serving(data: Path, rules: Iterable[Path] = ()) -> Iterator[Prometheus]:
-    """A Prometheus on the blocks in `data`, on a free port of loopback; it scrapes nothing."""
+def serving(data: Path, config: str = "") -> Iterator[Prometheus]:
+    """A Prometheus on the blocks in `data`, on a free port of loopback.
+
+    It scrapes and evaluates what `config` says, in which `@self` is its own address.
+    """
     program = shutil.which("prometheus", path="/usr/bin:/usr/local/bin")
     assert program, "prometheus is not installed"
-    port = free_port()
-    config = data.with_suffix(".yml")
-    files = "".join(f"  - {path}\n" for path in rules)
-    config.write_text(f"rule_files:\n{files}" if files else "", encoding="ascii")
+    address = f"127.0.0.1:{free_port()}"
+    file = data.with_suffix(".yml")
+    file.write_text(config.replace("@self", address), encoding="ascii")
     command = [
-        *(program, f"--config.file={config}", f"--storage.tsdb.path={data}"),
-        *(f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"),
+        *(program, f"--config.file={file}", f"--storage.tsdb.path={data}"),
+        *(f"--web.listen-address={address}", "--log.level=error"),
     ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://{address}"
     try:
         wait_for(lambda: _ready(url), 60, "Prometheus is ready")
         yield Prometheus(url, timeout_seconds=60)

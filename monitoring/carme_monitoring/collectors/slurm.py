@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from carme.slurm.models import Job
 from carme.slurm.snapshot import Snapshot
@@ -19,6 +19,13 @@ from carme_monitoring.samples import Samples
 _SDIAG_EVERY_SECONDS = 60
 _FIELD = re.compile(r"^\s*([^:]+):\s+(\d+)\s*$")
 _PERCENTILES = (50, 90, 99)
+_VIEW = {
+    "reads": "carme_view_reads_total",
+    "errors": "carme_view_read_errors_total",
+    "last_read_seconds": "carme_view_read_seconds",
+    "requests": "carme_view_requests_total",
+    "refresh_requests": "carme_view_refreshes_total",
+}
 _ENDS_WITHIN_SECONDS = 3600
 """Only jobs that end soon have a series for it: a full queue would be thousands."""
 
@@ -27,6 +34,8 @@ class View(Protocol):
     """What is needed of carme.slurm.view_client.ViewClient."""
 
     def snapshot(self) -> Snapshot: ...
+
+    def counters(self) -> dict[str, Any]: ...
 
 
 class Cluster:
@@ -56,6 +65,9 @@ class Cluster:
         _add_queue(out, snapshot.jobs)
         _add_waits(out, snapshot.jobs, now)
         _add_ends(out, snapshot.jobs, now)
+        counters = self._view.counters()
+        for name, metric in _VIEW.items():
+            out.add(metric, (), counters.get(name))
         if self._scheduler:
             add_scheduler(out, self._scheduler.latest())
             out.add("carme_slurm_accounting_up", (), self._scheduler.accounting_up())

@@ -138,12 +138,12 @@ BOARD = Dashboard(
                 ),
                 lines(
                     "Time of a rule group",
-                    "The last evaluation. Close to the interval (15 s): too many jobs for one"
+                    "The last evaluation. Close to the interval (30 s): too many jobs for one"
                     " Prometheus.",
                     ("prometheus_rule_group_last_duration_seconds", "{{rule_group}}"),
                     unit="s",
-                    warn=5,
-                    alarm=12,
+                    warn=10,
+                    alarm=25,
                 ),
                 lines(
                     "Rules that failed",
@@ -155,6 +155,46 @@ BOARD = Dashboard(
                     "Blocks on disk; how-to/monitoring tells what to expect.",
                     ("prometheus_tsdb_storage_blocks_bytes", "blocks"),
                     unit="bytes",
+                ),
+                lines(
+                    "carme-view",
+                    "How often it reads Slurm, is asked by hub, service and exporter, and fails."
+                    " Readings by the dozen a second, or failures: slurmctld is the one who pays.",
+                    (f"sum(rate(carme_view_reads_total[{_RATE}]))", "readings a second"),
+                    (f"sum(rate(carme_view_requests_total[{_RATE}]))", "questions a second"),
+                    (f"sum(rate(carme_view_read_errors_total[{_RATE}]))", "failures a second"),
+                ),
+                lines(
+                    "Time of a reading",
+                    "What carme-view's last reading of Slurm took. Seconds: slurmctld is busy, or"
+                    " the queue is very long.",
+                    ("max(carme_view_read_seconds)", "reading"),
+                    unit="s",
+                    warn=2,
+                    alarm=10,
+                ),
+                lines(
+                    "Requests of the service",
+                    "What the prediction service answered, by status. 5xx: its log says why.",
+                    (f"sum by (status) (rate(carme_service_requests_total[{_RATE}]))",
+                     "{{status}}"),
+                ),
+                lines(
+                    "Answers of the service",
+                    "95 of 100 requests are answered faster than this.",
+                    ("histogram_quantile(0.95, sum by (le)"
+                     f" (rate(carme_service_request_seconds_bucket[{_RATE}])))", "95 %"),
+                    unit="s",
+                    warn=0.5,
+                    alarm=2,
+                ),
+                lines(
+                    "Sessions started",
+                    "Starts of sessions by how they ended, a minute. Failures in a row: the hub's"
+                    " log says why.",
+                    ("60 * sum by (status)"
+                     f" (rate(jupyterhub_server_spawn_duration_seconds_count[{_RATE}]))",
+                     "{{status}}"),
                 ),
                 lines(
                     "Answers of the hub",

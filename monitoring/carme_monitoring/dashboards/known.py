@@ -7,19 +7,19 @@ _TARGET = frozenset({"job", "instance", "node", "cluster"})
 """What Prometheus adds to every series of a node's exporter."""
 _PROFILES = ("dcgm", "nvidia-gpu", "cgroup", "slurm-exporter")
 _OTHERS = ("jupyterhub_", "prometheus_", "process_", "scrape_", "alertmanager_")
-PREDICTIONS = {
-    "carme_prediction_seconds": frozenset({"jobid", "kind"}),
-    "carme_prediction_joules": frozenset({"jobid", "kind"}),
-}
-"""What the prediction service exports: kind is predicted, low, high or measured."""
+_EVERY = (*metrics.TABLE, *metrics.SERVICE, *tables(_PROFILES))
 LABELS: dict[str, frozenset[str]] = {
-    **{m.name: frozenset(m.labels) | _TARGET for m in (*metrics.TABLE, *tables(_PROFILES))},
+    **{m.name: frozenset(m.labels) | _TARGET for m in _EVERY},
     **{
         rule.record: frozenset(rule.labels)
         for _, rules in recording.groups().values()
         for rule in rules
     },
-    **{name: labels | _TARGET for name, labels in PREDICTIONS.items()},
+    **{
+        f"{m.name}_bucket": frozenset(m.labels) | _TARGET | {"le"}
+        for m in metrics.SERVICE
+        if m.kind == "histogram"
+    },
     "up": _TARGET,
 }
 

@@ -11,9 +11,7 @@ Need = Literal[
 ]  # fmt: skip
 """What must be there for a panel to show anything: hardware, a setting, or something that is not
 always the case, such as a job that waits."""
-RECORDED: frozenset[Need] = frozenset(
-    {"rapl", "meter", "infiniband", "xid", "mig", "cgroup-v2", "predictions"}
-)
+RECORDED: frozenset[Need] = frozenset({"rapl", "meter", "infiniband", "xid", "mig", "cgroup-v2"})
 """What the one-machine cluster cannot have: these panels are checked on recorded series."""
 
 POINTS = 300

@@ -1,4 +1,5 @@
-"""A Jupyter server extension: how much time the session has left, and how to get more.
+"""A Jupyter server extension: how much time the session has left, how to get more, and whether
+it is about to be ended because its GPUs do nothing.
 
 Runs inside the user's server with whatever Jupyter the image has. It knows nothing by itself: it
 asks the hub with the session's own token, so that more time is seen wherever it came from.
@@ -27,7 +28,8 @@ def _load_jupyter_server_extension(app):
 
 
 class TimeHandler(APIHandler):
-    """`GET` says when the session ends; `POST {"minutes": N}` asks for more."""
+    """`GET` says when the session ends and what its user should know; `POST {"minutes": N}` asks
+    for more."""
 
     known = (float("-inf"), {})
 

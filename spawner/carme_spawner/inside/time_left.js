@@ -1,8 +1,10 @@
-// The time left, in JupyterLab's top bar, with a warning before the end and a button for more time.
+// The time left, in JupyterLab's top bar, with a warning before the end and a button for more time;
+// and what the hub has to say about GPUs that do nothing.
 // A prebuilt extension written by hand: it takes what JupyterLab shares and needs no build.
 (function () {
   "use strict";
   const ASK_SECONDS = 60;
+  const ALARM = "background:var(--jp-warn-color0,#b45309);color:#fff;padding:2px 8px;border-radius:3px;font-weight:600";
   let scope = {};
 
   async function shared(name) {
@@ -24,6 +26,9 @@
     const node = document.createElement("div");
     node.setAttribute("role", "status");
     node.style.cssText = "display:flex;align-items:center;gap:8px;padding:0 10px;color:var(--jp-ui-font-color1);font-size:var(--jp-ui-font-size1)";
+    const idle = node.appendChild(document.createElement("span"));
+    idle.id = "carme-idle";
+    idle.hidden = true;
     const text = node.appendChild(document.createElement("span"));
     const button = node.appendChild(document.createElement("button"));
     button.textContent = "One more hour";
@@ -34,13 +39,24 @@
     widget.id = "carme-time-left";
     app.shell.add(widget, "top", { rank: 950 });
 
-    let endsAt = null, warnSeconds = 600, behind = 0, mayAsk = false, warnedFor = null;
+    let endsAt = null, warnSeconds = 600, behind = 0, mayAsk = false, warnedFor = null, said = "";
     // Notifications are there once JupyterLab has opened what it wanted to.
     const notify = (message, type, autoClose) => app.restored
       .then(() => app.commands.execute("apputils:notify", { message, type, options: { autoClose } }))
       .catch(() => window.alert(message));
 
+    // A session whose GPUs do nothing, whether it is ended for that or only told so.
+    function showWarning(warning) {
+      idle.hidden = !warning;
+      idle.textContent = warning ? "GPUs idle" : "";
+      idle.title = warning;
+      idle.style.cssText = warning ? ALARM : "";
+      if (warning && warning !== said) notify(warning, "warning", false);
+      said = warning;
+    }
+
     function take(told) {
+      if ("warning" in told) showWarning(told.warning);
       if (!told.ends_at) return;
       endsAt = told.ends_at;
       behind = told.now - Date.now() / 1000;  // the browser's clock may be off
@@ -54,7 +70,7 @@
       const near = left < warnSeconds;
       text.textContent = words(left);
       text.title = "This session ends " + new Date(1000 * (endsAt - behind)).toLocaleString();
-      text.style.cssText = near ? "background:var(--jp-warn-color0,#b45309);color:#fff;padding:2px 8px;border-radius:3px;font-weight:600" : "";
+      text.style.cssText = near ? ALARM : "";
       button.hidden = !mayAsk;
       if (near && warnedFor !== endsAt) {
         warnedFor = endsAt;

@@ -69,6 +69,9 @@ class FixedView:
     def snapshot(self) -> Snapshot:
         return SNAPSHOT
 
+    def counters(self) -> dict[str, Any]:
+        return {"reads": 7, "errors": 1, "last_read_seconds": 0.25, "requests": 40}
+
 
 def collected() -> Samples:
     out, cluster = Samples(), Cluster(FixedView(), time_s=lambda: 1000.0)
@@ -90,6 +93,8 @@ def test_nodes_cpus_and_gpus() -> None:
     }  # fmt: skip
     assert out.value("carme_slurm_partition_up", "old") == 0
     assert out.value("carme_slurm_snapshot_age_seconds") == 10
+    assert out.value("carme_view_reads_total") == 7
+    assert out.value("carme_view_requests_total") == 40
 
 
 def test_queue_and_waits() -> None:

@@ -37,7 +37,7 @@ OTHERS = {
 WORDS = {
     *("sum", "max", "min", "avg", "topk", "by", "on", "group_left", "and", "or", "unless"),
     *("offset", "time", "abs", "clamp", "clamp_min", "increase", "timestamp", "predict_linear"),
-    *("last_over_time", "max_over_time", "min_over_time", "avg_over_time"),
+    *("last_over_time", "max_over_time", "min_over_time", "avg_over_time", "sum_over_time"),
 }
 EXPRESSIONS = {
     **{alert["alert"]: alert["expr"] for alert in ALERTS},
@@ -103,7 +103,7 @@ def test_a_rule_asks_for_what_is_exported(name: str) -> None:
     for metric, selector in re.findall(r"([a-zA-Z_:][\w:]*)\{([^}]*)\}", text):
         used = set(re.findall(r"(\w+)\s*[=!]", selector))
         assert used <= _labels(metric) | TARGET_LABELS, f"{metric} has no such label"
-    text = re.sub(r"\{[^}]*\}|\[\w+\]", " ", text)
+    text = re.sub(r"\{[^}]*\}|\[[\w:]+\]", " ", text)
     text = re.sub(r"\b(by|on|group_left)\s*\([^)]*\)", " ", text)
     for word in re.findall(r"(?<![\w:])[a-zA-Z_:][\w:]*", text):
         assert word in WORDS or _labels(word) is not None, f"nobody exports {word}"

@@ -1,0 +1,153 @@
+"""`./dev bench storage PAGE`: what a node's series cost Prometheus in memory and on disk.
+
+PAGE is what an exporter answered (`curl -u … http://NODE:9401/metrics > PAGE`). A private
+Prometheus reads it as that of 40 nodes and then of 120, each for as long as a chunk takes to fill
+(120 samples, here every second or two); what the second holds more is what the further nodes cost.
+The rules run as they would. Values move as a busy node's do: every counter by a random amount.
+"""
+
+import json
+import random
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from carme.local import monitoring
+from carme.prometheus import Prometheus
+from support.recorded_series import serving
+
+NODES = (40, 120)
+SCRAPE_SECONDS = 2
+SAMPLES = 130
+_LINE = re.compile(r"^(\w+)(\{[^}]*\})? (\S+)$")
+_CONFIG = """
+global: {{scrape_interval: {scrape}s, scrape_timeout: {scrape}s, evaluation_interval: 30s}}
+rule_files: [{rules}/*.yml]
+scrape_configs:
+  - job_name: carme
+    honor_labels: true
+    metrics_path: /metrics
+    static_configs:
+"""
+_TARGET = """
+      - targets: ["{address}"]
+        labels: {{__param_node: "n{node}", node: "n{node}", instance: "n{node}", cluster: c}}
+"""
+
+
+class Page:
+    """An exporter's answer, told again for another node, later."""
+
+    def __init__(self, text: str) -> None:
+        found = re.search(r'carme_exporter_info\{[^}]*node="([^"]+)"', text)
+        if not found:
+            raise SystemExit("the page is not an exporter's: it has no carme_exporter_info")
+        self._node = found[1]
+        self._parts = [m.groups() for line in text.splitlines() if (m := _LINE.match(line))]
+        self._heads: dict[str, list[tuple[str, str, float]]] = {}
+        self.series = len(self._parts)
+
+    def of(self, node: str, seconds: float) -> bytes:
+        """As that node would answer so many seconds later."""
+        if node not in self._heads:
+            self._heads[node] = list(self._named(node))
+        return "".join(
+            f"{head} {value + seconds * 100 * random.random():.3f}\n"
+            if kind == "counter"
+            else f"{head} {value * (1 + random.random() / 10):.4g}\n"
+            if kind == "moving"
+            else f"{head} {value!r}\n"
+            for head, kind, value in self._heads[node]
+        ).encode()
+
+    def _named(self, node: str) -> Iterator[tuple[str, str, float]]:
+        """A node's jobs and cards are its own."""
+        for name, labels, value in self._parts:
+            own = (labels or "").replace(f'"{self._node}"', f'"{node}"')
+            own = re.sub(r'(jobid|uuid)="([^"]*)"', rf'\1="\2{node}"', own)
+            moving = name.endswith(("_watts", "_ratio", "_celsius"))
+            kind = "counter" if name.endswith("_total") else "moving" if moving else "still"
+            yield name + own, kind, float(value)
+
+
+@contextmanager
+def served(page: Page) -> Iterator[str]:
+    """The address at which it is read, with ?node=."""
+    began = time.monotonic()
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            [node] = parse_qs(urlsplit(self.path).query)["node"]
+            body = page.of(node, time.monotonic() - began)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with suppress(BrokenPipeError):  # a busy machine: the reader did not wait
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def held(page: Page, nodes: int) -> dict[str, float]:
+    """What a Prometheus with so many such nodes has in memory."""
+    with tempfile.TemporaryDirectory(prefix="carme-storage-", dir="/var/tmp") as scratch:
+        folder = Path(scratch)
+        (folder / "data").mkdir()
+        (folder / "rules").mkdir()
+        for name in monitoring.RULES:
+            (folder / "rules" / name).write_text(monitoring.rules(name))
+        with served(page) as address:
+            config = _CONFIG.format(scrape=SCRAPE_SECONDS, rules=folder / "rules")
+            config += "".join(_TARGET.format(address=address, node=n) for n in range(nodes))
+            config += '  - job_name: self\n    static_configs: [{targets: ["@self"]}]\n'
+            with serving(folder / "data", config) as prometheus:
+                began = time.monotonic()
+                while _value(prometheus, "count_over_time(carme_node_cpus[1h])") < SAMPLES:
+                    time.sleep(5)
+                    if time.monotonic() - began > 8 * SAMPLES * SCRAPE_SECONDS:
+                        raise RuntimeError("the machine is too busy to be measured on")
+                return {
+                    "series": _value(prometheus, "prometheus_tsdb_head_series"),
+                    "memory_bytes": _value(
+                        prometheus, "max_over_time(process_resident_memory_bytes[2m])"
+                    ),
+                    "heap_bytes": _value(prometheus, "min_over_time(go_memstats_alloc_bytes[2m])"),
+                }
+
+
+def _value(prometheus: Prometheus, expression: str) -> float:
+    return max((row.value for row in prometheus.query(expression)), default=0.0)
+
+
+def main() -> None:
+    """Print what a series costs."""
+    page = Page(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    few, many = (held(page, nodes) for nodes in NODES)
+    more = many["series"] - few["series"]
+    found = {
+        "series_of_the_page": page.series,
+        "series_per_node_with_rules": round(more / (NODES[1] - NODES[0]), 1),
+        "resident_bytes_per_series": round((many["memory_bytes"] - few["memory_bytes"]) / more),
+        "live_bytes_per_series": round((many["heap_bytes"] - few["heap_bytes"]) / more),
+        "nodes": dict(zip(map(str, NODES), (few, many), strict=True)),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

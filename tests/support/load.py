@@ -1,0 +1,187 @@
+"""The series of a cluster that runs a thousand jobs, without its values' meaning.
+
+Every metric of the exporter's table and everything that the recording rules make of them, for jobs
+on nodes of four GPUs each. The text is either what a scrape would see now, or a history.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from carme_monitoring import recording
+from carme_monitoring.dashboards import promql
+from carme_monitoring.metrics import TABLE, Metric
+
+GPUS_PER_NODE = 4
+SCRAPE_SECONDS, RULE_SECONDS, COARSE_SECONDS = 15, 30, 60
+BLOCK_SECONDS = 7200
+_USERS, _ACCOUNTS = 100, 10
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    "component": ("gpu", "cpu", "dram", "rest"),
+    "consumer": ("jobs", "unallocated", "system"),
+    "currency": ("EUR",),
+    "mode": ("user", "system", "idle"),
+    "direction": ("receive", "send"),
+    "collector": ("gpu", "host", "cgroup", "power"),
+    "state": ("allocated", "free", "unavailable", "idle", "running", "pending"),
+    "clock": ("graphics", "sm", "memory", "video"),
+    "kind": ("corrected", "uncorrected"),
+    "percentile": ("50", "90", "99"),
+    "scheduler": ("main", "backfill"),
+    "statistic": ("last", "mean", "max"),
+    "reason": ("Priority", "thermal"),
+    "partition": ("gpu",),
+    "mountpoint": ("/", "/tmp"),
+    "signal": ("gpu", "send"),
+}
+# Its jobs run, and none is about to reach its limit.
+_ABSENT = frozenset({"carme_job_end_timestamp_seconds", "carme_slurm_job_ends_timestamp_seconds"})
+_RULED = frozenset(
+    name
+    for _, rules in recording.groups().values()
+    for rule in rules
+    for name in promql.names(rule.expr).metrics
+)
+
+
+def _owner(job: int) -> dict[str, str]:
+    user = job % _USERS
+    return {"user": f"user{user}", "account": f"account{user % _ACCOUNTS}", "partition": "gpu"}
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series: the metric's name, and all of it as text without a value."""
+
+    name: str
+    text: str
+    value: str
+    """`@counter`, `@gauge` or a number."""
+
+    @property
+    def is_recorded(self) -> bool:
+        return ":" in self.name
+
+
+@dataclass(frozen=True)
+class Load:
+    """So many jobs, one GPU each, on as many nodes as they need."""
+
+    now: float
+    jobs: int = 1000
+    hours: Mapping[str, float] = field(default_factory=dict)
+    """How far back the history of a metric or rule goes, where it is read over time."""
+
+    def scraped(self) -> list[Series]:
+        """What exporters answer."""
+        tables = (metric for metric in TABLE if metric.name not in _ABSENT)
+        return [series for metric in tables for series in self._of_metric(metric)]
+
+    def recorded(self) -> list[Series]:
+        """What the rules make of it, where somebody reads it over time."""
+        return [
+            Series(rule.record, _text(rule.record, {"cluster": "load", **labels}), "@gauge")
+            for _, rules in recording.groups().values()
+            for rule in rules
+            if self.hours.get(rule.record)
+            for labels in _products(rule.labels, self._subjects(frozenset(rule.labels)))
+        ]
+
+    def _of_metric(self, metric: Metric) -> Iterator[Series]:
+        value = {"counter": "@counter", "info": "1"}.get(metric.kind, "@gauge")
+        if metric.name.endswith("timestamp_seconds"):
+            value = f"{self.now - 7200:.0f}"
+        names = frozenset(metric.labels)
+        for labels in _products(metric.labels, self._targets(metric, names)):
+            yield Series(metric.name, _text(metric.name, {"cluster": "load", **labels}), value)
+
+    def _targets(self, metric: Metric, names: frozenset[str]) -> Iterator[dict[str, str]]:
+        """As Prometheus names what it reads."""
+        if metric.group.startswith("Cluster"):
+            where = {"instance": "controller", "job": "carme-controller"}
+            yield from ({**where, **labels} for labels in self._subjects(names - {"jobid", "node"}))
+            return
+        for labels in self._subjects(names | {"node"}):
+            yield {"instance": labels["node"], "job": "carme", **labels}
+
+    def _subjects(self, names: frozenset[str]) -> Iterator[dict[str, str]]:
+        """The labels that say whom it is about, a dictionary for each."""
+        per_job = names & {"jobid", "uuid"} or {"node", "user"} <= names
+        if per_job:
+            count = self.jobs
+        elif "node" in names:
+            count = self.jobs // GPUS_PER_NODE
+        else:
+            count = _USERS if "user" in names else _ACCOUNTS if "account" in names else 1
+        for place in range(count):
+            job = place if per_job or "node" not in names else place * GPUS_PER_NODE
+            gpu = {"gpu": str(job % GPUS_PER_NODE), "uuid": f"GPU-{job}"}
+            node = f"node{job // GPUS_PER_NODE}"
+            every = {"jobid": str(1000 + job), "node": node, **gpu, **_owner(job)}
+            yield {name: value for name, value in every.items() if name in names}
+
+    def history(self, folder: Path) -> Iterator[Path]:
+        """Files of OpenMetrics text, each within one block of Prometheus'; to be deleted by the
+        caller. A metric has its `hours`, and at least what the rules look back for."""
+        alike: dict[tuple[int, float], list[str]] = defaultdict(list)
+        for one in (*self.scraped(), *self.recorded()):
+            alike[self._reach(one)].append(f"{one.text} {_open(one.value)} %(at)s\n")
+        groups = {reach: "".join(lines) for reach, lines in alike.items()}
+        end = int(self.now - self.now % COARSE_SECONDS)
+        longest = max(back for _, back in groups)
+        first = int(end - longest) // BLOCK_SECONDS * BLOCK_SECONDS
+        for start in range(first, end, BLOCK_SECONDS):
+            file = folder / f"{start}.txt"
+            with file.open("w", encoding="utf-8") as out:
+                for at in range(start, min(start + BLOCK_SECONDS, end), SCRAPE_SECONDS):
+                    for (step, back), text in groups.items():
+                        if at % step == 0 and end - at <= back:
+                            out.write(text % {"at": at, **_values(at)})
+                out.write("# EOF\n")
+            yield file
+
+    def _reach(self, series: Series) -> tuple[int, float]:
+        """Seconds between its values, and how far they go back."""
+        back = self.hours.get(series.name, 0) * 3600
+        if series.is_recorded:
+            return RULE_SECONDS, back
+        if series.name.startswith(("carme_owner_", "carme_node_")) and series.value == "@counter":
+            return SCRAPE_SECONDS, max(back, 4500)
+        if series.name in _RULED:
+            return SCRAPE_SECONDS, max(back, 600)
+        # A dashboard over an hour is about one job or node: its volume does not cost.
+        return (COARSE_SECONDS if back == 3600 else SCRAPE_SECONDS), back
+
+
+def page(series: Iterable[Series]) -> str:
+    """All of them in the text format, to be `filled` at each reading."""
+    return "".join(f"{one.text} {_open(one.value)}\n" for one in series)
+
+
+def filled(text: str, at: float) -> bytes:
+    """The page as it is at that time."""
+    return (text % _values(at)).encode()
+
+
+def _open(value: str) -> str:
+    return f"%({value[1:]})s" if value.startswith("@") else value
+
+
+def _values(at: float) -> dict[str, str]:
+    return {"counter": f"{at % 1e8 * 1.5:.1f}", "gauge": f"{0.5 + at % 60 / 1000:.3f}"}
+
+
+def _products(
+    names: tuple[str, ...], subjects: Iterable[dict[str, str]]
+) -> Iterator[dict[str, str]]:
+    for subject in subjects:
+        rest = [name for name in names if name not in subject and name != "cluster"]
+        for values in itertools.product(*(_VALUES.get(name, ("x",)) for name in rest)):
+            yield {**subject, **dict(zip(rest, values, strict=True))}
+
+
+def _text(name: str, labels: Mapping[str, str]) -> str:
+    inner = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name}{{{inner}}}"
