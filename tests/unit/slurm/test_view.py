@@ -154,6 +154,7 @@ def test_rights(serving: Serving) -> None:
 def test_more_time_ends_with_the_qos(serving: Serving) -> None:
     short = ALICE.model_copy(update={"account": "lab", "qos": "short"})
     serving.cluster.found = (short,)
+    ask(serving, 0, "/refresh", "POST")
     serving.view._names[70001] = "alice"
     with pytest.raises(DeniedError, match="QoS short allows 1 h"):
         ask(serving, 70001, "/extend", "POST", {"job_id": 1, "seconds": 600})
