@@ -23,10 +23,14 @@ def keep(service, job_id, seconds, at, **ended):
 
 def read(service, monkeypatch):
     monkeypatch.setenv("CARME_PROMETHEUS_TOKEN", "prom")
-    client = create_app(service.config, token=OWN).test_client()
+    app = create_app(service.config, token=OWN)
+    client = app.test_client()
     client.get("/services/carme/healthz")
     head = {"Authorization": "Bearer prom"}
-    return client.get("/services/carme/metrics", headers=head).text
+    text = client.get("/services/carme/metrics", headers=head).text
+    app.extensions["carme"].tasks.close()
+    app.extensions["carme"].store.engine.dispose()
+    return text
 
 
 def test_each_job_has_its_newest_prediction_and_what_was_measured(service, monkeypatch):
