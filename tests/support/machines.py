@@ -196,7 +196,8 @@ class Machine:
 
         def there() -> bool:
             assert self.process
-            assert self.process.poll() is None, f"{self.name} ended"
+            log = self.root.with_suffix(".log")
+            assert self.process.poll() is None, f"{self.name} ended: {log.read_text()[-1000:]}"
             with socket.socket() as probe:
                 probe.settimeout(1)
                 return probe.connect_ex((self.address, 22)) == 0
@@ -387,7 +388,11 @@ def remove_leftovers(folder: Path) -> None:
     network = folder / "network"
     if network.exists():
         subprocess.run(["iptables", *_masquerade("-D", network.read_text())], capture_output=True)
-    subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True)
+    # The kernel takes its time with the ends that belonged to a machine.
+    links = json.loads(_run("ip", "-json", "link"))
+    ends = [link["ifname"] for link in links if link["ifname"].startswith("vb-ct-")]
+    for name in (*ends, BRIDGE):
+        subprocess.run(["ip", "link", "del", name], capture_output=True)
     # The machines' Slurm made its folders in the cgroups of this kernel.
     for machine in folder.glob("*/"):
         for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{machine.name}"):
