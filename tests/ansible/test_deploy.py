@@ -96,7 +96,7 @@ def test_the_first_run_converges(site: Site) -> None:
     assert all(host["failed"] == 0 for host in recap(site.first).values())
     # A node that should have GPUs and has no driver is reported, and works.
     assert "there is no /dev/nvidia0" in " ".join(site.first.split())
-    wait_until_well(site, 60, "all parts after the first run")
+    wait_until_well(site, 180, "all parts after the first run")
 
 
 def test_a_second_run_changes_nothing(site: Site) -> None:
@@ -185,6 +185,6 @@ def test_a_third_node_joins(site: Site) -> None:
     site.write_inventory()
     output = site.play("site.yml", "--limit", "front,node3")
     assert "node1" not in recap(output)
-    wait_until_well(site, 60, "node3 in Slurm and in Prometheus")
+    wait_until_well(site, 180, "node3 in Slurm and in Prometheus")
     job = ["srun", "--uid=alice", "-w", "node3", "--chdir=/tmp", "hostname"]
     assert site.host("front").run(*job).strip() == "node3"
