@@ -11,18 +11,15 @@ import random
 import re
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from carme.local import monitoring
 from carme.prometheus import Prometheus
+from support.page_server import served
 from support.recorded_series import serving
 
 NODES = (40, 120)
@@ -79,30 +76,6 @@ class Page:
             yield name + own, kind, float(value)
 
 
-@contextmanager
-def served(page: Page) -> Iterator[str]:
-    """The address at which it is read, with ?node=."""
-    began = time.monotonic()
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            [node] = parse_qs(urlsplit(self.path).query)["node"]
-            body = page.of(node, time.monotonic() - began)
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            with suppress(BrokenPipeError):  # a busy machine: the reader did not wait
-                self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def held(page: Page, nodes: int) -> dict[str, float]:
     """What a Prometheus with so many such nodes has in memory."""
     with tempfile.TemporaryDirectory(prefix="carme-storage-", dir="/var/tmp") as scratch:
@@ -111,7 +84,8 @@ def held(page: Page, nodes: int) -> dict[str, float]:
         (folder / "rules").mkdir()
         for name in monitoring.RULES:
             (folder / "rules" / name).write_text(monitoring.rules(name))
-        with served(page) as address:
+        start = time.monotonic()
+        with served(lambda asked: page.of(asked["node"], time.monotonic() - start)) as address:
             config = _CONFIG.format(scrape=SCRAPE_SECONDS, rules=folder / "rules")
             config += "".join(_TARGET.format(address=address, node=n) for n in range(nodes))
             config += '  - job_name: self\n    static_configs: [{targets: ["@self"]}]\n'

@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from carme.local import packages
+from carme.service.store import PredictionRow
 
 
 def fill_first_version(store, predictions):
@@ -24,6 +25,17 @@ def fill_first_version(store, predictions):
                 ),
                 {"id": f"{number:024x}", "job": job_id, "body": json.dumps(body), "at": 1e9},
             )
+
+
+def check_upgrade(store):
+    """What the first release kept is there after the upgrade, and says where it came from."""
+    fill_first_version(store, [(7, {"provenance": {"source": "fit"}}), (None, {})])
+    store.migrate()
+    rows = store.page(PredictionRow, "ann", 10, None)
+    assert [(r.job_id, r.kind, r.source) for r in rows] == [
+        (7, "session", "fit"), (None, "session", "data sheet"),
+    ]  # fmt: skip
+    store.engine.dispose()
 
 
 class Postgresql:

@@ -7,12 +7,10 @@ blocks of `promtool tsdb create-blocks-from openmetrics`.
 import shutil
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import requests
@@ -20,6 +18,7 @@ import requests
 from carme.local import monitoring
 from carme.prometheus import Prometheus
 from support.load import SCRAPE_SECONDS, Load, filled, page
+from support.page_server import served
 from support.recorded_series import add_blocks, serving
 
 _CONFIG = """
@@ -32,28 +31,6 @@ scrape_configs:
   - job_name: prometheus
     static_configs: [{{targets: ["@self"]}}]
 """
-
-
-@contextmanager
-def _served(text: str) -> Iterator[str]:
-    """The address at which the page is read, with the values of the moment."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = filled(text, time.time())
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 @contextmanager
@@ -72,7 +49,8 @@ def loaded_prometheus(load: Load, evaluate_seconds: float) -> Iterator[Prometheu
             add_blocks(file, data)
         for name in monitoring.RULES:
             (rules / name).write_text(monitoring.rules(name))
-        with _served(page(load.scraped())) as address:
+        text = page(load.scraped())
+        with served(lambda _: filled(text, time.time())) as address:
             config = _CONFIG.format(
                 scrape=SCRAPE_SECONDS, evaluate=round(evaluate_seconds), rules=rules, load=address
             )

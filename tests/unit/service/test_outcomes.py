@@ -9,7 +9,7 @@ from carme.predict.prediction import Prediction
 from carme.service.outcomes import LOST, record
 from carme.service.store import PredictionRow, Store
 from carme.slurm.states import JobState
-from support.database import fill_first_version
+from support.database import check_upgrade
 from support.service import API, OWN
 
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "1xV100"}}
@@ -108,11 +108,4 @@ def test_a_prediction_of_the_first_version_is_still_shown(service):
 
 
 def test_a_database_of_the_first_version_is_brought_up(tmp_path):
-    store = Store(f"sqlite:///{tmp_path}/old.sqlite")
-    fill_first_version(store, [(7, {"provenance": {"source": "fit"}}), (None, {})])
-    store.migrate()
-    rows = store.page(PredictionRow, "ann", 10, None)
-    assert [(r.job_id, r.kind, r.source) for r in rows] == [
-        (7, "session", "fit"), (None, "session", "data sheet"),
-    ]  # fmt: skip
-    store.engine.dispose()
+    check_upgrade(Store(f"sqlite:///{tmp_path}/old.sqlite"))
