@@ -96,7 +96,9 @@ def read_prometheus(site: Site, part: Part) -> Finding:
         return bad
     series = _prometheus(site).query("prometheus_tsdb_head_series")
     if not series:
-        return warning(part.name, "answers, but does not know itself", site.repair(part))
+        words = "answers, but has read nothing, not even itself"
+        wait = f"it has just started? Ask again in a minute, then: {site.repair(part)}"
+        return warning(part.name, words, wait)
     return ok(part.name, f"answers, {series[0].value:.0f} series")
 
 
