@@ -56,7 +56,9 @@ def target(health: str, error: str = "") -> Target:
         (cluster.munge("", 0, "Failed to access socket", ADVICE), FAULT, "Failed"),
         (cluster.controller("Slurmctld(primary) at front is UP", ADVICE), OK, "answers"),
         (
-            cluster.controller("Slurmctld(primary) at a is DOWN\n****\n** RESTORE **\n****", ADVICE),
+            cluster.controller(
+                "Slurmctld(primary) at a is DOWN\n****\n** RESTORE **\n****", ADVICE
+            ),
             FAULT,
             "a is DOWN",
         ),
@@ -116,7 +118,11 @@ def target(health: str, error: str = "") -> Target:
         (platform.service(503, b'{"database": "locked"}', ADVICE), FAULT, "database: locked"),
         (platform.service(404, b"<html>", ADVICE), FAULT, "not as the service does"),
         (platform.sudo_rule(sudo_list(RULE, HOMES), HELPER, ADVICE), OK, "6 verbs"),
-        (platform.sudo_rule(sudo_list(RULE.replace("extend", "x")), HELPER, ADVICE), FAULT, "extend"),
+        (
+            platform.sudo_rule(sudo_list(RULE.replace("extend", "x")), HELPER, ADVICE),
+            FAULT,
+            "extend",
+        ),
         (platform.sudo_rule("carme is not allowed to run sudo", HELPER, ADVICE), FAULT, "submit"),
         (
             platform.sudo_rule(sudo_list(RULE, "    (ALL : ALL) ALL"), HELPER, ADVICE),
@@ -124,7 +130,11 @@ def target(health: str, error: str = "") -> Target:
             "anything",
         ),
         (platform.sudo_rule(sudo_list(RULE), "/other --config /x", ADVICE), FAULT, "/other"),
-        (platform.helper(Done(1, '{"error": {"reason": "missing"}}', ""), "ann", ADVICE), OK, "ann"),
+        (
+            platform.helper(Done(1, '{"error": {"reason": "missing"}}', ""), "ann", ADVICE),
+            OK,
+            "ann",
+        ),
         (
             platform.helper(
                 Done(1, '{"error": {"reason": "denied", "message": "uid 5"}}', ""), "ann", ADVICE
