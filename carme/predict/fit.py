@@ -79,8 +79,12 @@ def _point(batch: int, gpus: int, members: list[TrackedStep]) -> Point:
     own = set.intersection(*(set(m.alone) for m in members))
     alone = {name: float(np.median([m.alone[name] for m in members])) for name in own}
     watts = [m.gpu_watts for m in members if m.gpu_watts is not None]
+    # What disturbs now one phase and now another lengthens the median step, but no median phase:
+    # it is no overhead, and the step is as long as its phases and what each step left untimed.
+    untimed = [m.seconds - sum(m.phases[name] for name in names) for m in members]
+    seconds = sum(phases.values()) + float(np.median(untimed))
     return Point(
-        batch, gpus, len(members), middle, phases, alone,
+        batch, gpus, len(members), seconds, phases, alone,
         float(np.median(watts)) if watts else None,
         1.2533 * deviation / middle / sqrt(len(members)),
     )  # fmt: skip

@@ -1,12 +1,10 @@
 """A real training loop with tracked steps: a network in NumPy, data-parallel over processes.
 
-    python train.py --run 2x128 --run 1x256 --rounds 4 --steps 5 --out steps.csv --cpu-out cpu.csv
+    python train.py --run 2x128 --run 1x256 --rounds 10 --steps 2 --out steps.csv
 
 Workers exchange gradients through shared memory: each reduces its slice, then all read the mean.
-Every step's compute, communication and update are timed, as `carme calibrate` takes them: by the
-wall's clock, and by what the process computed, which is nearly the same on a machine of one's own
-and leaves the neighbours out on any other. A step lasts as long as its slowest worker,
-and communication begins when the slowest has computed.
+Every step's compute, communication and update are timed, as `carme calibrate` takes them: each
+begins when the slowest worker has finished the one before, so that together they are the step.
 
 Before the steps each worker computes and updates a few times while the others wait, with the batch
 of the steps: `alone_compute` and `alone_update`. Runs take turns, round by round, so that they see
@@ -18,7 +16,6 @@ import csv
 import multiprocessing as mp
 import os
 import time
-from contextlib import ExitStack
 from itertools import pairwise
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -67,11 +64,6 @@ def gradients(weights, into, x, labels):
             error = (error @ weights[index].T) * (kept[index] > 0)
 
 
-def clock():
-    """The wall's and the processor's."""
-    return np.array([time.perf_counter(), time.thread_time()])
-
-
 def worker(rank, workers, batch, steps, names, barrier, results):
     held = [shared_memory.SharedMemory(name=name) for name in names]
     slots = [np.ndarray(count(), np.float32, buffer=part.buf) for part in held]
@@ -97,19 +89,19 @@ def worker(rank, workers, batch, steps, names, barrier, results):
     alone = []
     for turn in range(workers):
         for _ in range(WARM + ALONE if rank == turn and workers > 1 else 0):
-            begin = clock()
+            begin = time.perf_counter()
             gradients(weights, into, x, labels)
-            computed = clock()
+            computed = time.perf_counter()
             update(own)
-            alone.append((computed - begin, clock() - computed))
+            alone.append((computed - begin, time.perf_counter() - computed))
         barrier.wait()
     flat[:], momentum[:] = kept, 0  # workers begin alike
     rows = []
     for step in range(steps + WARM):
         barrier.wait()
-        begin = clock()
+        begin = time.perf_counter()
         gradients(weights, into, x, labels)
-        computed = clock()
+        computed = time.perf_counter()
         if workers > 1:
             barrier.wait()
             total = slots[0][part] + slots[1][part]
@@ -118,21 +110,21 @@ def worker(rank, workers, batch, steps, names, barrier, results):
             total /= workers
             mean[part] = total
             barrier.wait()
-            reduced = clock()
+            reduced = time.perf_counter()
         else:
             reduced = computed
         update(mean if workers > 1 else own)
-        end = clock()
+        end = time.perf_counter()
         if step >= WARM:
-            rows.append((end - begin, computed - begin, reduced - computed, end - reduced))
-    results.put((np.array(rows), np.median(alone[WARM:], axis=0) if alone else np.empty((0, 2))))
+            rows.append((end - begin, computed - begin, reduced - begin))
+    results.put((np.array(rows), np.median(alone[WARM:], axis=0) if alone else ()))
     for slot in (into, own, mean, slots):
         del slot
     barrier.wait()
 
 
 def train(workers, batch, steps):
-    """Rows (seconds, compute, communication, update, alone…) of so many steps, by both clocks."""
+    """Rows (seconds, compute, communication, update, alone…) of so many steps."""
     context = mp.get_context("fork")
     parts = [shared_memory.SharedMemory(create=True, size=4 * count()) for _ in range(workers + 1)]
     names = [part.name for part in parts]
@@ -150,14 +142,9 @@ def train(workers, batch, steps):
         part.close()
         part.unlink()
     alone = np.mean([own for _, own in told], axis=0)
-    return [_together([rows for rows, _ in told], alone, which) for which in (0, 1)]
-
-
-def _together(told, alone, which):
     rows = []
-    for workers in zip(*(own[:, :, which] for own in told), strict=True):
-        slowest = max(workers, key=lambda row: row[1])
-        rows.append((max(row[0] for row in workers), *slowest[1:], *alone[:, which]))
+    for seconds, computed, reduced in np.max([rows for rows, _ in told], axis=0):
+        rows.append((seconds, computed, reduced - computed, seconds - reduced, *alone))
     return rows
 
 
@@ -168,22 +155,18 @@ COLUMNS = ("batch", "gpus", "seconds", "compute", "communication", "update", "al
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", action="append", required=True, metavar="WORKERSxBATCH")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=5, help="in a round")
-    parser.add_argument("--out", required=True, help="steps by the wall's clock")
-    parser.add_argument("--cpu-out", default=os.devnull, help="the same by the processor's")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=2, help="in a round")
+    parser.add_argument("--out", required=True)
     given = parser.parse_args()
-    with ExitStack() as stack:
-        files = [stack.enter_context(Path(p).open("w")) for p in (given.out, given.cpu_out)]
-        writers = [csv.writer(file) for file in files]
-        for writer in writers:
-            writer.writerow(COLUMNS)
+    with Path(given.out).open("w") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
         for _ in range(given.rounds):
             for run in given.run:
                 workers, batch = (int(word) for word in run.split("x"))
-                for writer, rows in zip(writers, train(workers, batch, given.steps), strict=True):
-                    for row in rows:
-                        writer.writerow([batch, workers, *(f"{value:.6f}" for value in row)])
+                for row in train(workers, batch, given.steps):
+                    writer.writerow([batch, workers, *(f"{value:.6f}" for value in row)])
 
 
 if __name__ == "__main__":

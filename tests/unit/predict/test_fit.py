@@ -75,6 +75,20 @@ def test_what_a_worker_takes_alone_tells_how_workers_slow_each_other():
     assert "slow each other was not measured" in said.notes[0]
 
 
+def test_what_disturbs_now_one_phase_and_now_another_is_no_overhead():
+    true = TRUE.model_copy(update={"overhead_seconds": 0.0})
+    quiet = steps(64, 2, true=true)
+    names = sorted(quiet[0].phases)
+    disturbed = []
+    for i, step in enumerate(quiet):
+        hit = names[i % len(names)]  # each phase in a third of the steps, so no median sees it
+        longer = step.phases | {hit: step.phases[hit] + 0.5 * step.seconds}
+        total = sum(longer.values())
+        disturbed.append(step.model_copy(update={"phases": longer, "seconds": total}))
+    found = fit(WORKLOAD, CLUSTER, PLAN, disturbed).coefficients
+    assert found.overhead_seconds < 0.01 * quiet[0].seconds
+
+
 def test_the_interval_grows_with_the_distance():
     known = fit(WORKLOAD, CLUSTER, PLAN, steps(64, 2))
 
