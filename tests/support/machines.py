@@ -1,15 +1,10 @@
 """Hosts with real systemd for the deployment's tests: systemd-nspawn machines on a bridge.
 
-A base system is made once with debootstrap and kept in the cache; each host starts from a copy.
-Downloaded packages go to a pool in the cache, too, that every new host is given: a second run
-downloads next to nothing. What a host needs to reach packages is taken from this machine's own
-settings.
+Each host starts from a copy of the base system. Downloaded packages go to a pool in the cache that
+every new host is given: a second run downloads next to nothing.
 """
 
 import fcntl
-import hashlib
-import ipaddress
-import json
 import os
 import shlex
 import shutil
@@ -26,18 +21,13 @@ from typing import Any
 import psutil
 import pytest
 
-from carme import mirrors
+from carme.local import packages
+from carme.local.run import run
+from support import base_system
+from support.bridge import BRIDGE, Network, take_down
 from support.cluster import wait_for
 
-SUITE = "bookworm"
-INCLUDE = (
-    *("systemd", "systemd-sysv", "dbus", "python3", "iproute2", "openssh-server"),
-    *("ca-certificates", "procps", "sudo"),
-)
-BRIDGE = "carmetest0"
-SUBNETS = [f"10.{number}.0.0/24" for number in range(77, 100)]
 APT_CACHE = "var/cache/apt/archives"
-CA_FILE = "/etc/ssl/carme-test-ca.crt"
 NETWORK = """\
 [Match]
 Name=host0
@@ -46,31 +36,6 @@ Name=host0
 Address={address}/24
 Gateway={gateway}
 """
-# nspawn mounts the v1 controllers read-only, and slurmd makes job cgroups in them. It mounts a boot
-# id of the machine's own over the kernel's, which a unit with ProtectKernelTunables does not see:
-# prolog and exporter would not agree on the boot.
-CGROUPS = """\
-[Unit]
-Description=This test machine is as a host of its own for Slurm and units
-DefaultDependencies=no
-Before=sysinit.target
-
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/usr/local/sbin/test-cgroups
-
-[Install]
-WantedBy=sysinit.target
-"""
-CGROUPS_SCRIPT = """\
-#!/bin/sh
-while read -r _ folder kind _; do
-    case $folder in /sys/fs/cgroup*) mount -o remount,bind,rw "$folder" || true ;; esac
-done </proc/mounts
-umount /proc/sys/kernel/random/boot_id || true
-"""
-
 # Linux 6.18 numbers namespaces from a block of 4096 for each processor, and lets nobody bind a
 # mount namespace whose number is below one's own, as slurmstepd does for a job's /tmp. A machine
 # with a high number could start jobs on some processors only. So all take a new block after a boot.
@@ -84,85 +49,10 @@ for processor in os.sched_getaffinity(0):
 """
 
 
-def _run(*argv: object, **kwargs: Any) -> str:
-    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, **kwargs)
-    if done.returncode:
-        raise RuntimeError(
-            f"{' '.join(map(str, argv))}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
-        )
-    return done.stdout
-
-
-def why_not() -> str:
-    """Why no such machines can run here; empty when they can."""
-    if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
-        return "systemd-nspawn machines need root on Debian"
-    capabilities = next(
-        int(line.split()[1], 16)
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("CapEff")
-    )
-    if not capabilities & (1 << 21):
-        return "systemd-nspawn machines need CAP_SYS_ADMIN"
-    return ""
-
-
-def _try_nspawn(cache: Path) -> str:
-    """Why the kernel or whoever runs this machine does not let nspawn work; empty if it does."""
-    argv = [
-        *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network"),
-        *("--volatile=yes", f"--directory={base_image(cache)}", "/usr/bin/true"),
-    ]
-    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    return f"systemd-nspawn does not run here: {done.stderr[-300:]}" if done.returncode else ""
-
-
-def base_image(cache: Path) -> Path:
-    """The folder of a bare Debian with systemd and sshd, made once."""
-    key = hashlib.sha256(
-        json.dumps([SUITE, INCLUDE, CGROUPS, CGROUPS_SCRIPT]).encode()
-    ).hexdigest()[:12]
-    folder = cache / f"base-{key}"
-    if folder.exists():
-        return folder
-    partial = cache / f".base-{key}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    source = mirrors.debian_mirror(mirrors.apt_sources())
-    downloads = cache / "debs/base"
-    downloads.mkdir(parents=True, exist_ok=True)
-    _run(
-        *("debootstrap", "--variant=minbase", f"--include={','.join(INCLUDE)}"),
-        *(f"--cache-dir={downloads}", SUITE, partial, source.uri),
-        timeout=900,
-    )
-    (partial / "etc/systemd/system/test-cgroups.service").write_text(CGROUPS)
-    script = partial / "usr/local/sbin/test-cgroups"
-    script.write_text(CGROUPS_SCRIPT)
-    script.chmod(0o755)
-    _run("chroot", partial, "systemctl", "enable", "test-cgroups", "systemd-networkd", "ssh")
-    _run("chroot", partial, "systemctl", "mask", "getty.target", "console-getty.service")
-    (partial / "etc/machine-id").write_text("")
-    partial.rename(folder)
-    return folder
-
-
-def _apt_lines() -> str:
-    """Debian's own suites as this machine reaches them."""
-    keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-    return "".join(
-        f"deb [signed-by={keyring}] {source.uri} {source.suite} {' '.join(source.components)}\n"
-        for source in mirrors.apt_sources()
-        if source.suite.startswith(SUITE) and "main" in source.components
-    )
-
-
-def _pip_folders(settings: dict[str, str]) -> list[str]:
-    """Folders of this machine that pip's settings name."""
-    words = " ".join(settings.values()).split()
-    paths = {word.removeprefix("file://") for word in words if word.startswith(("file:///", "/"))}
-    tops = {Path(path) for path in paths if Path(path).is_dir()}
-    # An index's files may lie beside its `simple` folder.
-    return sorted({str(top.parent if top.name == "simple" else top) for top in tops})
+SSH_OPTIONS = (
+    *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
+    *("-o", "LogLevel=ERROR", "-o", "ConnectTimeout=5", "-o", "BatchMode=yes"),
+)
 
 
 @dataclass
@@ -203,7 +93,7 @@ class Machine:
                 return probe.connect_ex((self.address, 22)) == 0
 
         wait_for(there, seconds, f"ssh on {self.name}")
-        _run(sys.executable, "-c", NAMESPACES)
+        run([sys.executable, "-c", NAMESPACES])
 
     def ssh(self, *argv: str, **kwargs: Any) -> "subprocess.CompletedProcess[str]":
         """A command as root over ssh; words are quoted for the remote shell."""
@@ -237,25 +127,15 @@ class Machine:
                 self.process.wait(10)
 
 
-SSH_OPTIONS = (
-    *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
-    *("-o", "LogLevel=ERROR", "-o", "ConnectTimeout=5", "-o", "BatchMode=yes"),
-)
-
-
 @dataclass
 class Machines:
     """All hosts of a test, with their bridge and their shared folder."""
 
     folder: Path
     cache: Path
-    network: ipaddress.IPv4Network
+    network: Network
     binds: tuple[str, ...] = ()
     hosts: dict[str, Machine] = field(default_factory=dict)
-
-    @property
-    def gateway(self) -> str:
-        return str(self.network[1])
 
     @property
     def key(self) -> Path:
@@ -264,13 +144,8 @@ class Machines:
     def prepare(self) -> None:
         """The bridge with its way out, the key."""
         self.folder.mkdir(parents=True)
-        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key)
-        (self.folder / "network").write_text(str(self.network))
-        _run("ip", "link", "add", BRIDGE, "type", "bridge")
-        _run("ip", "addr", "add", f"{self.gateway}/24", "dev", BRIDGE)
-        _run("ip", "link", "set", BRIDGE, "up")
-        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-        _run("iptables", *_masquerade("-A", self.network))
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key])
+        self.network.set_up(self.folder / "network")
 
     def add(self, name: str, binds: tuple[str, ...] = ()) -> Machine:
         """A new bare host, booted. One that is there already is replaced: same name and address."""
@@ -279,10 +154,9 @@ class Machines:
             old.stop()
             self._keep_downloads(old)
             shutil.rmtree(old.root)
-        address = old.address if old else str(self.network[10 + len(self.hosts)])
+        address = old.address if old else self.network.address(len(self.hosts))
         root = self.folder / name
-        _run("cp", "-a", "--reflink=auto", base_image(self.cache), root)
-        settings = mirrors.pip_settings()
+        run(["cp", "-a", "--reflink=auto", base_system.base_image(self.cache), root], timeout=300)
         pip, npm = (self.cache / part for part in ("pip", "npm"))
         for made in (pip, npm, self._pool):
             made.mkdir(parents=True, exist_ok=True)
@@ -291,15 +165,13 @@ class Machines:
             given = root / APT_CACHE / package.name
             if not given.exists():
                 given.hardlink_to(package)
-        machine = Machine(
-            *(name, address, root, self.key),
-            (
-                *(f"{pip}:/root/.cache/pip", f"{npm}:/root/.npm"),
-                *(f"{path}:{path}:ro" for path in _pip_folders(settings)),
-                *(*self.binds, *binds),
-            ),
+        machine = Machine(name, address, root, self.key)
+        named = self._settle(machine)
+        machine.binds = (
+            *(f"{pip}:/root/.cache/pip", f"{npm}:/root/.npm"),
+            *(f"{path}:{path}:ro" for path in named),
+            *(*self.binds, *binds),
         )
-        self._settle(machine, settings)
         self.hosts[name] = machine
         machine.start()
         machine.wait()
@@ -316,33 +188,19 @@ class Machines:
             if not kept.exists():
                 kept.hardlink_to(package)
 
-    def _settle(self, machine: Machine, pip: dict[str, str]) -> None:
-        """What an admin's installer would have set: name, address, key, mirrors."""
+    def _settle(self, machine: Machine) -> list[str]:
+        """What an admin's installer would have set: name, address, key, mirrors. Returns folders of
+        this machine that the mirrors' settings name."""
         root = machine.root
         (root / "etc/hostname").write_text(f"{machine.name}\n")
         (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
         (root / "etc/resolv.conf").unlink(missing_ok=True)
         (root / "etc/resolv.conf").write_text(Path("/etc/resolv.conf").read_text())
-        text = NETWORK.format(address=machine.address, gateway=self.gateway)
+        text = NETWORK.format(address=machine.address, gateway=self.network.gateway)
         (root / "etc/systemd/network/10-host0.network").write_text(text)
         (root / "root/.ssh").mkdir(mode=0o700, exist_ok=True)
         (root / "root/.ssh/authorized_keys").write_text(self.key.with_suffix(".pub").read_text())
-        (root / "etc/apt/sources.list").write_text(_apt_lines())
-        (root / "etc/apt/apt.conf.d/90keep").write_text(
-            'Binary::apt::APT::Keep-Downloaded-Packages "true";\n'
-            'APT::Keep-Downloaded-Packages "true";\nDPkg::Options:: "--force-unsafe-io";\n'
-        )
-        environment = dict(mirrors.proxies())
-        if bundle := mirrors.ca_bundle():
-            shutil.copy(bundle, root / CA_FILE[1:])
-            for name in ("SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS"):
-                environment[name] = CA_FILE
-        if registry := mirrors.npm_registry():
-            environment["npm_config_registry"] = registry
-        lines = "".join(f"{name}={value}\n" for name, value in environment.items())
-        (root / "etc/environment").write_text(lines)
-        kept = "".join(f"{name} = {value}\n" for name, value in pip.items())
-        (root / "etc/pip.conf").write_text(f"[global]\n{kept}")
+        return base_system.reach_packages(root)
 
     def purge(self) -> None:
         """Stop everything, and leave nothing behind but the cache."""
@@ -350,22 +208,6 @@ class Machines:
             machine.stop()
             self._keep_downloads(machine)
         remove_leftovers(self.folder)
-
-
-def _masquerade(verb: str, network: object) -> tuple[str, ...]:
-    return (
-        "-t",
-        "nat",
-        verb,
-        "POSTROUTING",
-        "-s",
-        str(network),
-        "!",
-        "-d",
-        str(network),
-        "-j",
-        "MASQUERADE",
-    )
 
 
 def _kill(nspawn: psutil.Process) -> None:
@@ -385,14 +227,7 @@ def remove_leftovers(folder: Path) -> None:
             word.startswith(f"--directory={folder}/") for word in words
         ):
             _kill(process)
-    network = folder / "network"
-    if network.exists():
-        subprocess.run(["iptables", *_masquerade("-D", network.read_text())], capture_output=True)
-    # The kernel takes its time with the ends that belonged to a machine.
-    links = json.loads(_run("ip", "-json", "link"))
-    ends = [link["ifname"] for link in links if link["ifname"].startswith("vb-ct-")]
-    for name in (*ends, BRIDGE):
-        subprocess.run(["ip", "link", "del", name], capture_output=True)
+    take_down(folder / "network")
     # The machines' Slurm made its folders in the cgroups of this kernel.
     for machine in folder.glob("*/"):
         for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{machine.name}"):
@@ -402,26 +237,11 @@ def remove_leftovers(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _free_network() -> ipaddress.IPv4Network:
-    used = [
-        ipaddress.ip_network(route["dst"], strict=False)
-        for route in json.loads(_run("ip", "-4", "-json", "route"))
-        if route["dst"] != "default"
-    ]
-    return next(
-        network
-        for network in map(ipaddress.IPv4Network, SUBNETS)
-        if not any(network.overlaps(other) for other in used)
-    )
-
-
 @contextmanager
 def machines(cache: Path, binds: tuple[str, ...] = ()) -> Iterator[Machines]:
     """An empty set of hosts; gone afterwards, whatever happened."""
-    if reason := why_not():
+    if reason := base_system.why_not():
         pytest.skip(reason)
-    from carme.local import packages
-
     needed = {
         "systemd-container": "machines with systemd",
         "debootstrap": "their system",
@@ -431,13 +251,13 @@ def machines(cache: Path, binds: tuple[str, ...] = ()) -> Iterator[Machines]:
     }
     packages.install(needed, print, Path("/dev/null"))
     cache.mkdir(parents=True, exist_ok=True)
-    if reason := _try_nspawn(cache):
+    if reason := base_system.try_nspawn(cache):
         pytest.skip(reason)
     folder = cache / "running"
     with Path("/run/carme-machines.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         remove_leftovers(folder)
-        found = Machines(folder, cache, _free_network(), binds)
+        found = Machines(folder, cache, Network.free(), binds)
         try:
             found.prepare()
             yield found

@@ -1,0 +1,139 @@
+"""The bare Debian with systemd and sshd that every test host begins as, made once with debootstrap.
+
+What a host needs to reach packages is taken from this machine's own settings.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from carme import mirrors
+from carme.local.run import run
+
+SUITE = "bookworm"
+INCLUDE = (
+    *("systemd", "systemd-sysv", "dbus", "python3", "iproute2", "openssh-server"),
+    *("ca-certificates", "procps", "sudo"),
+)
+CA_FILE = "/etc/ssl/carme-test-ca.crt"
+# nspawn mounts the v1 controllers read-only, and slurmd makes job cgroups in them. It mounts a boot
+# id of the machine's own over the kernel's, which a unit with ProtectKernelTunables does not see:
+# prolog and exporter would not agree on the boot.
+CGROUPS = """\
+[Unit]
+Description=This test machine is as a host of its own for Slurm and units
+DefaultDependencies=no
+Before=sysinit.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/local/sbin/test-cgroups
+
+[Install]
+WantedBy=sysinit.target
+"""
+CGROUPS_SCRIPT = """\
+#!/bin/sh
+while read -r _ folder kind _; do
+    case $folder in /sys/fs/cgroup*) mount -o remount,bind,rw "$folder" || true ;; esac
+done </proc/mounts
+umount /proc/sys/kernel/random/boot_id || true
+"""
+
+
+def why_not() -> str:
+    """Why no such machines can run here; empty when they can."""
+    if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
+        return "systemd-nspawn machines need root on Debian"
+    capabilities = next(
+        int(line.split()[1], 16)
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("CapEff")
+    )
+    if not capabilities & (1 << 21):
+        return "systemd-nspawn machines need CAP_SYS_ADMIN"
+    return ""
+
+
+def try_nspawn(cache: Path) -> str:
+    """Why the kernel or whoever runs this machine does not let nspawn work; empty if it does."""
+    argv = [
+        *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network"),
+        *("--volatile=yes", f"--directory={base_image(cache)}", "/usr/bin/true"),
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return f"systemd-nspawn does not run here: {done.stderr[-300:]}" if done.returncode else ""
+
+
+def base_image(cache: Path) -> Path:
+    """The folder of a bare Debian with systemd and sshd, made once."""
+    key = hashlib.sha256(
+        json.dumps([SUITE, INCLUDE, CGROUPS, CGROUPS_SCRIPT]).encode()
+    ).hexdigest()[:12]
+    folder = cache / f"base-{key}"
+    if folder.exists():
+        return folder
+    partial = cache / f".base-{key}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    source = mirrors.debian_mirror(mirrors.apt_sources())
+    downloads = cache / "debs/base"
+    downloads.mkdir(parents=True, exist_ok=True)
+    argv = [
+        *("debootstrap", "--variant=minbase", f"--include={','.join(INCLUDE)}"),
+        *(f"--cache-dir={downloads}", SUITE, str(partial), source.uri),
+    ]
+    run(argv, timeout=900)
+    (partial / "etc/systemd/system/test-cgroups.service").write_text(CGROUPS)
+    script = partial / "usr/local/sbin/test-cgroups"
+    script.write_text(CGROUPS_SCRIPT)
+    script.chmod(0o755)
+    run(["chroot", partial, "systemctl", "enable", "test-cgroups", "systemd-networkd", "ssh"])
+    run(["chroot", partial, "systemctl", "mask", "getty.target", "console-getty.service"])
+    (partial / "etc/machine-id").write_text("")
+    partial.rename(folder)
+    return folder
+
+
+def reach_packages(root: Path) -> list[str]:
+    """Give a host's files this machine's mirrors; the folders of this machine that they name."""
+    pip = mirrors.pip_settings()
+    (root / "etc/apt/sources.list").write_text(_apt_lines())
+    (root / "etc/apt/apt.conf.d/90keep").write_text(
+        'Binary::apt::APT::Keep-Downloaded-Packages "true";\n'
+        'APT::Keep-Downloaded-Packages "true";\nDPkg::Options:: "--force-unsafe-io";\n'
+    )
+    environment = dict(mirrors.proxies())
+    if bundle := mirrors.ca_bundle():
+        shutil.copy(bundle, root / CA_FILE[1:])
+        for name in ("SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS"):
+            environment[name] = CA_FILE
+    if registry := mirrors.npm_registry():
+        environment["npm_config_registry"] = registry
+    lines = "".join(f"{name}={value}\n" for name, value in environment.items())
+    (root / "etc/environment").write_text(lines)
+    kept = "".join(f"{name} = {value}\n" for name, value in pip.items())
+    (root / "etc/pip.conf").write_text(f"[global]\n{kept}")
+    return _pip_folders(pip)
+
+
+def _apt_lines() -> str:
+    """Debian's own suites as this machine reaches them."""
+    keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+    return "".join(
+        f"deb [signed-by={keyring}] {source.uri} {source.suite} {' '.join(source.components)}\n"
+        for source in mirrors.apt_sources()
+        if source.suite.startswith(SUITE) and "main" in source.components
+    )
+
+
+def _pip_folders(settings: dict[str, str]) -> list[str]:
+    """Folders of this machine that pip's settings name."""
+    words = " ".join(settings.values()).split()
+    paths = {word.removeprefix("file://") for word in words if word.startswith(("file:///", "/"))}
+    tops = {Path(path) for path in paths if Path(path).is_dir()}
+    # An index's files may lie beside its `simple` folder.
+    return sorted({str(top.parent if top.name == "simple" else top) for top in tops})
