@@ -9,6 +9,7 @@ import grp
 import json
 import os
 import pwd
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,14 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from carme.config import Config, load
-from carme.errors import CarmeError, ConfigError, DeniedError, InputError, MissingError
+from carme.errors import (
+    CarmeError,
+    ConfigError,
+    DeniedError,
+    InputError,
+    MissingError,
+    UnavailableError,
+)
 from carme.ownimage import check_own_image, find_apptainer
 from carme.slurm.command import SAFE_PATH, Commands, failure, output
 from carme.slurm.helper_models import (
@@ -37,6 +45,8 @@ from carme.slurm.wire import error_json
 MIN_UID = 1000
 _MAX_REQUEST_BYTES = 4 * 2**20
 _SBATCH_SECONDS = 60.0
+_MOST_SECONDS = 70
+"""The hub waits for 75 s and cannot end what runs as somebody else."""
 
 
 class Helper:
@@ -157,8 +167,14 @@ def _arguments(argv: list[str]) -> tuple[Path, str]:
     return Path(argv[1]), argv[2]
 
 
+def _too_long(*_: object) -> None:
+    raise UnavailableError(f"this was not done within {_MOST_SECONDS} s", "try again later")
+
+
 def main() -> None:
     """The program `carme-helper`."""
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(_MOST_SECONDS)
     try:
         path, verb = _arguments(sys.argv[1:])
         text = sys.stdin.buffer.read(_MAX_REQUEST_BYTES + 1)

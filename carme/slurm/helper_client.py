@@ -6,9 +6,11 @@ import logging
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -38,8 +40,13 @@ _AT_ONCE = 8
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_AT_ONCE, "carme-helper")
+def _pool(verb: str) -> ThreadPoolExecutor:
+    """A slow image keeps nobody from submitting or ending a job."""
+    return ThreadPoolExecutor(_AT_ONCE, f"carme-helper-{verb}")
+
+
+def _pool_of(verb: str) -> ThreadPoolExecutor:
+    return _pool("check-image" if verb == "check-image" else "job")
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,11 @@ class HelperClient:
         # `-u=` and `--` keep a user name that looks like an option from being one.
         argv = [*self.sudo, f"--user={user}", "--", str(self.helper)]
         argv += ["--config", str(self.config_path), verb]
-        code, out, err = await self._communicate(argv, request.model_dump_json().encode())
+        # In a thread: starting a program waits until it runs, on a busy machine for a second, and
+        # the hub must not stand still for that.
+        code, out, err = await asyncio.get_running_loop().run_in_executor(
+            _pool_of(verb), self._run_program, argv, request.model_dump_json().encode()
+        )
         try:
             value = json.loads(out)
         except ValueError:
@@ -116,28 +127,24 @@ class HelperClient:
         except ValidationError:
             raise UnavailableError(f"the helper's answer to {verb} cannot be read") from None
 
-    async def _communicate(self, argv: Sequence[str], text: bytes) -> tuple[int, bytes, bytes]:
-        # In a thread: starting a program waits until it runs, on a busy machine for a second, and
-        # the hub must not stand still for that.
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_pool(), self._run_program, argv, text)
-
     def _run_program(self, argv: Sequence[str], text: bytes) -> tuple[int, bytes, bytes]:
+        pipe = subprocess.PIPE
         try:
-            done = subprocess.run(
-                argv, input=text, capture_output=True, timeout=self.timeout_seconds, cwd="/"
-            )
+            process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/")
         except FileNotFoundError:
             raise MissingError(f"no program {argv[0]}", "install sudo") from None
         except OSError as error:
             raise UnavailableError(f"{argv[0]} could not be run: {error.strerror}") from error
+        try:
+            out, err = process.communicate(text, timeout=self.timeout_seconds)
         except subprocess.TimeoutExpired:
+            _leave_alone(process)
             raise UnavailableError(
                 f"the helper did not answer within {self.timeout_seconds:g} s"
             ) from None
-        if len(done.stdout) > _MAX_ANSWER_BYTES:
+        if len(out) > _MAX_ANSWER_BYTES:
             raise UnavailableError("the helper's answer is too long")
-        return done.returncode, done.stdout, done.stderr
+        return process.returncode, out, err
 
     @staticmethod
     def _sudo_failure(user: str, code: int, err: bytes) -> CarmeError:
@@ -151,3 +158,15 @@ class HelperClient:
         if "command not found" in said or "unknown user" in said:
             return MissingError(said.splitlines()[0][:300])
         return UnavailableError(f"the helper failed with exit code {code}")
+
+
+def _leave_alone(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for it no longer: sudo is root's, so that it cannot be killed from here, and what hangs
+    on a file system cannot be killed at all. The helper has a time limit of its own."""
+    with suppress(PermissionError):
+        process.kill()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream:
+            with suppress(BrokenPipeError):
+                stream.close()
+    Thread(target=process.wait, name="carme-helper-late", daemon=True).start()
