@@ -9,7 +9,7 @@ from typing import Any
 from traitlets.log import get_logger
 
 from carme.config import Config
-from carme.errors import CarmeError
+from carme.errors import CarmeError, DeniedError
 from carme.images import Catalogue, load_catalogue
 from carme.slurm.helper_client import HelperClient
 from carme.slurm.snapshot import Snapshot
@@ -80,7 +80,11 @@ class Desk:
                 choice, snapshot, catalogue, self.projects, settings.max_nodes
             )
         if choice and choice.own_image and not found:
-            found = await self._check_own_image(choice.own_image)
+            try:
+                real = await self._own_image(choice.own_image)
+                choice = choice.model_copy(update={"own_image": real})
+            except CarmeError as error:
+                found = {"own_image": str(error)}
         if found or choice is None:
             raise SessionFailure(options.summary(found), reason="input", problems=found)
         return choice
@@ -116,12 +120,11 @@ class Desk:
             return found
         return permits.problems(choice, snapshot, await self._person(0), time.time())
 
-    async def _check_own_image(self, path: str) -> Problems:
-        """What the user's own eyes see: the file may be closed to the hub."""
+    async def _own_image(self, path: str) -> str:
+        """The file itself, as the user's own eyes see it: it may be closed to the hub.
+
+        It is this name that was checked; a link to it may have any name.
+        """
         if not self._config.images.own_images:
-            return {"own_image": "this site allows published images only"}
-        try:
-            await self._helper.check_image(self._user, path)
-        except CarmeError as error:
-            return {"own_image": str(error)}
-        return {}
+            raise DeniedError("this site allows published images only")
+        return (await self._helper.check_image(self._user, path)).path

@@ -1,5 +1,6 @@
 """The job script: a file template filled with values from a whitelist, each quoted."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from carme.units import format_slurm_time
 from carme_spawner.words import NOTICE_SECONDS
 
 SHORT_SECONDS = 300
+# What sbatch reads in a comment line ends at a blank, and what follows would be further options.
+_PLAIN_FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*\.sif")
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
@@ -61,6 +64,10 @@ def job_script(
         account=account,
         qos=qos,
         reservation=reservation,
+        # Only published files are ever removed, so only they need to be named.
+        comment=f"carme-image={image.name}"
+        if size_bytes and _PLAIN_FILE.fullmatch(image.name)
+        else "",
         image=image,
         size_bytes=size_bytes,
         cached=node_cache / image.name if node_cache and size_bytes else "",

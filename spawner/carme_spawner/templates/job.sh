@@ -18,7 +18,9 @@
 {% if reservation %}
 #SBATCH --reservation={{ reservation }}
 {% endif %}
-#SBATCH --comment=carme-image={{ image.name }}
+{% if comment %}
+#SBATCH --comment={{ comment }}
+{% endif %}
 {% if notice_seconds %}
 #SBATCH --signal=B:TERM@{{ notice_seconds }}
 {% endif %}

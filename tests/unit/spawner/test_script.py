@@ -1,6 +1,8 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from carme_spawner.script import job_script
 
 VALUES = {
@@ -12,6 +14,7 @@ VALUES = {
     "gpus": 2,
     "gpu_type": "a100",
     "image": Path("/images/base.sif"),
+    "size_bytes": 1000,
     "apptainer": Path("/usr/bin/apptainer"),
     "gpu_flag": "--nv",
     "binds": ("/data:/data:ro",),
@@ -22,6 +25,17 @@ VALUES = {
 def test_the_whole_script():
     golden = Path(__file__).with_name("job.golden.sh")
     assert job_script(**VALUES) == golden.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "size_bytes"),
+    [("x --nodes=50 --qos=urgent y.sif", 1000), ("my.sif", 0)],
+)
+def test_no_name_of_an_image_adds_an_option(name, size_bytes):
+    script = job_script(**{**VALUES, "image": Path("/home/ann") / name, "size_bytes": size_bytes})
+    lines = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert sum("--nodes" in line for line in lines) == 1
+    assert not any("--comment" in line for line in lines)
 
 
 def test_a_short_session_is_not_told_to_end_before_it_started():
