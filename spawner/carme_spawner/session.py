@@ -1,13 +1,14 @@
 """A session's Slurm job: submitted and ended as the user, followed through `carme-view`."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from carme.config import Config
-from carme.errors import CarmeError
+from carme.errors import CarmeError, UnavailableError
 from carme.slurm.helper_client import HelperClient
 from carme.slurm.models import Job
 from carme.slurm.snapshot import Snapshot
@@ -16,12 +17,16 @@ from carme.units import format_duration
 from carme_spawner import words
 from carme_spawner.watch import Watch
 
+log = logging.getLogger(__name__)
+
 LOOK_SECONDS = 1.0
 """How fresh the view must be while somebody waits for a session."""
 POLL_AGE_SECONDS = 30
 """Sessions that run are looked at in what `carme-view` has anyway."""
 CANCEL_SECONDS = 30
 """How long Slurm may take to end a job that was cancelled."""
+RETRY_SECONDS = (2, 60)
+"""First and longest pause before a job is cancelled again that Slurm did not answer for."""
 UNSEEN_SECONDS = 15
 """A job that Slurm took but does not list yet is not gone."""
 
@@ -70,6 +75,11 @@ class SessionJob:
         self.kept = Kept(**known)
         if self.kept.port:
             self._reported.set()
+
+    @property
+    def submitting(self) -> bool:
+        """Whether a job may come of a submission that is under way."""
+        return self._submission is not None and not self._submission.done()
 
     @property
     def up(self) -> bool:
@@ -218,7 +228,7 @@ class SessionJob:
 
         A submission that is under way is awaited first: its job would be nobody's.
         """
-        if self._submission and not self._submission.done():
+        if self._submission and self.submitting:
             await asyncio.wait([self._submission])
         if not self.kept.job_id:
             return
@@ -229,8 +239,23 @@ class SessionJob:
         asked = grace_seconds and self.up and await self._asked_to_go(user)
         if asked and await self._over_within(grace_seconds):
             return
-        await self._helper.cancel(user, self.kept.job_id)
+        await self._cancel(user)
         await self._over_within(CANCEL_SECONDS if grace_seconds else 0)
+
+    async def _cancel(self, user: str) -> None:
+        """Until Slurm has heard it: the hub forgets a session that was stopped, and the job of one
+        that Slurm never heard of would keep its GPUs to the end of its time."""
+        pause, longest = RETRY_SECONDS
+        while True:
+            try:
+                return await self._helper.cancel(user, self.kept.job_id)
+            except UnavailableError as error:
+                log.warning("job %s of %s is cancelled again: %s", self.kept.job_id, user, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+            job = await self.look()
+            if job is not None and _over(job):
+                return None
 
     async def _asked_to_go(self, user: str) -> bool:
         try:

@@ -222,7 +222,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     async def poll(self) -> int | None:
         """None while the job is there or nobody knows; 1 when it is gone."""
         if not self._job.kept.job_id:
-            return 0
+            # The hub ends only what it takes for alive, and a submission must not be left alone.
+            return None if self._job.submitting else 0
         # At its own start the hub takes "running" for "answers soon", and cancels what does not. So
         # a session that still waits, or has not said its port, gets its answer when it has.
         if self._check_pending and not self._job.up:

@@ -112,6 +112,17 @@ def test_a_hub_killed_while_a_job_waits_finds_it_again(cluster, ben, busy):
     assert ben.server("GET", "/api/status").status_code == 200
 
 
+def test_a_stop_while_slurm_is_away_ends_the_job_when_it_is_back(cluster, ben):
+    ben.start(**SMALL)
+    [job] = cluster.jobs(ben.name)
+    with cluster.without("slurmctld"):
+        assert ben.api("DELETE", f"/users/{ben.name}/server").status_code == 202
+        assert ben.state()["pending"] == "stop"
+    wait_for(lambda: cluster.well("slurmctld"), 30, "slurmctld is back")
+    wait_for(lambda: not ben.state(), 120, "the session's end")
+    assert job["id"] not in {j["id"] for j in cluster.jobs(ben.name)}
+
+
 def test_a_full_home_is_said(cluster, ben):
     folder = f"/home/{ben.name}/.carme"
     cluster.run(["rm", "-rf", folder])

@@ -12,7 +12,7 @@ from carme.errors import MissingError, UnavailableError
 from carme.slurm.models import Job, Node
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
-from carme_spawner import configure, session
+from carme_spawner import CarmeSpawner, configure, session
 from carme_spawner.session import SessionJob, SessionOver
 from carme_spawner.watch import Watch
 
@@ -46,6 +46,7 @@ class Helper:
         self.done = []
         self.view = view
         self.obeys = True
+        self.away = 0
 
     async def submit(self, *given):
         self.done.append("submit")
@@ -61,6 +62,9 @@ class Helper:
 
     async def cancel(self, user, job_id):
         self.done.append("cancel")
+        if self.away:
+            self.away -= 1
+            raise UnavailableError("Slurm does not answer")
         self.view.states = [JobState.CANCELLED]
 
 
@@ -76,6 +80,7 @@ def job_in(*states, **settings):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(session, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(session, "RETRY_SECONDS", (0.01, 0.02))
 
 
 async def say(progress, message):
@@ -221,11 +226,40 @@ def test_a_stop_during_the_submission_still_finds_the_job():
     assert helper.done == ["submit", "cancel"]
 
 
+def test_a_stop_while_slurm_is_away_is_heard_later():
+    job, _, helper = job_in("away")
+    helper.away = 3
+    asyncio.run(job.end("ann", 0))
+    assert helper.done == ["cancel"] * 4
+
+
+def test_a_stop_while_slurm_is_away_ends_with_the_job():
+    job, _, helper = job_in("away", "away", JobState.COMPLETED)
+    helper.away = 1000
+    asyncio.run(job.end("ann", 0))
+    assert helper.away
+
+
+def test_a_submission_under_way_is_alive_for_the_hub():
+    """The hub calls stop, which waits for the job, only for what it takes for alive."""
+    job, _, _ = job_in(JobState.PENDING)
+
+    async def run():
+        asking = asyncio.ensure_future(job.submit("ann", "default", "#!", {}, "hash"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.sleep(0)
+        return await CarmeSpawner.poll(SimpleNamespace(_job=job))
+
+    assert asyncio.run(run()) is None
+    job, _, _ = job_in(JobState.PENDING)
+    job.kept.job_id = 0
+    assert asyncio.run(CarmeSpawner.poll(SimpleNamespace(_job=job))) == 0
+
+
 def test_spawns_in_the_queue_are_not_limited(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     c = Traits()
     configure(c, Config())
     assert c.JupyterHub.concurrent_spawn_limit == 0
-    from carme_spawner import CarmeSpawner
-
     assert CarmeSpawner.start_timeout.default_value > 72 * 3600
