@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,18 +14,27 @@ import tomli_w
 
 from carme.config import Config
 from carme.errors import CarmeError, UnavailableError
-from carme.local import accounting, accounts, apptainer, devices, host, packages, render, secrets
+from carme.local import (
+    accounting,
+    accounts,
+    apptainer,
+    devices,
+    host,
+    packages,
+    purge,
+    render,
+    secrets,
+)
 from carme.local.files import write
 from carme.local.layout import layout_for
 from carme.local.packages import Say
 from carme.local.parts import Part, parts
+from carme.local.purge import INSTALL_LOG, SITE_FILE
 from carme.local.run import run, run_module
 from carme.local.supervise import Process, Supervisor, end_strays
 
 _READY_SECONDS = 60
 T = TypeVar("T")
-SITE_FILE = "etc/site.toml"
-"""What `up` was given, below the cluster's folder."""
 RENDERED_FILE = "etc/carme.toml"
 """What the parts read."""
 
@@ -183,19 +191,18 @@ class LocalCluster:
 
     def purge(self, say: Say) -> None:
         """After `down`: remove state, users, devices and the sudo rule."""
+        purge.check(self.layout)
         self.down(say)
         gone = accounts.remove(self.layout)
         devices.remove(self.layout)
-        render.sudoers_path(self.layout).unlink(missing_ok=True)
-        for mount in _mounts_below(self.layout.dir):
-            run(["umount", "--lazy", mount])
-        if self.layout.dir.exists():
-            shutil.rmtree(self.layout.dir)
+        left = purge.remove(self.layout)
         say(f"Removed {self.layout.dir}" + (f" and {', '.join(gone)}" if gone else ""))
+        if left:
+            say(f"Not made by carme, so kept: {', '.join(left)} in {self.layout.dir}")
 
     def _install_log(self) -> Path:
         self.layout.log.mkdir(parents=True, exist_ok=True)
-        return self.layout.log / "install.log"
+        return self.layout.dir / INSTALL_LOG
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -210,9 +217,3 @@ class LocalCluster:
                 ) from None
             os.umask(0o022)
             yield
-
-
-def _mounts_below(folder: Path) -> list[str]:
-    lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
-    found = [line.split()[1] for line in lines]
-    return sorted((m for m in found if m.startswith(f"{folder}/")), reverse=True)

@@ -12,8 +12,9 @@ from rich.table import Table
 
 from carme.config import Config, config_path, load
 from carme.local import accounts
-from carme.local.cluster import RENDERED_FILE, SITE_FILE, LocalCluster
+from carme.local.cluster import RENDERED_FILE, LocalCluster
 from carme.local.layout import Layout
+from carme.local.purge import SITE_FILE
 from carme.units import format_duration
 
 

@@ -1,12 +1,12 @@
 """Talking to supervisor, which keeps the parts running."""
 
-import itertools
 import os
 import pwd
 import signal
 import sys
 import time
 import xmlrpc.client
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
+from carme import cgroups
 from carme.errors import UnavailableError
 from carme.local import accounts
 from carme.local.files import write
@@ -25,6 +26,7 @@ from carme.templates import render
 
 MARK = "CARME_LOCAL_DIR"
 """Set in the environment of every process of the cluster, so that strays can be found."""
+CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -181,14 +183,19 @@ def _in_job_cgroups(layout: Layout) -> list[psutil.Process]:
 
     Two clusters on a machine may have nodes of the same name, and then share their cgroups.
     """
-    local = layout.config.local
-    people = [pwd.getpwnam(name).pw_uid for name in accounts.made(layout).users]
-    found: set[int] = set()
-    for node, uid in itertools.product(local.nodes, people):
-        for folder in Path("/sys/fs/cgroup").glob(f"*/slurm_{node.name}/uid_{uid}"):
-            for procs in folder.glob("**/cgroup.procs"):
-                found.update(int(word) for word in procs.read_text(encoding="ascii").split())
-    return [psutil.Process(pid) for pid in found if pid and psutil.pid_exists(pid)]
+    # An `up` or a purge that was interrupted knows users that are not there (any more).
+    names = set(accounts.made(layout).users) & {user.pw_name for user in pwd.getpwall()}
+    people = {pwd.getpwnam(name).pw_uid for name in names}
+    found: dict[int, psutil.Process] = {}
+    for node in layout.config.local.nodes:
+        for job in cgroups.find_jobs(CGROUP_ROOT, node.name):
+            for procs in (p for top in job.paths.values() for p in top.rglob("cgroup.procs")):
+                for pid in map(int, procs.read_text(encoding="ascii").split()):
+                    with suppress(psutil.Error):
+                        process = psutil.Process(pid)
+                        if process.uids().real in people:
+                            found[pid] = process
+    return list(found.values())
 
 
 def _quote(word: str) -> str:

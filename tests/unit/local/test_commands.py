@@ -6,7 +6,8 @@ import pytest
 
 from carme.errors import ConfigError
 from carme.local import commands
-from carme.local.cluster import RENDERED_FILE, SITE_FILE
+from carme.local.cluster import RENDERED_FILE
+from carme.local.purge import SITE_FILE
 
 
 def write(path: Path, title: str, folder: Path) -> Path:

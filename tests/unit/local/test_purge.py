@@ -1,0 +1,96 @@
+"""A purge removes what `up` made, and nothing beside it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from carme.config import Config
+from carme.errors import InputError
+from carme.local import accounts, devices, purge, render, supervise
+from carme.local.layout import Layout
+
+
+def layout(folder: Path) -> Layout:
+    found = Config()
+    local = found.local.model_copy(update={"dir": folder})
+    return Layout(found.model_copy(update={"local": local}), folder.parent / "cache")
+
+
+@pytest.fixture(autouse=True)
+def rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The sudo rule of some cluster."""
+    path = tmp_path / "sudoers"
+    path.write_text("carme ALL=(%users) NOPASSWD: helper --config /elsewhere/etc/carme.toml x\n")
+    monkeypatch.setattr(render, "sudoers_path", lambda layout: path)
+    return path
+
+
+def test_a_folder_that_is_no_clusters_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "state").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"no folder of a cluster"):
+        purge.check(layout(data))
+
+
+@pytest.mark.parametrize("mark", [purge.SITE_FILE, purge.INSTALL_LOG])
+def test_what_up_made_goes_and_the_rest_stays(tmp_path: Path, rule: Path, mark: str) -> None:
+    here = layout(tmp_path / "its")
+    (here.dir / mark).parent.mkdir(parents=True)
+    (here.dir / mark).write_text("")
+    (here.state / "slurm").mkdir(parents=True)
+    (here.dir / "thesis.tex").write_text("years")
+    rule.write_text(f"carme ALL=(%users) NOPASSWD: helper --config {here.etc}/carme.toml x\n")
+    purge.check(here)
+    assert purge.remove(here) == ["thesis.tex"]
+    assert [path.name for path in here.dir.iterdir()] == ["thesis.tex"]
+    assert not rule.exists()
+    (here.dir / "thesis.tex").unlink()
+    assert purge.remove(here) == []
+    assert not here.dir.exists()
+
+
+def test_the_rule_of_another_cluster_stays(tmp_path: Path, rule: Path) -> None:
+    here = layout(tmp_path / "never-made")
+    purge.check(here)
+    assert purge.remove(here) == []
+    assert rule.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device files")
+def test_device_files_stay_while_another_cluster_uses_them(tmp_path: Path) -> None:
+    dev, notes = tmp_path / "dev", tmp_path / "notes"
+    dev.mkdir()
+    (dev / "nvidia0").write_text("the machine's own")
+    one, two = layout(tmp_path / "one"), layout(tmp_path / "two")
+    assert devices.ensure(one, dev, notes)
+    assert not devices.ensure(two, dev, notes)
+    there = sorted(path.name for path in dev.iterdir())
+    devices.remove(one, dev, notes)
+    assert sorted(path.name for path in dev.iterdir()) == there
+    devices.remove(two, dev, notes)
+    assert [path.name for path in dev.iterdir()] == ["nvidia0"]
+    assert not notes.exists()
+
+
+@pytest.mark.parametrize(
+    "place", ["cpuacct/slurm_gpu01/uid_0/job_5", "system.slice/gpu01_slurmstepd.scope/job_5"]
+)
+def test_jobs_are_found_in_both_kinds_of_cgroups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    here = layout(tmp_path / "its")
+    mine = psutil.Process().username()
+    # A user who was recorded and then not made.
+    monkeypatch.setattr(
+        accounts, "made", lambda _: accounts.Made({mine: "", "nobody-here": ""}, ())
+    )
+    folder = tmp_path / "cgroup" / place / "step_0"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(supervise, "CGROUP_ROOT", tmp_path / "cgroup")
+    with subprocess.Popen(["sleep", "60"]) as job:
+        (folder / "cgroup.procs").write_text(f"{job.pid}\n")
+        assert [process.pid for process in supervise._in_job_cgroups(here)] == [job.pid]
+        job.kill()
