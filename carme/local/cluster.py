@@ -192,11 +192,15 @@ class LocalCluster:
     def purge(self, say: Say) -> None:
         """After `down`: remove state, users, devices and the sudo rule."""
         purge.check(self.layout)
+        there = self.layout.dir.exists()
         self.down(say)
         gone = accounts.remove(self.layout)
         devices.remove(self.layout)
         left = purge.remove(self.layout)
-        say(f"Removed {self.layout.dir}" + (f" and {', '.join(gone)}" if gone else ""))
+        if there:
+            say(f"Removed {self.layout.dir}" + (f" and {', '.join(gone)}" if gone else ""))
+        else:
+            say(f"There is no cluster in {self.layout.dir}.")
         if left:
             say(f"Not made by carme, so kept: {', '.join(left)} in {self.layout.dir}")
 
