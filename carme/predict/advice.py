@@ -21,6 +21,8 @@ class Wish(Part):
     """What the form holds; for a declared workload also how it is trained."""
 
     partition: Name
+    nodes: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """GPUs, cores and memory are those of each node."""
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     gpu_type: Name = ""
     cpus: Annotated[int, Field(ge=1, le=4096)] = 1
@@ -32,7 +34,7 @@ class Wish(Part):
 
 
 class Suggestion(Part):
-    """Another choice: only what differs is set."""
+    """Another choice on as many nodes: only what differs is set."""
 
     kind: Literal["smaller", "better", "time", "memory"]
     why: str
@@ -57,21 +59,33 @@ class Advice(Part):
 
 
 def starts_now(wish: Wish, snapshot: Snapshot) -> bool:
-    """Whether an open node of the partition has all of this free."""
+    """Whether enough open nodes of the partition have all of this free."""
     partition = snapshot.partition(wish.partition)
     if partition is None or not partition.up:
         return False
-    return any(
+    fitting = sum(
         _free(node.gpus_free, wish.gpu_type) >= wish.gpus
         and node.cpus_free >= wish.cpus
         and node.memory_free_bytes >= wish.memory_gb * GIB
         for node in snapshot.nodes_in(partition.name)
         if node.open
     )
+    return fitting >= wish.nodes
 
 
 def _free(gpus: dict[str, int], kind: str) -> int:
     return gpus.get(kind, 0) if kind else sum(gpus.values())
+
+
+def placing(wish: Wish, here: Prediction) -> tuple[str, ...]:
+    """What to say where a prediction has the GPUs on fewer nodes than are asked for."""
+    if here.nodes == wish.nodes:
+        return ()
+    on = "1 node" if here.nodes == 1 else f"{here.nodes} nodes"
+    return (
+        f"these figures are for {here.gpus} x {here.gpu} on {on}: spread over {wish.nodes} nodes,"
+        " training takes longer and more node energy",
+    )
 
 
 def suggestions(
@@ -82,11 +96,15 @@ def suggestions(
 ) -> Iterator[Suggestion]:
     """What to ask for instead; `ask` predicts another wish."""
     others = list(_others(wish, snapshot, ask))
+    # A prediction fills nodes one by one; of GPUs that lie further apart it would say too little.
+    others = [(w, p) for w, p in others if p.nodes == w.nodes]
     if not here.memory.fits:
         fitting = [(w, p) for w, p in others if p.memory.fits]
         if fitting:
             other, p = min(fitting, key=lambda pair: pair[1].gpu_energy.value)
             yield _change(wish, other, "memory", f"the model does not fit: {here.memory.why_not}")
+        return
+    if here.nodes != wish.nodes:
         return
     fitting = [(w, p) for w, p in others if p.memory.fits]
     small = [(w, p) for w, p in fitting if w.gpus < wish.gpus and w.gpu_type == wish.gpu_type]
@@ -96,7 +114,7 @@ def suggestions(
         more = max(p.time.value / here.time.value - 1, 0.0)
         yield _change(
             wish, other, "smaller",
-            f"{other.gpus} instead of {wish.gpus} GPUs take only {more:.0%} longer"
+            f"{other.gpus} instead of {wish.gpus} GPUs{_each(wish)} take only {more:.0%} longer"
             f" ({format_duration(p.time.value)})",
         )  # fmt: skip
     better = [
@@ -146,10 +164,7 @@ def _others(
 ) -> Iterator[tuple[Wish, Prediction]]:
     """Other counts of the same GPUs, and the partition's other GPUs, as far as they can run."""
     kinds = {k: c for k, c in snapshot.largest_free_block(wish.partition).items() if k}
-    whole = {
-        kind: max((n.gpus.get(kind, 0) for n in snapshot.nodes_in(wish.partition)), default=0)
-        for kind in kinds
-    }
+    whole = {kind: _most(wish, snapshot, kind) for kind in kinds}
     mine = wish.gpu_type or max(whole, key=lambda k: whole[k], default="")
     for kind, most in whole.items():
         for count in (1, 2, 4, 8, 16):
@@ -161,6 +176,16 @@ def _others(
                 yield other, ask(other)
             except CarmeError:
                 continue
+
+
+def _most(wish: Wish, snapshot: Snapshot, kind: str) -> int:
+    """GPUs of a kind that each of so many nodes has."""
+    counts = sorted((n.gpus.get(kind, 0) for n in snapshot.nodes_in(wish.partition)), reverse=True)
+    return counts[wish.nodes - 1] if wish.nodes <= len(counts) else 0
+
+
+def _each(wish: Wish) -> str:
+    return f" on each of {wish.nodes} nodes" if wish.nodes > 1 else ""
 
 
 def _change(

@@ -5,7 +5,7 @@
   const field = (name) => document.getElementById(name);
   const form = document.getElementById("spawn_form");
   const box = field("advice");
-  const asked = ["partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "workload", "batch", "epochs"];
+  const asked = ["partition", "nodes", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "workload", "batch", "epochs"];
 
   function add(parent, tag, text, css) {
     const node = document.createElement(tag);
@@ -46,7 +46,9 @@
       const part = add(box, "div", "", "mt-2");
       add(part, "span", other.why + ". ");
       const words = [];
-      if (other.gpus !== null) words.push(other.gpus + " GPUs");
+      // A site with sessions on one node only does not ask for nodes.
+      const each = field("nodes") && Number(field("nodes").value) > 1 ? " on each node" : "";
+      if (other.gpus !== null) words.push(other.gpus + " GPUs" + each);
       if (other.gpu_type !== null) words.push(other.gpu_type);
       if (other.hours !== null) words.push(other.hours + " hours");
       if (!words.length) continue;
@@ -71,7 +73,7 @@
     if (running) running.abort();
     const mine = (running = new AbortController());
     const limit = setTimeout(() => mine.abort(), 1000);
-    const query = new URLSearchParams(asked.map((name) => [name, field(name).value]));
+    const query = new URLSearchParams(asked.filter(field).map((name) => [name, field(name).value]));
     try {
       const answer = await fetch(window.jhdata.base_url + "api/carme/advice?" + query, {
         signal: mine.signal, headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token },
