@@ -56,6 +56,11 @@ def format_slurm_time(seconds: int) -> str:
     return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
 
 
+def hours_within(seconds: int) -> float:
+    """Hours to two digits, rounded down: what can be asked for within a limit."""
+    return seconds // 36 / 100
+
+
 def format_duration(seconds: float) -> str:
     """`45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`: two units at most, for people."""
     whole = round(seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -11,7 +12,7 @@ from carme.errors import CarmeError
 from carme.predict.figures import Part
 from carme.predict.prediction import Prediction
 from carme.slurm.snapshot import Snapshot
-from carme.units import format_duration, format_joules
+from carme.units import format_duration, format_joules, hours_within
 
 GIB = 2**30
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")]
@@ -135,25 +136,24 @@ def suggestions(
 
 def _time(wish: Wish, here: Prediction, most: int | None) -> Iterator[Suggestion]:
     needed = here.time.high / 3600
+    allowed = hours_within(most) if most else inf
     if most and here.time.value > most:
         yield Suggestion(
-            kind="time", hours=most / 3600 if wish.hours * 3600 < most else None,
+            kind="time", hours=allowed if wish.hours < allowed else None,
             why=f"training takes about {format_duration(here.time.value)}, longer than the "
             f"{format_duration(most)} that {wish.partition} allows: save and resume from"
             " checkpoints",
         )  # fmt: skip
         return
-    if most:
-        needed = min(needed, most / 3600)
     if here.time.value > wish.hours * 3600:
         yield Suggestion(
-            kind="time", hours=round(min(needed + 0.05, most / 3600 if most else needed + 1), 1),
+            kind="time", hours=min(round(needed + 0.05, 1), allowed),
             why=f"training takes about {format_duration(here.time.value)}, up to "
             f"{format_duration(here.time.high)}, and the session ends before",
         )  # fmt: skip
     elif needed < wish.hours / 3 and wish.hours > 1:
         yield Suggestion(
-            kind="time", hours=max(round(1.2 * needed + 0.05, 1), 0.5),
+            kind="time", hours=min(max(round(1.2 * needed + 0.05, 1), 0.5), allowed),
             why=f"training takes {format_duration(here.time.high)} at most; shorter jobs start"
             " sooner, for they fit into gaps",
         )  # fmt: skip

@@ -76,3 +76,24 @@ def test_what_is_predicted_closer_together_is_not_compared(made):
         lambda w: figures(made, w, 2000, nodes=1),
     )
     assert "smaller" not in {item.kind for item in found}
+
+
+@pytest.mark.parametrize(
+    ("hours", "seconds", "says"),
+    [
+        (1, 5000, "the session ends before"),
+        (1, 7000, "save and resume from checkpoints"),
+        (20, 2900, "shorter jobs start"),
+    ],
+)
+def test_the_time_offered_is_one_that_the_partition_allows(made, hours, seconds, says):
+    """100 minutes are 1.67 hours, and 1.67 hours are more than 100 minutes."""
+    wish = Wish(partition="gpu", gpus=1, hours=hours)
+    found = said(made, wish, here=seconds, other=10 * seconds)["time"]
+    assert says in found.why
+    assert found.hours == 1.66
+
+
+def test_a_time_that_is_the_most_already_is_not_offered_again(made):
+    wish = Wish(partition="gpu", gpus=1, hours=1.66)
+    assert said(made, wish, here=7000, other=70_000)["time"].hours is None
