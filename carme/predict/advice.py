@@ -125,10 +125,12 @@ def suggestions(
     ]  # fmt: skip
     if better:
         other, p = min(better, key=lambda pair: pair[1].node_energy.value)
+        now = here.node_energy.value
         yield _change(
             wish, other, "better",
-            f"not slower ({format_duration(p.time.value)}) and {format_joules(p.node_energy.value)}"
-            f" instead of {format_joules(here.node_energy.value)} of node energy",
+            f"not slower ({format_duration(p.time.value)}) and"
+            f" {format_joules(p.node_energy.value, now)} instead of {format_joules(now)} of node"
+            " energy",
         )  # fmt: skip
     partition = snapshot.partition(wish.partition)
     yield from _time(wish, here, partition.max_seconds if partition else None)

@@ -97,3 +97,7 @@ def test_durations_for_people(seconds, text):
 )
 def test_energy_for_people(joules, text):
     assert format_joules(joules) == text
+
+
+def test_energies_that_are_read_together_have_one_unit():
+    assert format_joules(300e3, like=400e3) == "0.0833 kWh"

@@ -97,3 +97,15 @@ def test_the_time_offered_is_one_that_the_partition_allows(made, hours, seconds,
 def test_a_time_that_is_the_most_already_is_not_offered_again(made):
     wish = Wish(partition="gpu", gpus=1, hours=1.66)
     assert said(made, wish, here=7000, other=70_000)["time"].hours is None
+
+
+def test_energies_that_are_compared_have_one_unit(made):
+    wish = Wish(partition="gpu", gpus=1, hours=1)
+    found = suggestions(
+        wish,
+        snapshot(NODES),
+        figures(made, wish, 2000, joules=400e3),
+        lambda w: figures(made, w, 2000, joules=300e3),
+    )
+    [better] = [item for item in found if item.kind == "better"]
+    assert "0.0833 kWh instead of 0.111 kWh of node energy" in better.why
