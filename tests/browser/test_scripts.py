@@ -8,8 +8,10 @@ import pytest
 from playwright.sync_api import expect
 
 import carme_spawner
+from carme import service
 from carme.predict.advice import Wish
 
+STATIC = Path(service.__file__).with_name("static")
 ADVICE = Path(carme_spawner.__file__).with_name("templates") / "advice.js"
 SITE = "http://carme.invalid"
 CHOICE = {"partition": "gpu", "nodes": "2", "gpus": "4", "hours": "1", "workload": "resnet-50"}
@@ -87,3 +89,54 @@ def test_a_form_without_a_field_for_nodes_has_advice_too(page):
     [asked] = show_form(page, names, suggestions=[FEWER])
     assert "nodes" not in asked
     expect(page.get_by_role("button", name="Take 2 GPUs", exact=True)).to_be_visible()
+
+
+def test_an_interval_has_the_unit_of_its_figure(page):
+    show_form(page)
+    advice = page.locator("#advice")
+    expect(advice).to_contain_text("Time 50 min (25 min to 100 min)")
+    expect(advice).to_contain_text("GPU energy 0.15 kWh (0.075 kWh to 0.21 kWh)")
+    expect(advice).to_contain_text("Emissions 900 g CO₂e (450 g CO₂e to 1,800 g CO₂e)")
+
+
+def show_job(page, **comparison):
+    """The page of a job that ran two hours."""
+    seen = {"measured_seconds": 7200, "measured_gpu_joules": 18e3, "within": None, **comparison}
+    asked = {"gpus": {}, "cpus": 1, "memory_bytes": 2**30, "limit_seconds": 14400}
+    job = {
+        "name": "train", "user": "ann", "state": "RUNNING", "nodes": [], "asked": asked,
+        "problem": "", "elapsed_seconds": 7200, "advice": [], "gpu_plot": None, "power_plot": None,
+        "network_plot": None, "started_at": 1, "ended_at": seen.pop("ended_at", None),
+        "measured": {
+            "joules": {"gpu": 180e3, "host": 360e3}, "gpu_held_seconds": 0, "emissions_grams": None,
+            "network_bytes": None, "memory_peak_bytes": None,
+        },
+    }  # fmt: skip
+    comparisons = [{"prediction": {"prediction": PREDICTION}, "remaining": None, **seen}]
+    answer(page, "/services/carme/api/v1/jobs/7", {
+        "job": job, "comparisons": comparisons, "notes": [],
+    })  # fmt: skip
+    head = "<meta name=prefix content=/services/carme><meta name=csrf content=x>"
+    body = "<h1 id=title data-job=7></h1><div id=job></div><div id=plots></div>"
+    show(page, head + body, STATIC / "common.js", STATIC / "job.js")
+    box = page.locator("#job")
+    expect(box).to_contain_text("Predicted when it was submitted")
+    return box
+
+
+def test_measured_has_the_unit_of_what_was_predicted(page):
+    box = show_job(page)
+    expect(box).to_contain_text("Time 50 min (25 min to 100 min); it ran 120 min so far")
+    expect(box).to_contain_text("0.15 kWh (0.075 kWh to 0.21 kWh); measured 0.005 kWh")
+    expect(box).to_contain_text("0.15 kWhGPU 0.05 kWh")
+
+
+def test_only_what_runs_ran_so_far(page):
+    box = show_job(page, ended_at=7201)
+    expect(box).to_contain_text("it ran 120 min")
+    expect(box).not_to_contain_text("so far")
+
+
+def test_nothing_left_has_the_unit_of_what_may_be_left(page):
+    box = show_job(page, remaining=figure(0, 0, 14400, "s"))
+    expect(box).to_contain_text("Left: 0 h (0 h to 4 h)")

@@ -15,13 +15,15 @@
     return node;
   }
   const digits = (value) => (value >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(2))));
+  // `like` chooses the unit: both ends of an interval are read beside their figure.
   const units = {
-    s: (v) => (v < 60 ? digits(v) + " s" : v < 3600 ? digits(v / 60) + " min" : v < 172800 ? digits(v / 3600) + " h" : digits(v / 86400) + " d"),
-    J: (v) => (v < 360000 ? digits(v / 1000) + " kJ" : v < 3.6e9 ? digits(v / 3.6e6) + " kWh" : digits(v / 3.6e9) + " MWh"),
-    "g CO2e": (v) => (v < 1000 ? digits(v) + " g CO₂e" : digits(v / 1000) + " kg CO₂e"),
+    s: (v, like) => (like < 60 ? digits(v) + " s" : like < 3600 ? digits(v / 60) + " min" : like < 172800 ? digits(v / 3600) + " h" : digits(v / 86400) + " d"),
+    J: (v, like) => (like < 360000 ? digits(v / 1000) + " kJ" : like < 3.6e9 ? digits(v / 3.6e6) + " kWh" : digits(v / 3.6e9) + " MWh"),
+    "g CO2e": (v, like) => (like < 1000 ? digits(v) + " g CO₂e" : digits(v / 1000) + " kg CO₂e"),
   };
   function row(list, label, figure) {
-    const write = units[figure.unit] || ((v) => digits(v) + " " + figure.unit);
+    const unit = units[figure.unit] || ((v) => digits(v) + " " + figure.unit);
+    const write = (v) => unit(v, figure.value);
     const item = add(list, "li");
     add(item, "span", label + " ");
     add(item, "strong", write(figure.value));
