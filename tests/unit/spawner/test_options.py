@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_the_defaults_are_a_good_choice(snapshot, catalogue):
     assert found(raw, snapshot, catalogue) == {}
 
 
-@pytest.mark.parametrize("minutes", [10, 50, 100, 100 * 60 + 1])
+@pytest.mark.parametrize("minutes", [1, 5, 10, 50, 100, 100 * 60 + 1])
 def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, catalogue):
     gpu, *others = snapshot.partitions
     short = gpu.model_copy(update={"max_seconds": 60 * minutes})
@@ -48,6 +49,8 @@ def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, cata
     assert permits.limits(choice, narrow, ANN, now=0) == {}
     html = form.render(narrow, catalogue, (), raw, {}, person=ANN, now=0)
     assert f"gpu (up to {raw['hours']:g} h)" in html
+    [least] = re.findall(r'min="([0-9.]+)" step="any" required', html)
+    assert float(least) <= raw["hours"]
 
 
 @pytest.mark.parametrize(
