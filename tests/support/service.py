@@ -53,6 +53,8 @@ class SmallView:
     """Answers /snapshot with one cluster."""
 
     def __init__(self, path):
+        self.asked = []
+        """Every address, the oldest first."""
         cpu = Node(name="cpu1", state=NodeState.IDLE, partitions=("cpu",), cpus=8,
                    memory_bytes=8 * 2**30)  # fmt: skip
         self.snapshot = Snapshot(
@@ -65,8 +67,6 @@ class SmallView:
         )
         self.reports = {}
         """By job id: what a report holds."""
-        self.asked = []
-        """Every address, the oldest first."""
         self.missing = False
         """Whether it knows that there are no others."""
         self._socket = socket.socket(socket.AF_UNIX)
