@@ -56,6 +56,11 @@ def format_slurm_time(seconds: int) -> str:
     return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
 
 
+def hours_within(seconds: int) -> float:
+    """Hours to two digits, rounded down: what can be asked for within a limit."""
+    return seconds // 36 / 100
+
+
 def format_duration(seconds: float) -> str:
     """`45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`: two units at most, for people."""
     whole = round(seconds)
@@ -69,12 +74,16 @@ def format_duration(seconds: float) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
-def format_joules(joules: float) -> str:
-    """`820 J`, `12.3 kJ`, `1.4 kWh`, `16.3 MWh`: joules while they are few, kWh as on a bill."""
-    if abs(joules) < 1000:
+def format_joules(joules: float, like: float | None = None) -> str:
+    """`820 J`, `12.3 kJ`, `1.4 kWh`, `16.3 MWh`: joules while they are few, kWh as on a bill.
+
+    `like` chooses the unit, for what is read beside it.
+    """
+    size = abs(joules if like is None else like)
+    if size < 1000:
         return f"{joules:.3g} J"
-    if abs(joules) < 360_000:
+    if size < 360_000:
         return f"{joules / 1000:.3g} kJ"
-    if abs(joules) < 3.6e9:
+    if size < 3.6e9:
         return f"{joules / 3.6e6:.3g} kWh"
     return f"{joules / 3.6e9:.3g} MWh"

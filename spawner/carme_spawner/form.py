@@ -10,8 +10,8 @@ from carme.config import Preset
 from carme.images import Catalogue
 from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
-from carme.units import format_duration
-from carme_spawner.options import LABELS, Options, Problems, format_hours, summary
+from carme.units import format_duration, hours_within
+from carme_spawner.options import LABELS, Options, Problems, summary
 from carme_spawner.permits import describe
 from carme_spawner.person import Person
 
@@ -136,7 +136,7 @@ def _partition(snapshot: Snapshot, partition: Partition) -> dict[str, Any]:
     return {
         "name": partition.name,
         "types": [kind for kind in snapshot.gpus_total(partition.name) if kind],
-        "hours": format_hours(partition.max_seconds) if partition.max_seconds else None,
+        "hours": hours_within(partition.max_seconds) if partition.max_seconds else None,
     }
 
 

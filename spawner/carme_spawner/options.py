@@ -13,7 +13,7 @@ from carme.errors import InputError
 from carme.images import Catalogue
 from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
-from carme.units import format_bytes
+from carme.units import format_bytes, hours_within
 
 GIB = 2**30
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -95,7 +95,7 @@ def defaults(settings: Session, snapshot: Snapshot | None, catalogue: Catalogue)
     """What the form shows at first, and what REST options leave out."""
     partition = _default_partition(snapshot)
     offered = catalogue.offered()
-    most = format_hours(partition.max_seconds) if partition and partition.max_seconds else None
+    most = hours_within(partition.max_seconds) if partition and partition.max_seconds else None
     hours = min(settings.default_hours, most) if most else settings.default_hours
     return {
         "partition": partition.name if partition else "",
@@ -116,11 +116,6 @@ def defaults(settings: Session, snapshot: Snapshot | None, catalogue: Catalogue)
         "qos": "",
         "reservation": "",
     }
-
-
-def format_hours(seconds: int) -> float:
-    """Hours to two digits, for a form field."""
-    return round(seconds / 3600, 2)
 
 
 def _default_partition(snapshot: Snapshot | None) -> Partition | None:

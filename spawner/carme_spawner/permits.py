@@ -6,9 +6,9 @@ from carme.slurm.bounds import JOBS, SECONDS, SUBMITTED, Bound, amount, time_bou
 from carme.slurm.models import Job, Partition
 from carme.slurm.rights import Limits
 from carme.slurm.snapshot import Snapshot
-from carme.units import format_bytes, format_duration
+from carme.units import format_bytes, format_duration, hours_within
 from carme_spawner import options
-from carme_spawner.options import GIB, Options, Problems, format_hours
+from carme_spawner.options import GIB, Options, Problems
 from carme_spawner.person import Person
 
 _FIELD = {SECONDS: "hours", "cpu": "cpus", "mem": "memory_gb", "node": "nodes"}
@@ -66,7 +66,7 @@ def fitted(
             most.append(
                 max(60, round(plan.ends_at - max(now, plan.starts_at or 0)) // 60 * 60 - 60)
             )
-    return {**values, "hours": min(values["hours"], *(format_hours(m) for m in most), 8760)}
+    return {**values, "hours": min(values["hours"], *(hours_within(m) for m in most), 8760)}
 
 
 def wanted(choice: Options, person: Person) -> Job:

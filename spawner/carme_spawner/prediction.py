@@ -17,8 +17,11 @@ PREFIX = f"/services/{NAME}"
 KEEP_SECONDS = 10
 ADVICE_SECONDS = 0.9
 """The form must not wait longer for what it can do without."""
-_FIELDS = {"partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours"}
-_MORE = {"workload", "batch", "epochs"}
+FIELDS = frozenset({
+    "partition", "nodes", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "workload", "batch",
+    "epochs",
+})  # fmt: skip
+"""Of the form, that the service gives advice on."""
 _token: list[str] = []
 
 
@@ -80,7 +83,7 @@ async def keep_prediction(
         "hardware": {
             "partition": choice.partition,
             "gpu_type": choice.gpu_type if choice.gpus else "",
-            "count": max(choice.gpus, 1),
+            "count": choice.nodes * max(choice.gpus, 1),
         },
         "plan": {name: value for name, value in plan.items() if value is not None},
         "keep": True,
@@ -106,7 +109,7 @@ class AdviceHandler(APIHandler):
         if getattr(user, "kind", "user") != "user":
             raise web.HTTPError(403, "advice is for users")
         given = {name: self.get_query_argument(name) for name in self.request.query_arguments}
-        body = {k: v for k, v in given.items() if k in _FIELDS | _MORE and v}
+        body = {k: v for k, v in given.items() if k in FIELDS and v}
         try:
             found = await ask_service(self._config, user.name, "advice", body, ADVICE_SECONDS)
         except HTTPClientError as error:

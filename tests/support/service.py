@@ -40,21 +40,26 @@ class SmallHub(BaseHTTPRequestHandler):
         pass
 
 
+def gpu_nodes(*kinds):
+    """An idle node with four GPUs of each kind."""
+    return tuple(
+        Node(name=f"gpu{i}", state=NodeState.IDLE, partitions=("gpu",), cpus=8,
+             memory_bytes=8 * 2**30, gpus={kind: 4})
+        for i, kind in enumerate(kinds)
+    )  # fmt: skip
+
+
 class SmallView:
     """Answers /snapshot with one cluster."""
 
     def __init__(self, path):
-        kinds = ("virtual-a100", "virtual-t4")
-        nodes = [
-            Node(name=f"gpu{i}", state=NodeState.IDLE, partitions=("gpu",), cpus=8,
-                 memory_bytes=8 * 2**30, gpus={kind: 4})
-            for i, kind in enumerate(kinds)
-        ]  # fmt: skip
-        nodes.append(Node(name="cpu1", state=NodeState.IDLE, partitions=("cpu",), cpus=8,
-                          memory_bytes=8 * 2**30))  # fmt: skip
+        self.asked = []
+        """Every address, the oldest first."""
+        cpu = Node(name="cpu1", state=NodeState.IDLE, partitions=("cpu",), cpus=8,
+                   memory_bytes=8 * 2**30)  # fmt: skip
         self.snapshot = Snapshot(
             taken_at=time.time(),
-            nodes=tuple(nodes),
+            nodes=(*gpu_nodes("virtual-a100", "virtual-t4"), cpu),
             partitions=(
                 Partition(name="gpu", default=True, nodes=("gpu0", "gpu1"), max_seconds=28800),
                 Partition(name="cpu", nodes=("cpu1",)),
@@ -77,6 +82,7 @@ class SmallView:
                 return
             with connection:
                 asked = connection.recv(65536).split(b" ")[1].decode()
+                self.asked.append(asked)
                 report = self.reports.get(asked.removeprefix("/reports/"))
                 if asked.startswith("/snapshot"):
                     self._send(connection, "200 OK", self.snapshot.model_dump_json())

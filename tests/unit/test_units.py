@@ -8,6 +8,7 @@ from carme.units import (
     format_duration,
     format_joules,
     format_slurm_time,
+    hours_within,
     parse_memory_bytes,
     parse_slurm_seconds,
 )
@@ -34,6 +35,12 @@ def test_slurm_times(text, seconds):
 @given(st.integers(0, 10**8))
 def test_slurm_times_go_round(seconds):
     assert parse_slurm_seconds(format_slurm_time(seconds)) == seconds
+
+
+@given(st.integers(1, 10**6))
+def test_hours_within_a_limit_keep_it(minutes):
+    hours = hours_within(60 * minutes)
+    assert 60 * minutes - 36 < round(3600 * hours) <= 60 * minutes
 
 
 @pytest.mark.parametrize("text", ["soon", "-5", "1:2:3:4", "1-"])
@@ -90,3 +97,7 @@ def test_durations_for_people(seconds, text):
 )
 def test_energy_for_people(joules, text):
     assert format_joules(joules) == text
+
+
+def test_energies_that_are_read_together_have_one_unit():
+    assert format_joules(300e3, like=400e3) == "0.0833 kWh"

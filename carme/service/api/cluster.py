@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from carme.errors import CarmeError, InputError
-from carme.predict.advice import GIB, Advice, Wait, Wish, starts_now, suggestions
+from carme.predict.advice import GIB, Advice, Wait, Wish, placing, starts_now, suggestions
 from carme.predict.prediction import Prediction
 from carme.service.api.predictions import prediction_for
 from carme.service.endpoints import Api
@@ -87,16 +87,17 @@ def advise(here: Parts, who: Who, wish: Wish) -> Advice:
         wait=wait,
         prediction=found,
         suggestions=tuple(suggestions(wish, snapshot, found, ask)),
+        notes=placing(wish, found),
     )
 
 
 def _request(wish: Wish) -> PredictionRequest:
-    fields = {"gpus": max(wish.gpus, 1), "batch": wish.batch, "epochs": wish.epochs}
+    count = wish.nodes * max(wish.gpus, 1)
+    fields = {"gpus": count, "batch": wish.batch, "epochs": wish.epochs}
     plan = Synchronous.model_validate({k: v for k, v in fields.items() if v is not None})
     hardware = Hardware(
-        partition=wish.partition, gpu_type=wish.gpu_type if wish.gpus else "",
-        count=max(wish.gpus, 1),
-    )  # fmt: skip
+        partition=wish.partition, gpu_type=wish.gpu_type if wish.gpus else "", count=count
+    )
     return PredictionRequest(workload=wish.workload, hardware=hardware, plan=plan)
 
 
@@ -109,6 +110,7 @@ def _wait(here: Parts, wish: Wish, snapshot: Snapshot) -> Wait:
         expected = here.cluster.client.expected_start(
             Choice(
                 partition=wish.partition,
+                nodes=wish.nodes,
                 cpus=wish.cpus,
                 memory_bytes=wish.memory_gb * GIB,
                 gpus=wish.gpus,

@@ -24,6 +24,11 @@
     const trace = { x: x, y: series.values, mode: "lines+markers", line: { color: carme.colour("--accent") }, hovertemplate: "%{y:.3g} " + unit + "<extra></extra>" };
     Plotly.react(name, [trace], carme.layout({ yaxis: { title: { text: unit }, rangemode: "tozero" } }), { displayModeBar: false, responsive: true });
   }
+  // A figure with its interval, and then what was measured; `like` chooses the one unit of all.
+  function sentence(label, told, measured, like = told.value) {
+    const write = (value) => carme.amount(value, told.unit, like);
+    return label + " " + write(told.value) + " (" + write(told.low) + " to " + write(told.high) + ")" + (measured ? "; " + measured(write) : "");
+  }
   async function load() {
     const found = await carme.ask("/jobs/" + id);
     const job = found.job;
@@ -36,7 +41,7 @@
     const m = job.measured;
     if (m) {
       const total = Object.values(m.joules).reduce((a, b) => a + b, 0);
-      if (total) figure(grid, "Energy charged to it", carme.joules(total), "GPU " + carme.joules(m.joules.gpu || 0));
+      if (total) figure(grid, "Energy charged to it", carme.joules(total), "GPU " + carme.joules(m.joules.gpu || 0, total));
       if (m.gpu_held_seconds) figure(grid, "GPU wasted", carme.duration(m.gpu_idle_seconds || 0), "of " + carme.duration(m.gpu_held_seconds) + " held; " + carme.joules(m.gpu_idle_joules || 0));
       if (m.emissions_grams !== null) figure(grid, "Emissions", carme.grams(m.emissions_grams));
       if (m.network_bytes !== null) figure(grid, "Network", carme.bytes(m.network_bytes));
@@ -47,9 +52,13 @@
       const card = carme.add(box, "section", null, "card");
       carme.add(card, "h2", "Predicted when it was submitted: " + made.workload);
       const list = carme.add(card, "ul");
-      carme.add(list, "li", "Time " + carme.amount(made.time.value, "s") + " (" + carme.interval(made.time) + "); it ran " + carme.duration(part.measured_seconds) + (part.within === null ? " so far" : part.within ? ", within the interval" : ", outside of the interval"));
-      carme.add(list, "li", "GPU energy " + carme.amount(made.gpu_energy.value, "J") + " (" + carme.interval(made.gpu_energy) + ")" + (part.measured_gpu_joules === null ? "; not measured" : "; measured " + carme.joules(part.measured_gpu_joules)));
-      if (part.remaining) carme.add(list, "li", "Left: " + carme.amount(part.remaining.value, "s") + " (" + carme.interval(part.remaining) + ")");
+      // What was cancelled or failed is not judged, and does not run any more.
+      const judged = part.within === null ? (job.ended_at ? "" : " so far") : part.within ? ", within the interval" : ", outside of the interval";
+      carme.add(list, "li", sentence("Time", made.time, (write) => "it ran " + write(part.measured_seconds) + judged));
+      const joules = part.measured_gpu_joules;
+      carme.add(list, "li", sentence("GPU energy", made.gpu_energy, (write) => (joules === null ? "not measured" : "measured " + write(joules))));
+      // By the most that is left: the value may be used up.
+      if (part.remaining) carme.add(list, "li", sentence("Left:", part.remaining, null, part.remaining.high));
       carme.add(card, "p", made.provenance.words, "small soft");
     }
     if (job.advice.length) {

@@ -5,7 +5,7 @@
   const field = (name) => document.getElementById(name);
   const form = document.getElementById("spawn_form");
   const box = field("advice");
-  const asked = ["partition", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "workload", "batch", "epochs"];
+  const asked = ["partition", "nodes", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "workload", "batch", "epochs"];
 
   function add(parent, tag, text, css) {
     const node = document.createElement(tag);
@@ -15,13 +15,15 @@
     return node;
   }
   const digits = (value) => (value >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(2))));
+  // `like` chooses the unit: both ends of an interval are read beside their figure.
   const units = {
-    s: (v) => (v < 60 ? digits(v) + " s" : v < 3600 ? digits(v / 60) + " min" : v < 172800 ? digits(v / 3600) + " h" : digits(v / 86400) + " d"),
-    J: (v) => (v < 360000 ? digits(v / 1000) + " kJ" : v < 3.6e9 ? digits(v / 3.6e6) + " kWh" : digits(v / 3.6e9) + " MWh"),
-    "g CO2e": (v) => (v < 1000 ? digits(v) + " g CO₂e" : digits(v / 1000) + " kg CO₂e"),
+    s: (v, like) => (like < 60 ? digits(v) + " s" : like < 3600 ? digits(v / 60) + " min" : like < 172800 ? digits(v / 3600) + " h" : digits(v / 86400) + " d"),
+    J: (v, like) => (like < 360000 ? digits(v / 1000) + " kJ" : like < 3.6e9 ? digits(v / 3.6e6) + " kWh" : digits(v / 3.6e9) + " MWh"),
+    "g CO2e": (v, like) => (like < 1000 ? digits(v) + " g CO₂e" : digits(v / 1000) + " kg CO₂e"),
   };
   function row(list, label, figure) {
-    const write = units[figure.unit] || ((v) => digits(v) + " " + figure.unit);
+    const unit = units[figure.unit] || ((v) => digits(v) + " " + figure.unit);
+    const write = (v) => unit(v, figure.value);
     const item = add(list, "li");
     add(item, "span", label + " ");
     add(item, "strong", write(figure.value));
@@ -46,7 +48,9 @@
       const part = add(box, "div", "", "mt-2");
       add(part, "span", other.why + ". ");
       const words = [];
-      if (other.gpus !== null) words.push(other.gpus + " GPUs");
+      // A site with sessions on one node only does not ask for nodes.
+      const each = field("nodes") && Number(field("nodes").value) > 1 ? " on each node" : "";
+      if (other.gpus !== null) words.push(other.gpus + " GPUs" + each);
       if (other.gpu_type !== null) words.push(other.gpu_type);
       if (other.hours !== null) words.push(other.hours + " hours");
       if (!words.length) continue;
@@ -71,7 +75,7 @@
     if (running) running.abort();
     const mine = (running = new AbortController());
     const limit = setTimeout(() => mine.abort(), 1000);
-    const query = new URLSearchParams(asked.map((name) => [name, field(name).value]));
+    const query = new URLSearchParams(asked.filter(field).map((name) => [name, field(name).value]));
     try {
       const answer = await fetch(window.jhdata.base_url + "api/carme/advice?" + query, {
         signal: mine.signal, headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token },

@@ -1,9 +1,10 @@
 import math
+import re
 
 import pytest
 
 from carme.config import Session
-from carme_spawner import form, options
+from carme_spawner import form, options, permits
 from carme_spawner.person import Person
 
 ANN = Person("ann")
@@ -35,6 +36,21 @@ def test_the_defaults_are_a_good_choice(snapshot, catalogue):
     raw = options.defaults(Session(), snapshot, catalogue)
     assert raw["partition"] == "gpu"
     assert found(raw, snapshot, catalogue) == {}
+
+
+@pytest.mark.parametrize("minutes", [1, 5, 10, 50, 100, 100 * 60 + 1])
+def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, catalogue):
+    gpu, *others = snapshot.partitions
+    short = gpu.model_copy(update={"max_seconds": 60 * minutes})
+    narrow = snapshot.model_copy(update={"partitions": (short, *others)})
+    raw = options.defaults(Session(default_hours=200), narrow, catalogue)
+    choice, _ = options.parse(raw)
+    assert 60 * minutes - 36 < choice.seconds <= 60 * minutes
+    assert permits.limits(choice, narrow, ANN, now=0) == {}
+    html = form.render(narrow, catalogue, (), raw, {}, person=ANN, now=0)
+    assert f"gpu (up to {raw['hours']:g} h)" in html
+    [least] = re.findall(r'min="([0-9.]+)" step="any" required', html)
+    assert float(least) <= raw["hours"]
 
 
 @pytest.mark.parametrize(

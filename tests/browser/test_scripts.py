@@ -1,0 +1,142 @@
+"""The scripts of form and job page in a real browser, with answers that a cluster gives seldom."""
+
+import json
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+import carme_spawner
+from carme import service
+from carme.predict.advice import Wish
+
+STATIC = Path(service.__file__).with_name("static")
+ADVICE = Path(carme_spawner.__file__).with_name("templates") / "advice.js"
+SITE = "http://carme.invalid"
+CHOICE = {"partition": "gpu", "nodes": "2", "gpus": "4", "hours": "1", "workload": "resnet-50"}
+
+
+@pytest.fixture
+def page(browser):
+    context = browser.new_context()
+    page = context.new_page()
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    assert errors == []
+
+
+def answer(page, path, body):
+    """Have the site answer an address; the questions asked there."""
+    asked = []
+
+    def reply(route):
+        asked.append(parse_qs(urlsplit(route.request.url).query))
+        route.fulfill(content_type="application/json", body=json.dumps(body))
+
+    page.route(f"{SITE}{path}", reply)
+    return asked
+
+
+def show(page, html, *scripts):
+    page.route(f"{SITE}/", lambda route: route.fulfill(content_type="text/html", body=html))
+    page.goto(f"{SITE}/")
+    for script in scripts:
+        page.add_script_tag(path=script)
+
+
+def figure(value, low, high, unit):
+    return {"value": value, "low": low, "high": high, "unit": unit}
+
+
+PREDICTION = {
+    "workload": "resnet-50",
+    "time": figure(3000, 1500, 6000, "s"),
+    "gpu_energy": figure(540e3, 270e3, 756e3, "J"),
+    "node_energy": figure(720e3, 360e3, 1.44e6, "J"),
+    "emissions": figure(900, 450, 1800, "g CO2e"),
+    "cost": None,
+    "memory": {"fits": True, "why_not": ""},
+    "provenance": {"words": "uncalibrated"},
+}
+
+
+def show_form(page, names=tuple(Wish.model_fields), **told):
+    """The form with the advice told; what its script asked."""
+    given = {"prediction": PREDICTION, "notes": [], "suggestions": [], **told}
+    asked = answer(page, "/hub/api/carme/advice?**", given)
+    fields = "".join(f"<input id={name} value={CHOICE.get(name, '')}>" for name in names)
+    jhdata = "<script>window.jhdata = {base_url: '/hub/', xsrf_token: ''}</script>"
+    show(page, f"{jhdata}<form id=spawn_form>{fields}</form><div id=advice></div>", ADVICE)
+    expect(page.locator("#advice")).to_contain_text("GPU energy")
+    return asked
+
+
+FEWER = {"kind": "smaller", "why": "enough", "gpus": 2, "gpu_type": None, "hours": None}
+
+
+def test_the_form_asks_for_all_its_nodes(page):
+    [asked] = show_form(page, suggestions=[FEWER])
+    assert asked["nodes"] == ["2"]
+    page.get_by_role("button", name="Take 2 GPUs on each node").click()
+    expect(page.locator("#gpus")).to_have_value("2")
+
+
+def test_a_form_without_a_field_for_nodes_has_advice_too(page):
+    names = tuple(name for name in Wish.model_fields if name != "nodes")
+    [asked] = show_form(page, names, suggestions=[FEWER])
+    assert "nodes" not in asked
+    expect(page.get_by_role("button", name="Take 2 GPUs", exact=True)).to_be_visible()
+
+
+def test_an_interval_has_the_unit_of_its_figure(page):
+    show_form(page)
+    advice = page.locator("#advice")
+    expect(advice).to_contain_text("Time 50 min (25 min to 100 min)")
+    expect(advice).to_contain_text("GPU energy 0.15 kWh (0.075 kWh to 0.21 kWh)")
+    expect(advice).to_contain_text("Emissions 900 g CO₂e (450 g CO₂e to 1,800 g CO₂e)")
+
+
+def show_job(page, **comparison):
+    """The page of a job that ran two hours."""
+    seen = {"measured_seconds": 7200, "measured_gpu_joules": 18e3, "within": None, **comparison}
+    asked = {"gpus": {}, "cpus": 1, "memory_bytes": 2**30, "limit_seconds": 14400}
+    job = {
+        "name": "train", "user": "ann", "state": "RUNNING", "nodes": [], "asked": asked,
+        "problem": "", "elapsed_seconds": 7200, "advice": [], "gpu_plot": None, "power_plot": None,
+        "network_plot": None, "started_at": 1, "ended_at": seen.pop("ended_at", None),
+        "measured": {
+            "joules": {"gpu": 180e3, "host": 360e3}, "gpu_held_seconds": 0, "emissions_grams": None,
+            "network_bytes": None, "memory_peak_bytes": None,
+        },
+    }  # fmt: skip
+    comparisons = [{"prediction": {"prediction": PREDICTION}, "remaining": None, **seen}]
+    answer(page, "/services/carme/api/v1/jobs/7", {
+        "job": job, "comparisons": comparisons, "notes": [],
+    })  # fmt: skip
+    head = "<meta name=prefix content=/services/carme><meta name=csrf content=x>"
+    body = "<h1 id=title data-job=7></h1><div id=job></div><div id=plots></div>"
+    show(page, head + body, STATIC / "common.js", STATIC / "job.js")
+    box = page.locator("#job")
+    expect(box).to_contain_text("Predicted when it was submitted")
+    return box
+
+
+def test_measured_has_the_unit_of_what_was_predicted(page):
+    box = show_job(page)
+    expect(box).to_contain_text("Time 50 min (25 min to 100 min); it ran 120 min so far")
+    expect(box).to_contain_text("0.15 kWh (0.075 kWh to 0.21 kWh); measured 0.005 kWh")
+    expect(box).to_contain_text("0.15 kWhGPU 0.05 kWh")
+
+
+def test_only_what_runs_ran_so_far(page):
+    box = show_job(page, ended_at=7201)
+    expect(box).to_contain_text("it ran 120 min")
+    expect(box).not_to_contain_text("so far")
+
+
+def test_nothing_left_has_the_unit_of_what_may_be_left(page):
+    box = show_job(page, remaining=figure(0, 0, 14400, "s"))
+    expect(box).to_contain_text("Left: 0 h (0 h to 4 h)")
