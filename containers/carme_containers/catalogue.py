@@ -115,7 +115,8 @@ class Publisher:
     def signed_copy(self, image: Image) -> Image | None:
         """The entry of the same build that was signed when it was published before."""
         for other in read_index(self.folder).images:
-            if other.file == image.file and other.recipe_hash == image.recipe_hash:
+            # A forced build has the file name of before, but another time.
+            if other.file == image.file and other.built == image.built:
                 return other if other.signed_by else None
         return None
 

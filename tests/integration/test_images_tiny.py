@@ -316,6 +316,22 @@ def test_signed_images(site: Site, keys: tuple[Path, Path]) -> None:
     assert signing.signer(site.apptainer, path, public) is None
 
 
+def test_a_forced_build_is_signed_and_published(site: Site, keys: tuple[Path, Path]) -> None:
+    pair = {"signing_key": keys[0], "verify_key": keys[1]}
+    site.recipe(post="cat /proc/sys/kernel/random/uuid >/opt/build")
+    site.publish(site.build(), **pair)
+    before = load_catalogue(site.images).find("tiny")
+    rebuilt = site.build(force=True)
+    site.publish(rebuilt, **pair)
+    [image] = load_catalogue(site.images, require_signed=True).offered()
+    assert (image.file, image.built) == (before.file, rebuilt.image.built)
+    made, offered = (
+        as_nobody(site, "exec", str(path), "cat", "/opt/build").stdout
+        for path in (rebuilt.path, site.images / image.file)
+    )
+    assert offered == made != ""
+
+
 def test_own_image_without_a_server(site: Site, keys: tuple[Path, Path]) -> None:
     site.recipe()
     path = site.build().path
