@@ -113,11 +113,11 @@ class Publisher:
             return gone
 
     def signed_copy(self, image: Image) -> Image | None:
-        """The entry of the same build that was signed when it was published before."""
+        """The entry of the same build that was signed and published before, its file whole."""
         for other in read_index(self.folder).images:
             # A forced build has the file name of before, but another time.
-            if other.file == image.file and other.built == image.built:
-                return other if other.signed_by else None
+            if other.file == image.file and other.built == image.built and other.signed_by:
+                return None if check_file(self.folder / other.file, other) else other
         return None
 
     @contextmanager

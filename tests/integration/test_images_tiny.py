@@ -314,6 +314,8 @@ def test_signed_images(site: Site, keys: tuple[Path, Path]) -> None:
         file.seek(50_000)
         file.write(b"damage")
     assert signing.signer(site.apptainer, path, public) is None
+    site.publish(site.build(), signing_key=secret, verify_key=public)
+    assert signing.signer(site.apptainer, path, public), "publishing repairs a damaged file"
 
 
 def test_a_forced_build_is_signed_and_published(site: Site, keys: tuple[Path, Path]) -> None:
