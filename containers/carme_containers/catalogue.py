@@ -93,11 +93,19 @@ class Publisher:
             self._write(Index(images=images, defaults=_defaults(images, index.defaults)))
             return gone
 
-    def update(self, image: Image) -> None:
-        """Replace the entry with the same file (a new result of `verify`, a signature)."""
+    def update(self, image: Image, changes: Mapping[str, object]) -> bool:
+        """Note what was found out about `image`; False when its file is another one by now.
+
+        Finding out takes minutes: what else the entry says, it says now (it may have retired).
+        """
         with self._changing() as index:
-            images = tuple(image if i.file == image.file else i for i in index.images)
+            if not any(i.file == image.file and i.digest == image.digest for i in index.images):
+                return False
+            images = tuple(
+                i.model_copy(update=changes) if i.file == image.file else i for i in index.images
+            )
             self._write(Index(images=images, defaults=index.defaults))
+            return True
 
     def prune(self, in_use: frozenset[str]) -> list[Image]:
         """Remove retired images that no session uses, and files that are in no index."""

@@ -209,7 +209,9 @@ def verify(config: Config, wanted: tuple[str, ...], quick: bool) -> None:
             result = inside.verify()
             changes["verified"] = result
             problem = "" if result.passed else f"verify fails: {result.output[-300:]}"
-        publisher.update(image.model_copy(update=changes))
+        if not publisher.update(image, changes):
+            click.echo(f"{image.id}: published anew or removed meanwhile, not checked")
+            continue
         bad += bool(problem)
         click.echo(f"{image.id}: {problem or 'fine'}")
     if bad:

@@ -153,6 +153,24 @@ def test_publishing_brings_a_retired_one_back(publisher: Publisher, built: Path)
     assert publisher.catalogue().find("base").id == "base:1"
 
 
+def test_what_verify_finds_leaves_the_rest_of_the_entry(publisher: Publisher, built: Path) -> None:
+    image = make_image(built, "base", "1")
+    publisher.publish(built / image.file, image)
+    found = {"verified": image.verified.model_copy(update={"output": "fine"})}
+    publisher.retire("base")
+    assert publisher.update(image, found)
+    [entry] = publisher.catalogue().index.images
+    assert (entry.state, entry.verified.output) == ("retired", "fine")
+
+    (built / image.file).unlink()  # one file with the published copy
+    rebuilt = make_image(built, "base", "1", content=b"rebuilt")
+    publisher.publish(built / rebuilt.file, rebuilt)
+    assert not publisher.update(image, found), "it was another file that was verified"
+    [entry] = publisher.catalogue().index.images
+    assert (entry.digest, entry.verified.output) == (rebuilt.digest, "")
+    assert publisher.catalogue().problems == ()
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"images": [{"name": "../x"}]}'])
 def test_broken_index_is_one_clear_line(folder: Path, text: str) -> None:
     folder.mkdir()
