@@ -3,8 +3,10 @@
 import fcntl
 import os
 import shutil
+import socket
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from carme.errors import DeniedError, InputError, UnavailableError
@@ -22,6 +24,9 @@ from carme.images import (
 )
 from carme.units import format_bytes
 from carme_containers.builder import write_atomically
+
+_DRAFT = ".draft."
+_DRAFT_MAX_SECONDS = 86400
 
 
 class Publisher:
@@ -117,7 +122,8 @@ class Publisher:
             for name in files:
                 (self.folder / name).unlink(missing_ok=True)
             for draft in self.folder.glob(".*.sif.*"):
-                draft.unlink(missing_ok=True)
+                if _abandoned(draft):
+                    draft.unlink(missing_ok=True)
             return gone
 
     def signed_copy(self, image: Image) -> Image | None:
@@ -133,7 +139,7 @@ class Publisher:
         """A copy of `path` in the folder that may be changed before it is published."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         _check_room(self.folder, image)
-        draft = self.folder / f".{image.file}.draft.{os.getpid()}"
+        draft = self.folder / f".{image.file}{_DRAFT}{os.getpid()}@{socket.gethostname()}"
         try:
             shutil.copyfile(path, draft)
             yield draft
@@ -205,6 +211,19 @@ def _defaults(images: tuple[Image, ...], before: Mapping[str, str]) -> dict[str,
     for image in offered:  # the default of a name comes first, then the newest
         chosen.setdefault(image.name, image.version)
     return chosen
+
+
+def _abandoned(draft: Path) -> bool:
+    """Whether nobody works on a draft any more, asked by who holds the lock."""
+    _, mark, maker = draft.name.rpartition(_DRAFT)
+    if not mark:
+        return True  # such a one is made and moved under the lock
+    process, _, host = maker.partition("@")
+    if host == socket.gethostname() and not Path("/proc", process).exists():
+        return True
+    with suppress(FileNotFoundError):  # it was published or given up just now
+        return time.time() - draft.stat().st_mtime > _DRAFT_MAX_SECONDS
+    return False
 
 
 def _check_room(folder: Path, image: Image) -> None:

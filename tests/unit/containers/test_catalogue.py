@@ -2,6 +2,8 @@
 
 import json
 import os
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,24 @@ def test_retire_and_prune(publisher: Publisher, built: Path, folder: Path) -> No
     assert not (folder / "base-2-abc.sif").exists()
     with pytest.raises(InputError, match="published: base:1"):
         publisher.retire("base:2")
+
+
+def test_prune_keeps_drafts_that_are_worked_on(
+    publisher: Publisher, built: Path, folder: Path
+) -> None:
+    image = make_image(built)
+    gone, host = 2**22 + 1, socket.gethostname()  # Linux numbers processes up to 2**22
+    with publisher.draft(built / image.file, image) as draft:
+        left = [folder / f".{image.file}.draft.{gone}@{host}", folder / f".{image.file}.{gone}"]
+        elsewhere = folder / f".{image.file}.draft.{gone}@other"
+        for path in (*left, elsewhere):
+            path.touch()
+        publisher.prune(frozenset())
+        assert set(folder.glob(".*.sif.*")) == {draft, elsewhere}
+        for path in (draft, elsewhere):
+            os.utime(path, (time.time() - 90_000,) * 2)
+        publisher.prune(frozenset())
+        assert not list(folder.glob(".*.sif.*")), "a day is too long"
 
 
 def test_publishing_brings_a_retired_one_back(publisher: Publisher, built: Path) -> None:
