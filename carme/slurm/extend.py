@@ -33,6 +33,12 @@ def extended_limit(
         raise InputError("more time must be at least a minute and at most a year")
     if not (job.state.active or job.state.waiting):
         raise InputError("the job has ended")
+    if job.array_job_id and job.array_task_id is None:
+        # Slurm takes their number for the whole array, and would change the tasks that run, too.
+        raise InputError(
+            f"tasks {job.array_tasks} of an array wait under this one number",
+            "give each task more time when it runs",
+        )
     if job.limit_seconds is None:
         raise InputError("the job has no time limit")
     limit = job.limit_seconds + seconds

@@ -3,8 +3,10 @@
 import fcntl
 import os
 import shutil
+import socket
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from carme.errors import DeniedError, InputError, UnavailableError
@@ -22,6 +24,9 @@ from carme.images import (
 )
 from carme.units import format_bytes
 from carme_containers.builder import write_atomically
+
+_DRAFT = ".draft."
+_DRAFT_MAX_SECONDS = 86400
 
 
 class Publisher:
@@ -93,11 +98,19 @@ class Publisher:
             self._write(Index(images=images, defaults=_defaults(images, index.defaults)))
             return gone
 
-    def update(self, image: Image) -> None:
-        """Replace the entry with the same file (a new result of `verify`, a signature)."""
+    def update(self, image: Image, changes: Mapping[str, object]) -> bool:
+        """Note what was found out about `image`; False when its file is another one by now.
+
+        Finding out takes minutes: what else the entry says, it says now (it may have retired).
+        """
         with self._changing() as index:
-            images = tuple(image if i.file == image.file else i for i in index.images)
+            if not any(i.file == image.file and i.digest == image.digest for i in index.images):
+                return False
+            images = tuple(
+                i.model_copy(update=changes) if i.file == image.file else i for i in index.images
+            )
             self._write(Index(images=images, defaults=index.defaults))
+            return True
 
     def prune(self, in_use: frozenset[str]) -> list[Image]:
         """Remove retired images that no session uses, and files that are in no index."""
@@ -109,14 +122,16 @@ class Publisher:
             for name in files:
                 (self.folder / name).unlink(missing_ok=True)
             for draft in self.folder.glob(".*.sif.*"):
-                draft.unlink(missing_ok=True)
+                if _abandoned(draft):
+                    draft.unlink(missing_ok=True)
             return gone
 
     def signed_copy(self, image: Image) -> Image | None:
-        """The entry of the same build that was signed when it was published before."""
+        """The entry of the same build that was signed and published before, its file whole."""
         for other in read_index(self.folder).images:
-            if other.file == image.file and other.recipe_hash == image.recipe_hash:
-                return other if other.signed_by else None
+            # A forced build has the file name of before, but another time.
+            if other.file == image.file and other.built == image.built and other.signed_by:
+                return None if check_file(self.folder / other.file, other) else other
         return None
 
     @contextmanager
@@ -124,7 +139,7 @@ class Publisher:
         """A copy of `path` in the folder that may be changed before it is published."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         _check_room(self.folder, image)
-        draft = self.folder / f".{image.file}.draft.{os.getpid()}"
+        draft = self.folder / f".{image.file}{_DRAFT}{os.getpid()}@{socket.gethostname()}"
         try:
             shutil.copyfile(path, draft)
             yield draft
@@ -196,6 +211,19 @@ def _defaults(images: tuple[Image, ...], before: Mapping[str, str]) -> dict[str,
     for image in offered:  # the default of a name comes first, then the newest
         chosen.setdefault(image.name, image.version)
     return chosen
+
+
+def _abandoned(draft: Path) -> bool:
+    """Whether nobody works on a draft any more, asked by who holds the lock."""
+    _, mark, maker = draft.name.rpartition(_DRAFT)
+    if not mark:
+        return True  # such a one is made and moved under the lock
+    process, _, host = maker.partition("@")
+    if host == socket.gethostname() and not Path("/proc", process).exists():
+        return True
+    with suppress(FileNotFoundError):  # it was published or given up just now
+        return time.time() - draft.stat().st_mtime > _DRAFT_MAX_SECONDS
+    return False
 
 
 def _check_room(folder: Path, image: Image) -> None:

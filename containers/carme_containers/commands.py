@@ -112,11 +112,11 @@ def build(
             failed.append(recipe.id)
             click.secho(str(error), fg="red", err=True)
             continue
-        state = "built" if result.fresh else "unchanged"
+        state, image = "built" if result.fresh else "unchanged", result.image
         if publish:
-            publish_result(config, builder.apptainer, result)
+            image = publish_result(config, builder.apptainer, result)
             state += ", published"
-        click.echo(f"{recipe.id}: {state}, {result.image.digest}")
+        click.echo(f"{recipe.id}: {state}, {image.digest}")
     if failed:
         raise UnavailableError(f"not built: {', '.join(failed)}; what was published stays in use")
 
@@ -209,7 +209,9 @@ def verify(config: Config, wanted: tuple[str, ...], quick: bool) -> None:
             result = inside.verify()
             changes["verified"] = result
             problem = "" if result.passed else f"verify fails: {result.output[-300:]}"
-        publisher.update(image.model_copy(update=changes))
+        if not publisher.update(image, changes):
+            click.echo(f"{image.id}: published anew or removed meanwhile, not checked")
+            continue
         bad += bool(problem)
         click.echo(f"{image.id}: {problem or 'fine'}")
     if bad:

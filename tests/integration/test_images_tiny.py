@@ -173,21 +173,36 @@ def test_failing_verify_leaves_the_old_image_in_use(site: Site) -> None:
     assert site.offered() == ["tiny:1"]
 
 
+def carme_images(site: Site, *words: str) -> "subprocess.Popen[bytes]":
+    """`carme images …` of the site, started."""
+    toml = site.folder / "carme.toml"
+    lines = ["[images]", f'folder = "{site.images}"', f'apptainer = "{site.apptainer}"']
+    lines += [f'recipes = ["{site.recipes}"]', 'debian_mirror = "http://mirror.invalid/debian"']
+    toml.write_text("\n".join(lines))
+    return subprocess.Popen(
+        [sys.executable, "-m", "carme.cli", "images", "--config", toml, *words],
+        env={**os.environ, "CARME_CACHE": str(site.cache)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def test_retired_while_it_is_verified(site: Site) -> None:
+    site.recipe(verify="sleep 4; echo fine")
+    site.publish(site.build())
+    process = carme_images(site, "verify", "tiny")
+    wait_for(lambda: open_files(site.images), 60, "the container to hold its image")
+    Publisher(site.images).retire("tiny")
+    assert process.wait(60) == 0
+    assert site.offered() == []
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_build_leaves_nothing_behind(site: Site, how: signal.Signals) -> None:
     site.recipe()
     site.publish(site.build())
     site.recipe(post="echo waiting; sleep 300")
-    toml = site.folder / "carme.toml"
-    lines = ["[images]", f'folder = "{site.images}"', f'apptainer = "{site.apptainer}"']
-    lines += [f'recipes = ["{site.recipes}"]', 'debian_mirror = "http://mirror.invalid/debian"']
-    toml.write_text("\n".join(lines))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "carme.cli", "images", "--config", toml, "build", "tiny"],
-        env={**os.environ, "CARME_CACHE": str(site.cache)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = carme_images(site, "build", "tiny")
     log = site.builder().log_path(load_recipe("tiny", (site.recipes,)))
     wait_for(lambda: log.exists() and "waiting" in log.read_text(), 60, "the build to wait")
     process.send_signal(how)
@@ -314,6 +329,24 @@ def test_signed_images(site: Site, keys: tuple[Path, Path]) -> None:
         file.seek(50_000)
         file.write(b"damage")
     assert signing.signer(site.apptainer, path, public) is None
+    site.publish(site.build(), signing_key=secret, verify_key=public)
+    assert signing.signer(site.apptainer, path, public), "publishing repairs a damaged file"
+
+
+def test_a_forced_build_is_signed_and_published(site: Site, keys: tuple[Path, Path]) -> None:
+    pair = {"signing_key": keys[0], "verify_key": keys[1]}
+    site.recipe(post="cat /proc/sys/kernel/random/uuid >/opt/build")
+    site.publish(site.build(), **pair)
+    before = load_catalogue(site.images).find("tiny")
+    rebuilt = site.build(force=True)
+    site.publish(rebuilt, **pair)
+    [image] = load_catalogue(site.images, require_signed=True).offered()
+    assert (image.file, image.built) == (before.file, rebuilt.image.built)
+    made, offered = (
+        as_nobody(site, "exec", str(path), "cat", "/opt/build").stdout
+        for path in (rebuilt.path, site.images / image.file)
+    )
+    assert offered == made != ""
 
 
 def test_own_image_without_a_server(site: Site, keys: tuple[Path, Path]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from carme.errors import UnavailableError
-from carme.slurm.models import Choice
+from carme.slurm.models import Choice, Job
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.view_client import AsyncViewClient, ViewClient
 from support.slurm_live import Jobs, view, wait_until
@@ -124,16 +124,25 @@ def test_more_time(cluster: Any, jobs: Jobs) -> None:
     assert shown == "30:00"
     too_long = view(cluster, ann, "extend", job_id=job_id, seconds=9 * 3600)
     assert (too_long["error"], "partition gpu allows" in too_long["message"]) == ("denied", True)
-    array = jobs.submit(ann, "-p", "cpu", "-t", "10", "--array=1-2")
-    first, second = wait_until(
-        lambda: [j for j in ViewClient.of(cluster.config.view).refresh(1).jobs
-                 if j.array_job_id == array and j.array_task_id is not None][:2] or None,
-        30, "the array's tasks run",
-    )  # fmt: skip
+
+
+def test_more_time_for_a_part_of_an_array(cluster: Any, jobs: Jobs, client: ViewClient) -> None:
+    ann = cluster.users[0]
+    array = jobs.submit(ann, "-p", "cpu", "-t", "10", "--array=1-4%2")
+
+    def running() -> list[Job] | None:
+        found = [job for job in client.refresh(0).jobs if job.array_job_id == array]
+        tasks = [job for job in found if job.array_task_id is not None and job.state.active]
+        return tasks if len(tasks) == 2 else None
+
+    first, second = wait_until(running, 30, "two of the array's tasks run")
+    refused = view(cluster, ann, "extend", job_id=array, seconds=1200)
+    limits = {job.id: job.limit_seconds for job in client.refresh(0).jobs}
+    assert (refused.get("error"), limits[first.id], limits[second.id]) == ("input", 600, 600)
+    assert "tasks 3-4%2 of an array wait" in refused["message"]
     assert view(cluster, ann, "extend", job_id=first.id, seconds=600)["limit_seconds"] == 1200
-    other = ViewClient.of(cluster.config.view).refresh(0).job(second.id)
-    assert other is not None
-    assert other.limit_seconds == 600, "the other task is left alone"
+    limits = {job.id: job.limit_seconds for job in client.refresh(0).jobs}
+    assert (limits[second.id], limits[array]) == (600, 600), "the others are left alone"
 
 
 def test_an_outage_of_the_controller(cluster: Any, jobs: Jobs, client: ViewClient) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,24 @@ def test_retire_and_prune(publisher: Publisher, built: Path, folder: Path) -> No
         publisher.retire("base:2")
 
 
+def test_prune_keeps_drafts_that_are_worked_on(
+    publisher: Publisher, built: Path, folder: Path
+) -> None:
+    image = make_image(built)
+    gone, host = 2**22 + 1, socket.gethostname()  # Linux numbers processes up to 2**22
+    with publisher.draft(built / image.file, image) as draft:
+        left = [folder / f".{image.file}.draft.{gone}@{host}", folder / f".{image.file}.{gone}"]
+        elsewhere = folder / f".{image.file}.draft.{gone}@other"
+        for path in (*left, elsewhere):
+            path.touch()
+        publisher.prune(frozenset())
+        assert set(folder.glob(".*.sif.*")) == {draft, elsewhere}
+        for path in (draft, elsewhere):
+            os.utime(path, (time.time() - 90_000,) * 2)
+        publisher.prune(frozenset())
+        assert not list(folder.glob(".*.sif.*")), "a day is too long"
+
+
 def test_publishing_brings_a_retired_one_back(publisher: Publisher, built: Path) -> None:
     image = make_image(built, "base", "1")
     publisher.publish(built / image.file, image)
@@ -151,6 +171,24 @@ def test_publishing_brings_a_retired_one_back(publisher: Publisher, built: Path)
     assert publisher.catalogue().offered() == []
     publisher.publish(built / image.file, image)
     assert publisher.catalogue().find("base").id == "base:1"
+
+
+def test_what_verify_finds_leaves_the_rest_of_the_entry(publisher: Publisher, built: Path) -> None:
+    image = make_image(built, "base", "1")
+    publisher.publish(built / image.file, image)
+    found = {"verified": image.verified.model_copy(update={"output": "fine"})}
+    publisher.retire("base")
+    assert publisher.update(image, found)
+    [entry] = publisher.catalogue().index.images
+    assert (entry.state, entry.verified.output) == ("retired", "fine")
+
+    (built / image.file).unlink()  # one file with the published copy
+    rebuilt = make_image(built, "base", "1", content=b"rebuilt")
+    publisher.publish(built / rebuilt.file, rebuilt)
+    assert not publisher.update(image, found), "it was another file that was verified"
+    [entry] = publisher.catalogue().index.images
+    assert (entry.digest, entry.verified.output) == (rebuilt.digest, "")
+    assert publisher.catalogue().problems == ()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"images": [{"name": "../x"}]}'])

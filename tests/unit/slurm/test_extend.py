@@ -41,6 +41,16 @@ def test_more_time() -> None:
     assert limit(job=waiting) == 7200
 
 
+def test_tasks_of_an_array_that_wait_under_one_number() -> None:
+    waiting = JOB.model_copy(
+        update={"state": JobState.PENDING, "started_at": None, "array_job_id": 1}
+    )
+    with pytest.raises(InputError, match=r"tasks 2-4%1 of an array wait.*when it runs"):
+        limit(job=waiting.model_copy(update={"array_tasks": "2-4%1"}))
+    assert limit(job=waiting.model_copy(update={"array_task_id": 2})) == 7200
+    assert limit(job=JOB.model_copy(update={"array_job_id": 1, "array_task_id": 0})) == 7200
+
+
 @pytest.mark.parametrize(
     ("kind", "words", "asked"),
     [
