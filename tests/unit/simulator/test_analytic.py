@@ -16,6 +16,7 @@ from carme.simulator.plan import Synchronous
 from carme.simulator.run import simulate
 from carme.simulator.staleness import closed_form, simulated
 from carme.simulator.step import plan_step
+from carme.simulator.timeline import window
 
 V100 = library.node("dgx-1-v100")
 
@@ -84,6 +85,34 @@ def test_trees_have_less_latency_and_hierarchies_fewer_steps():
     assert all_reduce_seconds(0, group, V100) == 0
     assert all_reduce_seconds(1e9, Group(1, 1), V100) == 0
     assert broadcast_seconds(1e9, Group(1, 1), V100) == 0
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(8, 1), (4, 1), (2, 2), (8, 2), (1, 1)])
+def test_groups_that_reduce_at_once_share_the_adapters_of_their_node(tensor, pipeline):
+    """All gradients of a node leave over its adapters, however many groups they belong to."""
+    cluster = library.cluster_of("32xA100-80gb")
+    node = cluster.node
+    plan = Synchronous(
+        gpus=32, tensor=tensor, pipeline=pipeline, overlap=False, micro_batch=1, batch=64,
+        all_reduce="hierarchical",
+    )  # fmt: skip
+    step = plan_step(library.workload("gpt-6.7b"), cluster, plan)
+    nodes = min(4, plan.copies)
+    groups = min(tensor * pipeline, node.gpus)
+    sent = groups * 2 * (nodes - 1) / nodes * step.gradient_bytes
+    least = sent / (node.adapters * node.network.rate)
+    inside = node.gpus // groups
+    within = 2 * (inside - 1) / inside * step.gradient_bytes / node.gpu_link.rate
+    assert float(step.reduce.sum()) == pytest.approx(least + within, rel=2e-3)
+    # What leaves the node while it is reduced between nodes only is what its adapters carry.
+    seen = window(library.workload("gpt-6.7b"), cluster, plan, 1)
+    assert seen.bytes_per_second * pipeline * step.reduce.sum() == pytest.approx(sent, rel=1e-9)
+
+
+def test_groups_inside_a_node_do_not_slow_each_other():
+    """A GPU's link is its own, and it is in one group."""
+    alone = all_reduce_seconds(1e9, Group(2, 1), V100)
+    assert all_reduce_seconds(1e9, spread(2, V100, 4), V100) == alone
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 16), (8, 8)])
