@@ -100,7 +100,7 @@ def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
         return _measured_step(workload, cluster, plan)
     piece = cut(workload, cluster, plan)
     kernels, bubble = _pipeline(piece)
-    ready, reduce = _buckets(piece, kernels)
+    ready, reduce = _buckets(piece, kernels, bubble)
     return Step(
         kernels=kernels,
         forward=_forward(piece),
@@ -175,7 +175,7 @@ def _tensor_seconds(piece: Cut) -> float:
     return rounds * -(-spec.layers // plan.pipeline) * pieces * one
 
 
-def _buckets(piece: Cut, kernels: float) -> tuple[Floats, Floats]:
+def _buckets(piece: Cut, kernels: float, bubble: float) -> tuple[Floats, Floats]:
     """When gradient buckets are ready and how long each all-reduce takes."""
     plan, node = piece.plan, piece.cluster.node
     if plan.copies == 1:
@@ -194,7 +194,8 @@ def _buckets(piece: Cut, kernels: float) -> tuple[Floats, Floats]:
         ready, size = ready[size > 0], size[size > 0]
     else:
         size = np.array([piece.parameters * piece.element_bytes])
-        ready = np.array([kernels])
+        # A pipeline's first stage is done last, so its reduction is behind the whole schedule.
+        ready = np.array([kernels + bubble])
     return ready, np.min([line.start + line.per_byte * size for line in lines], axis=0)
 
 
