@@ -163,6 +163,23 @@ def test_memory_says_what_does_not_fit_and_why():
     assert again.kernels > 0
 
 
+@pytest.mark.parametrize("pipeline", [1, 4])
+@pytest.mark.parametrize("layers", [4, 32])
+def test_full_recomputation_keeps_each_block_s_input(layers, pipeline):
+    """Korthikanti et al. 2022: s·b·h elements for each block, and one block in full."""
+    gpt = library.workload("gpt-6.7b")
+    spec = gpt.transformer.model_copy(update={"layers": layers})
+    gpt = gpt.model_copy(update={"transformer": spec})
+    micro, half = 2, 2
+    plan = Synchronous(
+        gpus=pipeline, pipeline=pipeline, batch=micro * pipeline, micro_batch=micro, recompute="full"
+    )
+    found = plan_step(gpt, A100, plan).memory.activations
+    one_block = sum(cost.kept for cost in spec.costs() if cost.repeat == layers)
+    inputs = layers / pipeline * spec.sequence * spec.hidden
+    assert found == pytest.approx((inputs + one_block) * micro * half * pipeline)
+
+
 def test_parameters_are_those_of_the_literature():
     millions = {
         name: library.workload(name).parameter_count / 1e6
