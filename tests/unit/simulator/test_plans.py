@@ -11,9 +11,10 @@ from carme.simulator.hardware import Cluster
 from carme.simulator.limits import survey
 from carme.simulator.montecarlo import replicate
 from carme.simulator.plan import Asynchronous, Averaging, ParameterServer, Synchronous
-from carme.simulator.power import under_cap, watts
+from carme.simulator.power import COMMUNICATION_ACTIVITY, under_cap, watts
 from carme.simulator.run import simulate
 from carme.simulator.step import plan_step
+from carme.simulator.workload import Workload
 
 few = settings(max_examples=20, deadline=None)
 RESNET = library.workload("resnet-50")
@@ -137,6 +138,22 @@ def test_a_cap_saves_energy_before_it_costs_too_much_time():
     assert results[150].clock < 0.8
     for cap, result in results.items():
         assert result.peak_gpu_watts <= cap
+
+
+@pytest.mark.parametrize("cap", [100, 120, 200, 400])
+@pytest.mark.parametrize("name", ["resnet-50", "measured"])
+def test_waiting_draws_no_more_than_the_cap_and_no_less_than_idle(name, cap):
+    gpu = A100.node.gpu
+    workload = RESNET
+    if name == "measured":
+        known = {"gpu": gpu.name, "batch": 16, "seconds": 0.1}
+        workload = Workload.model_validate(
+            {"name": name, "measured": [known], "parameters": 1e6, "dataset": {"samples": 1000}}
+        )
+    step = plan_step(workload, A100, Synchronous(gpus=8, batch=128, power_cap_watts=cap))
+    assert gpu.power.idle_watts <= step.wait_watts <= min(cap, watts(gpu, COMMUNICATION_ACTIVITY))
+    if cap >= 200:
+        assert step.wait_watts == watts(gpu, COMMUNICATION_ACTIVITY)
 
 
 def test_the_capped_clock_follows_the_measured_curve():
@@ -307,8 +324,6 @@ def test_impossible_plans_are_refused_with_what_is_possible(workload, cluster, p
 
 def test_a_pipeline_needs_a_layer_a_stage():
     layers = [{"kind": "dense", "inputs": 8, "outputs": 8}] * 2
-    from carme.simulator.workload import Workload
-
     two = Workload.model_validate({"name": "two", "layers": layers, "dataset": {"samples": 10}})
     with pytest.raises(InputError, match="a 3-way pipeline of 2 layers"):
         simulate(two, V100, Synchronous(gpus=3, pipeline=3, batch=9))
