@@ -10,6 +10,7 @@ from carme.simulator.collectives import Group, all_reduce_seconds, broadcast_sec
 from carme.simulator.engine import Simulation
 from carme.simulator.hardware import Cluster
 from carme.simulator.kernels import layer_times
+from carme.simulator.layers import Attention
 from carme.simulator.operations import Transfer, Wait
 from carme.simulator.pipeline import makespan, order
 from carme.simulator.plan import Synchronous
@@ -17,6 +18,7 @@ from carme.simulator.run import simulate
 from carme.simulator.staleness import closed_form, simulated
 from carme.simulator.step import plan_step
 from carme.simulator.timeline import window
+from carme.simulator.workload import Arrays
 
 V100 = library.node("dgx-1-v100")
 
@@ -29,6 +31,37 @@ def test_one_gpu_takes_its_kernels_update_and_nothing_else():
     assert result.phases["compute"] / result.steps == pytest.approx(expected)
     assert result.phases["communication"] == 0
     assert result.steps == np.ceil(1281167 / 32)
+
+
+@pytest.mark.parametrize("name", ["gpt-125m", "gpt-6.7b", "bert-large"])
+def test_a_transformer_does_the_operations_of_theory(name):
+    """Narayanan et al. 2021: 24·s·h² + 4·s²·h a block forward, and 2·s·h·V for the output."""
+    workload = library.workload(name)
+    spec = workload.transformer
+    s, h = spec.sequence, spec.hidden
+    expected = spec.layers * (24 * s * h * h + 4 * s * s * h) + 2 * s * h * spec.vocabulary
+    assert workload.forward_flops == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 128), (16, 64), (32, 128), (2, 16384)])
+def test_attention_takes_its_operations_and_bytes_once(heads, width):
+    """4·s²·h operations; q, k, v and the output once, the scores three times each way (softmax and
+    dropout are kernels of their own): the longer of the two, and four launches."""
+    s, batch, gpu = 1024, 4, library.gpu("a100-80gb")
+    cost = Attention(kind="attention", heads=heads, width=width, sequence=s).cost()
+    rate = gpu.peak_flops["fp16"] * gpu.efficiency("fp16")
+    compute = batch * 4 * s * s * heads * width / rate
+    moved = batch * 2 * (4 * s * heads * width + 6 * heads * s * s)
+    memory = moved / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
+    starts = 4 * gpu.kernel_seconds
+    times = layer_times(Arrays.of((cost,)), batch, gpu, "fp16", 0.0)
+    least = max(compute, memory)
+    # The last wave of tiles may be partly empty.
+    waves = batch * heads * (s / gpu.tile) ** 2 / gpu.units
+    full = np.ceil(waves) / waves * compute
+    assert least * (1 - 1e-9) <= times.forward.sum() - starts <= max(memory, full) * (1 + 1e-9)
+    assert times.backward.sum() - 2 * starts >= 2 * least * (1 - 1e-9)
+    assert cost.kernels * cost.launches == 4
 
 
 def test_an_ideal_network_scales_perfectly_in_weak_scaling():
