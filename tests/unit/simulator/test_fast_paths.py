@@ -130,7 +130,7 @@ def test_a_pipeline_reduces_when_its_first_stage_is_done(overlap):
     step = plan_step(gpt, cluster, plan)
     assert step.bubble > 0
     reduce = float(step.reduce.sum())
-    assert 0 < reduce
+    assert reduce > 0
     after = step.update + step.overhead
     assert step.nominal == pytest.approx(window(gpt, cluster, plan).report.seconds + after)
     assert step.exposed == pytest.approx(reduce)

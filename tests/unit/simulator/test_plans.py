@@ -186,11 +186,12 @@ def test_full_recomputation_keeps_each_block_s_input(layers, pipeline):
     """Korthikanti et al. 2022: s·b·h elements for each block, and one block in full."""
     gpt = library.workload("gpt-6.7b")
     spec = gpt.transformer.model_copy(update={"layers": layers})
-    gpt = gpt.model_copy(update={"transformer": spec})
+    gpt = Workload.model_validate(gpt.model_dump(exclude_unset=True) | {"transformer": spec})
     micro, half = 2, 2
     plan = Synchronous(
-        gpus=pipeline, pipeline=pipeline, batch=micro * pipeline, micro_batch=micro, recompute="full"
-    )
+        gpus=pipeline, pipeline=pipeline, recompute="full",
+        batch=micro * pipeline, micro_batch=micro,
+    )  # fmt: skip
     found = plan_step(gpt, A100, plan).memory.activations
     one_block = sum(cost.kept for cost in spec.costs() if cost.repeat == layers)
     inputs = layers / pipeline * spec.sequence * spec.hidden
