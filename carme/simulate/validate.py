@@ -150,6 +150,7 @@ def _gpt(folder: Path, which: str) -> Pairs:
             tensor=int(row["tensor parallelism"]),
             pipeline=int(row["pipeline parallelism"]),
             overlap=False,
+            recompute="full",  # vTrain's validation sets use_checkpoint
         )
         step = plan_step(workload, cluster, plan)
         pairs.append((float(row["iteration time (ms)"]) / 1e3, step.nominal))

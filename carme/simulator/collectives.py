@@ -4,6 +4,10 @@ n GPUs, g of them on each of k nodes; S bytes; α the latency and B the rate of 
 ring          2(n−1)·α + 2·(n−1)/n·S/B
 tree          2·⌈log₂ n⌉·α + 2·S/B          (two pipelined trees: all links busy)
 hierarchical  reduce-scatter in the node, ring between nodes on S, all-gather in the node
+
+Where several groups reduce at the same time (one for each tensor-parallel part and pipeline stage),
+those on a node share its adapters. Inside the node they do not: a link is a GPU's own, and a GPU
+is in one group.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ class Group(NamedTuple):
 
     per_node: int
     nodes: int
+    sharing: int = 1
+    """Groups on a node that reduce at the same time, this one included."""
 
     @property
     def size(self) -> int:
@@ -29,9 +35,10 @@ class Group(NamedTuple):
 def spread(gpus: int, node: NodeType, stride: int = 1) -> Group:
     """The group of `gpus` GPUs that lie `stride` apart when nodes are filled one by one."""
     per_node = max(node.gpus // stride, 1)
+    sharing = min(stride, node.gpus)
     if gpus <= per_node:
-        return Group(gpus, 1)
-    return Group(per_node, ceil(gpus / per_node))
+        return Group(gpus, 1, sharing)
+    return Group(per_node, ceil(gpus / per_node), sharing)
 
 
 class Line(NamedTuple):
@@ -50,9 +57,9 @@ def all_reduce_lines(group: Group, node: NodeType, algorithm: AllReduce = "auto"
         return [line for way in ways for line in all_reduce_lines(group, node, way)]
     inside, outside, launch = node.gpu_link, node.network, node.collective_seconds
     if algorithm == "hierarchical" and group.nodes > 1:
-        g, k = group
+        g, k, _ = group
         start = 2 * (g - 1) * inside.latency_seconds + 2 * (k - 1) * outside.latency_seconds
-        slope = 2 * (g - 1) / g / inside.rate + 2 * (k - 1) / k / node.network_rate(k)
+        slope = 2 * (g - 1) / g / inside.rate + 2 * (k - 1) / k / _network_rate(node, group)
         return [Line(launch + start, slope)]
     n = group.size
     latency, rate = _slowest(inside, node, group)
@@ -95,5 +102,10 @@ def _slowest(inside: LinkType, node: NodeType, group: Group) -> tuple[float, flo
     if group.nodes == 1:
         return inside.latency_seconds, inside.rate
     if group.per_node == 1:
-        return node.network.latency_seconds, node.network_rate(group.nodes)
-    return node.network.latency_seconds, min(inside.rate, node.network_rate(group.nodes))
+        return node.network.latency_seconds, _network_rate(node, group)
+    return node.network.latency_seconds, min(inside.rate, _network_rate(node, group))
+
+
+def _network_rate(node: NodeType, group: Group) -> float:
+    """Bytes a second out of a node for this group."""
+    return node.network_rate(group.nodes) / group.sharing

@@ -62,6 +62,7 @@ def layer_times(
     moved = (arrays.inputs + arrays.outputs) * batch + arrays.parameters / arrays.kernels
     memory = moved * size / bandwidth
     times = arrays.repeat * arrays.kernels
+    start = arrays.launches * gpu.kernel_seconds
 
     # One filter a group (depthwise): no tensor product, a plain loop that memory limits.
     depthwise = many & (n < 8)
@@ -70,14 +71,14 @@ def layer_times(
     memory = np.where(m * n * k > 0, gpu.operand_passes * memory, memory)
     together = np.maximum if gpu.overlaps_memory else np.add
     product = product_seconds(m, n, k, count, gpu, rate)
-    forward = together(product, memory) + gpu.kernel_seconds
+    forward = together(product, memory) + start
     to_inputs = product_seconds(m, k, n, count, gpu, rate)
     to_weights = product_seconds(k, n, m, count, gpu, rate)
     with_product = product > 0
     backward = np.where(
         with_product,
-        together(to_inputs, memory) + together(to_weights, memory) + 2 * gpu.kernel_seconds,
-        2 * memory + gpu.kernel_seconds,
+        together(to_inputs, memory) + together(to_weights, memory) + 2 * start,
+        2 * memory + start,
     )
     clocked = float(times @ (product + to_inputs + to_weights))
     seconds = float(times @ (forward + backward))
@@ -85,7 +86,7 @@ def layer_times(
     # The host launches while the GPU computes: whoever takes longer sets the pace.
     stretch = max(passes * launch_seconds / seconds, 1.0)
     total = seconds * stretch
-    gaps = float(times @ np.where(with_product, 3.0, 2.0)) * gpu.kernel_seconds
+    gaps = float(times @ (np.where(with_product, 3.0, 2.0) * start))
     moving = max(seconds - clocked - gaps, 0.0)
     activity = (clocked + gpu.power.memory_share * moving) / total
     return LayerTimes(

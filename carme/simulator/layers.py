@@ -30,7 +30,9 @@ class Cost(NamedTuple):
     """Elements that the backward pass needs again."""
     repeat: int
     kernels: int
-    """Launches, one after the other: the steps of a recurrence."""
+    """How often this is done, one after the other: the steps of a recurrence."""
+    launches: int = 1
+    """Of which each takes so many launches."""
 
 
 class _Layer(BaseModel):
@@ -183,14 +185,17 @@ class Attention(_Layer):
             self.sequence,
             self.sequence,
             self.width,
-            2 * self.heads,  # scores, then context: the same count of operations
+            self.heads,
             0,
-            3 * values + 2 * scores,  # softmax and the second product read the scores again
-            values + 2 * scores,
+            # Over both: q, k and v are read, and the scores by softmax, dropout and context;
+            # the two and the first product write them.
+            (3 * values + 3 * scores) / 2,
+            (values + 3 * scores) / 2,
             # Korthikanti et al. 2022, eq. 2: 5as²b bytes at 2 bytes each, plus q, k and v
             3 * values + 2.5 * scores,
             self.repeat,
-            4,
+            2,  # scores, then context: the same count of operations
+            2,  # the product, and softmax or dropout
         )
 
 

@@ -51,3 +51,8 @@ def under_cap(gpu: Gpu, activity: float, cap_watts: float | None) -> Pace:
     left = np.array([max(cap - idle, 0.0), limit - idle]) / (wanted - idle)
     clock, uncapped = np.interp(left, xs, clocks)
     return Pace(float(max(clock / uncapped, 0.05)), max(min(wanted, CAP_USED * cap), idle))
+
+
+def wait_watts(gpu: Gpu, cap_watts: float | None) -> float:
+    """Draw while it communicates or waits in a collective; a cap holds then, too."""
+    return under_cap(gpu, COMMUNICATION_ACTIVITY, cap_watts).busy_watts

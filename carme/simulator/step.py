@@ -24,7 +24,7 @@ from carme.simulator.measured import measured_seconds
 from carme.simulator.memory import Memory, memory_of, memory_of_measured
 from carme.simulator.pipeline import makespan
 from carme.simulator.plan import BasePlan, Synchronous, require
-from carme.simulator.power import COMMUNICATION_ACTIVITY, check_cap, under_cap, watts
+from carme.simulator.power import check_cap, under_cap, wait_watts
 from carme.simulator.workload import OPTIMIZER_STATES, Workload
 
 Floats = NDArray[np.float64]
@@ -100,7 +100,7 @@ def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
         return _measured_step(workload, cluster, plan)
     piece = cut(workload, cluster, plan)
     kernels, bubble = _pipeline(piece)
-    ready, reduce = _buckets(piece, kernels)
+    ready, reduce = _buckets(piece, kernels, bubble)
     return Step(
         kernels=kernels,
         forward=_forward(piece),
@@ -112,7 +112,7 @@ def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
         overhead=cluster.node.step_seconds + workload.step_overhead_seconds,
         input=input_seconds(workload, cluster, plan, piece.global_batch),
         busy_watts=piece.pace.busy_watts,
-        wait_watts=watts(cluster.node.gpu, COMMUNICATION_ACTIVITY),
+        wait_watts=wait_watts(cluster.node.gpu, plan.power_cap_watts),
         clock=piece.pace.clock,
         samples=piece.global_batch,
         gradient_bytes=piece.parameters * piece.element_bytes if plan.copies > 1 else 0.0,
@@ -175,7 +175,7 @@ def _tensor_seconds(piece: Cut) -> float:
     return rounds * -(-spec.layers // plan.pipeline) * pieces * one
 
 
-def _buckets(piece: Cut, kernels: float) -> tuple[Floats, Floats]:
+def _buckets(piece: Cut, kernels: float, bubble: float) -> tuple[Floats, Floats]:
     """When gradient buckets are ready and how long each all-reduce takes."""
     plan, node = piece.plan, piece.cluster.node
     if plan.copies == 1:
@@ -194,7 +194,8 @@ def _buckets(piece: Cut, kernels: float) -> tuple[Floats, Floats]:
         ready, size = ready[size > 0], size[size > 0]
     else:
         size = np.array([piece.parameters * piece.element_bytes])
-        ready = np.array([kernels])
+        # A pipeline's first stage is done last, so its reduction is behind the whole schedule.
+        ready = np.array([kernels + bubble])
     return ready, np.min([line.start + line.per_byte * size for line in lines], axis=0)
 
 
@@ -236,7 +237,7 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
         overhead=node.step_seconds + workload.step_overhead_seconds,
         input=input_seconds(workload, cluster, plan, global_batch),
         busy_watts=pace.busy_watts,
-        wait_watts=watts(node.gpu, COMMUNICATION_ACTIVITY),
+        wait_watts=wait_watts(node.gpu, plan.power_cap_watts),
         clock=pace.clock,
         samples=global_batch,
         gradient_bytes=gradient_bytes,

@@ -89,7 +89,9 @@ def _stretch(plan: BasePlan, steps: int) -> Floats:
 def _network_rate(step: Step, cluster: Cluster, plan: Synchronous) -> float:
     group = spread(plan.copies, cluster.node, plan.tensor * plan.pipeline)
     busy = float(step.reduce.sum())
-    sent = all_reduce_bytes(step.gradient_bytes, Group(1, group.nodes))
+    # All groups on the node send; a pipeline's stages have a link each.
+    groups = group.sharing / plan.pipeline
+    sent = groups * all_reduce_bytes(step.gradient_bytes, Group(1, group.nodes))
     return sent / busy if busy else 0.0
 
 

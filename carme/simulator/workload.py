@@ -97,6 +97,7 @@ class Arrays(NamedTuple):
     kept: Floats
     repeat: Floats
     kernels: Floats
+    launches: Floats
 
     @classmethod
     def of(cls, costs: tuple[Cost, ...]) -> Arrays:

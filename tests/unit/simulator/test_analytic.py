@@ -10,12 +10,15 @@ from carme.simulator.collectives import Group, all_reduce_seconds, broadcast_sec
 from carme.simulator.engine import Simulation
 from carme.simulator.hardware import Cluster
 from carme.simulator.kernels import layer_times
+from carme.simulator.layers import Attention
 from carme.simulator.operations import Transfer, Wait
 from carme.simulator.pipeline import makespan, order
 from carme.simulator.plan import Synchronous
 from carme.simulator.run import simulate
 from carme.simulator.staleness import closed_form, simulated
 from carme.simulator.step import plan_step
+from carme.simulator.timeline import window
+from carme.simulator.workload import Arrays
 
 V100 = library.node("dgx-1-v100")
 
@@ -28,6 +31,37 @@ def test_one_gpu_takes_its_kernels_update_and_nothing_else():
     assert result.phases["compute"] / result.steps == pytest.approx(expected)
     assert result.phases["communication"] == 0
     assert result.steps == np.ceil(1281167 / 32)
+
+
+@pytest.mark.parametrize("name", ["gpt-125m", "gpt-6.7b", "bert-large"])
+def test_a_transformer_does_the_operations_of_theory(name):
+    """Narayanan et al. 2021: 24·s·h² + 4·s²·h a block forward, and 2·s·h·V for the output."""
+    workload = library.workload(name)
+    spec = workload.transformer
+    s, h = spec.sequence, spec.hidden
+    expected = spec.layers * (24 * s * h * h + 4 * s * s * h) + 2 * s * h * spec.vocabulary
+    assert workload.forward_flops == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 128), (16, 64), (32, 128), (2, 16384)])
+def test_attention_takes_its_operations_and_bytes_once(heads, width):
+    """4·s²·h operations; q, k, v and the output once, the scores three times each way (softmax and
+    dropout are kernels of their own): the longer of the two, and four launches."""
+    s, batch, gpu = 1024, 4, library.gpu("a100-80gb")
+    cost = Attention(kind="attention", heads=heads, width=width, sequence=s).cost()
+    rate = gpu.peak_flops["fp16"] * gpu.efficiency("fp16")
+    compute = batch * 4 * s * s * heads * width / rate
+    moved = batch * 2 * (4 * s * heads * width + 6 * heads * s * s)
+    memory = moved / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
+    starts = 4 * gpu.kernel_seconds
+    times = layer_times(Arrays.of((cost,)), batch, gpu, "fp16", 0.0)
+    least = max(compute, memory)
+    # The last wave of tiles may be partly empty.
+    waves = batch * heads * (s / gpu.tile) ** 2 / gpu.units
+    full = np.ceil(waves) / waves * compute
+    assert least * (1 - 1e-9) <= times.forward.sum() - starts <= max(memory, full) * (1 + 1e-9)
+    assert times.backward.sum() - 2 * starts >= 2 * least * (1 - 1e-9)
+    assert cost.kernels * cost.launches == 4
 
 
 def test_an_ideal_network_scales_perfectly_in_weak_scaling():
@@ -84,6 +118,34 @@ def test_trees_have_less_latency_and_hierarchies_fewer_steps():
     assert all_reduce_seconds(0, group, V100) == 0
     assert all_reduce_seconds(1e9, Group(1, 1), V100) == 0
     assert broadcast_seconds(1e9, Group(1, 1), V100) == 0
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(8, 1), (4, 1), (2, 2), (8, 2), (1, 1)])
+def test_groups_that_reduce_at_once_share_the_adapters_of_their_node(tensor, pipeline):
+    """All gradients of a node leave over its adapters, however many groups they belong to."""
+    cluster = library.cluster_of("32xA100-80gb")
+    node = cluster.node
+    plan = Synchronous(
+        gpus=32, tensor=tensor, pipeline=pipeline, overlap=False, micro_batch=1, batch=64,
+        all_reduce="hierarchical",
+    )  # fmt: skip
+    step = plan_step(library.workload("gpt-6.7b"), cluster, plan)
+    nodes = min(4, plan.copies)
+    groups = min(tensor * pipeline, node.gpus)
+    sent = groups * 2 * (nodes - 1) / nodes * step.gradient_bytes
+    least = sent / (node.adapters * node.network.rate)
+    inside = node.gpus // groups
+    within = 2 * (inside - 1) / inside * step.gradient_bytes / node.gpu_link.rate
+    assert float(step.reduce.sum()) == pytest.approx(least + within, rel=2e-3)
+    # What leaves the node while it is reduced between nodes only is what its adapters carry.
+    seen = window(library.workload("gpt-6.7b"), cluster, plan, 1)
+    assert seen.bytes_per_second * pipeline * step.reduce.sum() == pytest.approx(sent, rel=1e-9)
+
+
+def test_groups_inside_a_node_do_not_slow_each_other():
+    """A GPU's link is its own, and it is in one group."""
+    alone = all_reduce_seconds(1e9, Group(2, 1), V100)
+    assert all_reduce_seconds(1e9, spread(2, V100, 4), V100) == alone
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 16), (8, 8)])

@@ -14,6 +14,7 @@ from carme.simulator.pipeline import makespan
 from carme.simulator.plan import Synchronous
 from carme.simulator.staleness import count
 from carme.simulator.step import plan_step
+from carme.simulator.timeline import window
 
 few = settings(max_examples=25, deadline=None)
 
@@ -119,6 +120,23 @@ def test_pipelines_as_task_graphs(stages, micro_batches):
     total, _ = makespan(forward, backward, send[:-1], micro_batches)
     report = models.pipeline(forward, backward, send[:-1], micro_batches)
     assert report.seconds == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_pipeline_reduces_when_its_first_stage_is_done(overlap):
+    cluster = library.cluster_of("32xA100-80gb", network="ethernet-25")
+    plan = Synchronous(gpus=32, pipeline=8, batch=64, micro_batch=1, overlap=overlap)
+    gpt = library.workload("gpt-1.3b")
+    step = plan_step(gpt, cluster, plan)
+    assert step.bubble > 0
+    reduce = float(step.reduce.sum())
+    assert reduce > 0
+    after = step.update + step.overhead
+    assert step.nominal == pytest.approx(window(gpt, cluster, plan).report.seconds + after)
+    assert step.exposed == pytest.approx(reduce)
+    # A slow stage stretches the bubble as it stretches the kernels.
+    slow = float(step.seconds(np.array([1.5]))[0])
+    assert slow == pytest.approx(1.5 * (step.kernels + step.bubble) + reduce + after)
 
 
 def test_equal_stages_take_the_closed_form():

@@ -11,9 +11,10 @@ from carme.simulator.hardware import Cluster
 from carme.simulator.limits import survey
 from carme.simulator.montecarlo import replicate
 from carme.simulator.plan import Asynchronous, Averaging, ParameterServer, Synchronous
-from carme.simulator.power import under_cap, watts
+from carme.simulator.power import COMMUNICATION_ACTIVITY, under_cap, watts
 from carme.simulator.run import simulate
 from carme.simulator.step import plan_step
+from carme.simulator.workload import Workload
 
 few = settings(max_examples=20, deadline=None)
 RESNET = library.workload("resnet-50")
@@ -139,6 +140,22 @@ def test_a_cap_saves_energy_before_it_costs_too_much_time():
         assert result.peak_gpu_watts <= cap
 
 
+@pytest.mark.parametrize("cap", [100, 120, 200, 400])
+@pytest.mark.parametrize("name", ["resnet-50", "measured"])
+def test_waiting_draws_no_more_than_the_cap_and_no_less_than_idle(name, cap):
+    gpu = A100.node.gpu
+    workload = RESNET
+    if name == "measured":
+        known = {"gpu": gpu.name, "batch": 16, "seconds": 0.1}
+        workload = Workload.model_validate(
+            {"name": name, "measured": [known], "parameters": 1e6, "dataset": {"samples": 1000}}
+        )
+    step = plan_step(workload, A100, Synchronous(gpus=8, batch=128, power_cap_watts=cap))
+    assert gpu.power.idle_watts <= step.wait_watts <= min(cap, watts(gpu, COMMUNICATION_ACTIVITY))
+    if cap >= 200:
+        assert step.wait_watts == watts(gpu, COMMUNICATION_ACTIVITY)
+
+
 def test_the_capped_clock_follows_the_measured_curve():
     gpu = library.gpu("v100-pcie")
     assert under_cap(gpu, 0.9, None).clock == 1.0
@@ -161,6 +178,24 @@ def test_memory_says_what_does_not_fit_and_why():
     )
     assert again.memory.activations < plain.activations / 5
     assert again.kernels > 0
+
+
+@pytest.mark.parametrize("pipeline", [1, 4])
+@pytest.mark.parametrize("layers", [4, 32])
+def test_full_recomputation_keeps_each_block_s_input(layers, pipeline):
+    """Korthikanti et al. 2022: s·b·h elements for each block, and one block in full."""
+    gpt = library.workload("gpt-6.7b")
+    spec = gpt.transformer.model_copy(update={"layers": layers})
+    gpt = Workload.model_validate(gpt.model_dump(exclude_unset=True) | {"transformer": spec})
+    micro, half = 2, 2
+    plan = Synchronous(
+        gpus=pipeline, pipeline=pipeline, recompute="full",
+        batch=micro * pipeline, micro_batch=micro,
+    )  # fmt: skip
+    found = plan_step(gpt, A100, plan).memory.activations
+    one_block = sum(cost.kept for cost in spec.costs() if cost.repeat == layers)
+    inputs = layers / pipeline * spec.sequence * spec.hidden
+    assert found == pytest.approx((inputs + one_block) * micro * half * pipeline)
 
 
 def test_parameters_are_those_of_the_literature():
@@ -290,8 +325,6 @@ def test_impossible_plans_are_refused_with_what_is_possible(workload, cluster, p
 
 def test_a_pipeline_needs_a_layer_a_stage():
     layers = [{"kind": "dense", "inputs": 8, "outputs": 8}] * 2
-    from carme.simulator.workload import Workload
-
     two = Workload.model_validate({"name": "two", "layers": layers, "dataset": {"samples": 10}})
     with pytest.raises(InputError, match="a 3-way pipeline of 2 layers"):
         simulate(two, V100, Synchronous(gpus=3, pipeline=3, batch=9))
