@@ -27,6 +27,9 @@ EXTRAPOLATION = 0.04
 SAMPLE_SECONDS = 0.05
 """As the exporter profiles jobs."""
 
+MOST_PIECES = 4000
+"""Micro-batches times stages in which bursts are looked for: each is an event, all a second."""
+
 
 class Rates(Part):
     """What a kilowatt hour emits and costs here."""
@@ -246,6 +249,10 @@ def _bursts(
     time: Spread,
 ) -> tuple[Burst, ...]:
     """Of the first GPU; its neighbours look alike, so two are enough to look at."""
+    if isinstance(plan, Synchronous) and step and plan.pipeline > 1:
+        micro_batches = step.samples / plan.copies / (plan.micro_batch or 1)
+        if plan.pipeline * micro_batches > MOST_PIECES:
+            return ()
     try:
         seen = window(workload, cluster, plan, steps=2, workers=2, step=step)
         found = burst_figures(seen, max(SAMPLE_SECONDS, step_seconds / 200))

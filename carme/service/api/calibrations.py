@@ -10,6 +10,7 @@ from carme.predict.fit import fit
 from carme.predict.measurements import TrackedStep, with_watts
 from carme.predict.prediction import Prediction
 from carme.service.api.jobs import find_job
+from carme.service.costs import check_points
 from carme.service.endpoints import Api
 from carme.service.hub import Who
 from carme.service.kept import Kept
@@ -41,6 +42,7 @@ def register(api: Api) -> None:
             steps = with_watts(steps or _history(here, job, workload.name), job)
         if not steps:
             raise InputError("no steps", "send steps (batch, gpus, seconds of each) or a job_id")
+        check_points(body.plan, workload, {(step.batch, step.gpus) for step in steps})
         known = fit(workload, cluster, body.plan, steps)
         if body.steps is None:
             known = _as_history(known, body.job_id)

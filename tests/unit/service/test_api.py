@@ -65,10 +65,55 @@ def layers(repeat):
         ({"plan": {"kind": "averaging", "packages": 10**6}}, "packages"),
         ({"plan": {"kind": "parameter-server"}, "hardware": {"gpus": "9000xV100"}}, "9,000"),
         ({"hardware": {"gpus": "900000xV100"}}, "900000"),
+        ({"plan": {"kind": "averaging", "gpus": 8}, "workload": "bert-base"}, "packages"),
+        ({"plan": {"kind": "synchronous", "gpus": 200, "pipeline": 200, "batch": 9000},
+          "hardware": {"gpus": "200xV100"}}, "200 stages"),
+        ({"plan": {"kind": "synchronous", "jitter": 1, "sample_steps": 10_000},
+          "hardware": {"gpus": "90000xV100"}}, "900,000,000 random"),
+        ({"plan": {"kind": "asynchronous", "gradient_seconds": 1e-9, "update_seconds": 1e9}},
+         "gradients"),
     ],
-)
+)  # fmt: skip
 def test_what_would_take_long_is_refused(service, changes, says):
     answer = service.ask("POST", "/predictions", body={**RESNET, **changes})
+    assert answer.status_code == 422
+    assert says in answer.json["detail"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "vary", "says"),
+    [
+        ({"kind": "averaging"}, {"gpus": [2, 8]}, "packages"),
+        ({"kind": "synchronous", "batch": 9000}, {"gpus": [200], "pipeline": ["200"]}, "stages"),
+        ({"kind": "synchronous", "jitter": 1}, {"gpus": [8, 10**400]}, "random"),
+        ({"kind": "synchronous"}, {"gpus": [100_000], "jitter": [0.1]}, "random"),
+    ],
+)
+def test_ranges_that_would_take_long_are_refused(service, plan, vary, says):
+    answer = service.ask("POST", "/pareto", body={**RESNET, "plan": plan, "vary": vary})
+    assert answer.status_code == 422
+    assert says in answer.json["detail"]
+
+
+def test_a_few_points_that_take_long_are_a_task(service):
+    plan = {"kind": "synchronous", "batch": 4000, "jitter": 0.1}
+    body = {**RESNET, "plan": plan, "vary": {"gpus": [1000, 2000, 4000]}}
+    answer = service.ask("POST", "/pareto", body=body)
+    assert answer.status_code == 202
+    service.ask("DELETE", f"/tasks/{answer.json['id']}")
+
+
+@pytest.mark.parametrize(
+    ("plan", "count", "says"),
+    [
+        ({}, 60, "60 different pairs"),
+        ({"jitter": 0.1, "sample_steps": 10_000}, 40, "takes too long"),
+        ({"jitter": 0.1, "sample_steps": 100_000}, 3, "sample_steps"),
+    ],
+)
+def test_a_fit_that_would_take_long_is_refused(service, plan, count, says):
+    steps = [{"batch": 64 + i, "gpus": 8, "seconds": 0.2} for i in range(count)]
+    answer = service.ask("POST", "/calibrations", body={**RESNET, "plan": plan, "steps": steps})
     assert answer.status_code == 422
     assert says in answer.json["detail"]
 

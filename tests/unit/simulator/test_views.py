@@ -153,3 +153,6 @@ def test_timelines_are_valid_chrome_traces(name, gpus, plan):
 def test_a_timeline_has_an_end():
     with pytest.raises(InputError, match="at most 256"):
         window(RESNET, library.cluster_of("512xV100"), Synchronous(gpus=512, batch=512))
+    slow = Asynchronous(gpus=8, gradient_seconds=1e6, update_seconds=1e-6)
+    with pytest.raises(InputError, match="2,000,000,000,000 updates"):
+        window(RESNET, CLUSTER, slow, 2)
