@@ -44,6 +44,11 @@ def test_an_exhaustive_suite_runs_every_point_once():
     assert {bool(o.error) for o in outcomes if o.point["gpus"] == 1} == {True}
 
 
+@pytest.mark.parametrize("point", [{"gpus": None}, {"gpus": "two"}, {"gpus": 1.5}, {"gpu": 5}])
+def test_a_point_that_cannot_be_is_an_outcome_with_an_error(point):
+    assert suite().evaluate(point).error
+
+
 def test_a_random_suite_draws_without_repetition():
     outcomes = run_suite(suite(), Random(RANGES, 7, seed=3))
     assert len({json.dumps(o.point) for o in outcomes}) == 7
