@@ -89,6 +89,18 @@ def test_what_disturbs_now_one_phase_and_now_another_is_no_overhead():
     assert found.overhead_seconds < 0.01 * quiet[0].seconds
 
 
+def test_steps_that_each_spent_their_time_in_another_phase_count_as_a_whole():
+    names = ("compute", "communication", "update")
+    whole = run(64, 2, TRUE)[0].step_seconds
+    tracked = [
+        TrackedStep(batch=64, gpus=2, seconds=whole, phases={n: whole * (n == spent) for n in names})
+        for spent in names
+    ]
+    known = fit(WORKLOAD, CLUSTER, PLAN, tracked)
+    said = predict(WORKLOAD, CLUSTER, Synchronous(gpus=2, batch=64, overlap=False), known)
+    assert said.step_time.value == pytest.approx(whole, rel=0.02)
+
+
 def test_the_interval_grows_with_the_distance():
     known = fit(WORKLOAD, CLUSTER, PLAN, steps(64, 2))
 
