@@ -2,6 +2,8 @@
 
 import pytest
 
+from carme.jobs.models import JobList
+
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
 
 
@@ -181,6 +183,12 @@ def test_cluster_and_hardware(service):
     assert [p["name"] for p in cluster["partitions"]] == ["gpu", "cpu"]
     here = {i["name"]: i["here"] for i in service.ask("GET", "/hardware").json["items"]}
     assert here["a100"] == ["virtual-a100"]
+
+
+def test_the_last_page_of_jobs_names_no_next(service):
+    service.view.listed = JobList(left_out=1000)
+    assert service.ask("GET", "/jobs?limit=25&cursor=375").json["next"] == "400"
+    assert service.ask("GET", "/jobs?limit=25&cursor=400").json["next"] is None
 
 
 def test_own_workloads_are_kept_per_user(service):
