@@ -72,6 +72,22 @@ def test_a_job_that_nobody_knows_is_asked_for_no_more(service):
     assert (item["ended"], item["time_judged"]) == (1, 0)
 
 
+def test_a_prediction_that_cannot_be_read_is_not_judged_and_stops_no_other(service, caplog):
+    made = [keep(service, number) for number in (1, 2)]
+    store = service.parts.store
+    [row] = store.page(PredictionRow, "ann", 1, None, job_id=1)
+    row.body = {"of": "another release"}
+    with store.session() as session:
+        session.merge(row)
+    for number in (1, 2):
+        end(service, number, made[0].time.value)
+    assert recorded(service) == 2
+    assert recorded(service) == 0
+    [item] = service.ask("GET", "/coverage").json["items"]
+    assert (item["ended"], item["time_judged"]) == (2, 1)
+    assert f"prediction {row.id} of job 1" in caplog.text
+
+
 def test_prometheus_gets_the_counts(service, monkeypatch):
     monkeypatch.setenv("CARME_PROMETHEUS_TOKEN", "prom")
     made = keep(service, 1)
