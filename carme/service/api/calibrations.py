@@ -73,7 +73,12 @@ def register(api: Api) -> None:
 
 
 def _history(here: Parts, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
-    """The mean step of a job that ran its declared workload to the end."""
+    """The mean step of a job that ran its declared workload to the end; a session says nothing."""
+    if here.store.page(PredictionRow, job.user, 1, None, job_id=job.id, kind="session"):
+        raise InputError(
+            f"job {job.id} was a session, and its time holds that in which you thought",
+            "send the steps you timed, too",
+        )
     rows = here.store.page(PredictionRow, job.user, 1, None, job_id=job.id, workload=workload)
     if not rows or job.state != JobState.COMPLETED or not job.elapsed_seconds:
         raise InputError(

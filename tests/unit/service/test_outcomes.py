@@ -55,6 +55,22 @@ def test_what_ran_to_its_end_is_judged(service):
     }  # fmt: skip
 
 
+def test_the_time_of_a_session_gives_no_coefficients(service):
+    made = keep(service, 1)
+    end(service, 1, made.time.value)
+    answer = service.ask("POST", "/calibrations", body={**RESNET, "job_id": 1})
+    assert answer.status_code == 422
+    assert "was a session" in answer.json["detail"]
+    assert "steps" in answer.json["hint"]
+    store = service.parts.store
+    [row] = store.page(PredictionRow, "ann", 1, None)
+    row.kind = "job"
+    with store.session() as session:
+        session.merge(row)
+    found = service.ask("POST", "/calibrations", body={**RESNET, "job_id": 1})
+    assert found.json["knowledge"]["provenance"]["source"] == "history"
+
+
 def test_a_job_that_just_ended_has_a_minute_for_its_last_figures(service):
     made = keep(service, 1)
     end(service, 1, made.time.value, ago=5)
