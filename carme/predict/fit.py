@@ -278,6 +278,7 @@ def _knowledge(
         steps=count,
         batches=tuple(sorted({p.batch for p in points})),
         workers=tuple(sorted({p.gpus for p in points})),
+        points=tuple((p.batch, p.gpus) for p in points),
         unseen=unseen if watts else (*unseen, "power"),
     )
     power = Spread(sigma=0.08) if watts else Knowledge().power

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import log2
 from typing import Any, Literal
 
@@ -204,12 +205,14 @@ def predict(
 
 def _far(known: Provenance, result: Result) -> Spread:
     """What going beyond the measured batches and workers adds to the error."""
-    if not known.batches:
+    points = known.points or tuple(product(known.batches, known.workers))
+    if not points:
         return Spread(sigma=0.0)
-    per_worker = result.batch / result.gpus
-    seen = [b / w for b in known.batches for w in known.workers]
-    doublings = min(abs(log2(per_worker / s)) for s in seen)
-    doublings += min(abs(log2(result.gpus / w)) for w in known.workers)
+    each = result.batch / result.gpus
+    doublings = min(
+        abs(log2(each / (batch / workers))) + abs(log2(result.gpus / workers))
+        for batch, workers in points
+    )
     return Spread(sigma=EXTRAPOLATION * doublings)
 
 
