@@ -136,6 +136,7 @@ class Service:
 
     def close(self):
         self.parts.tasks.close()
+        self.parts.apart.close()
         self.parts.store.engine.dispose()
         self.view.close()
         self.stop_hub()
