@@ -8,7 +8,7 @@ from typing import Any
 
 from flask import Response
 
-from carme.errors import CarmeError, InputError
+from carme.errors import CarmeError, InputError, UnavailableError
 from carme.predict.coefficients import Provenance
 from carme.service.costs import check_ranges
 from carme.service.endpoints import Api
@@ -61,13 +61,24 @@ def register(api: Api) -> None:
 
     @api.endpoint("GET", "/tasks/<string:task_id>/events", media="text/event-stream")
     def follow_task(who: Who, task_id: str) -> Response:
-        """Progress as server-sent events: `progress` with done and total, at last `end`."""
-        task = parts().tasks.get(who.name, task_id)
-        return Response(
+        """Progress as server-sent events: `progress` with done and total, at last `end`.
+
+        Few can be open at a time; beyond them the answer is 503: ask for the task itself instead.
+        """
+        here = parts()
+        task = here.tasks.get(who.name, task_id)
+        give_back = here.streams.take(who.name)
+        if give_back is None:
+            raise UnavailableError(
+                "too many follow their tasks now", "GET the task itself every few seconds"
+            )
+        response = Response(
             _events(task),
             mimetype="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
+        response.call_on_close(give_back)
+        return response
 
 
 def _events(task: Task) -> Iterator[str]:

@@ -167,6 +167,38 @@ def test_a_task_can_be_cancelled(service):
     assert '"cancelled"' in service.ask("GET", f"/tasks/{task}/events").data.decode()
 
 
+def test_a_small_task_does_not_wait_for_a_large_one(service):
+    large = service.ask("POST", "/pareto", body={**RESNET, "vary": {"batch": list(range(64, 9064))}})
+    small = {**RESNET, "vary": {"batch": list(range(64, 184))}}
+    task = service.ask("POST", "/pareto", who="ben", body=small).json["id"]
+    with service.ask("GET", f"/tasks/{task}/events", who="ben") as events:
+        assert '"done": 120' in events.data.decode()
+    path = f"/tasks/{large.json['id']}"
+    assert service.ask("GET", path).json["state"] == "running"
+    assert service.ask("DELETE", path).json["state"] == "cancelled"
+
+
+def test_few_streams_are_open_at_a_time(service):
+    body = {**RESNET, "vary": {"batch": list(range(64, 9064))}}
+    path = f"/tasks/{service.ask('POST', '/pareto', body=body).json['id']}"
+    mine = [service.ask("GET", f"{path}/events") for _ in range(2)]
+    assert [answer.status_code for answer in mine] == [200, 200]
+    refused = service.ask("GET", f"{path}/events")
+    assert refused.status_code == 503
+    assert refused.mimetype == "application/problem+json"
+    assert int(refused.headers["Retry-After"]) > 0
+    assert "GET the task" in refused.json["hint"]
+    assert service.ask("GET", path).json["state"] == "running"
+    mine[0].close()
+    with service.ask("GET", f"{path}/events") as again:
+        assert again.status_code == 200
+    for name in "abcde":  # other people's, up to what there is for all
+        assert service.parts.streams.take(name)
+    assert service.ask("GET", f"{path}/events").status_code == 503
+    mine[1].close()
+    service.ask("DELETE", path)
+
+
 def test_advice_for_a_declared_workload(service):
     body = {"partition": "gpu", "gpus": 4, "gpu_type": "virtual-a100", "hours": 2,
             "workload": "resnet-50"}  # fmt: skip
