@@ -8,6 +8,7 @@ from typing import Any
 
 from carme.errors import InputError
 from carme.simulator.averaging_plan import package_count
+from carme.simulator.pipeline import MOST_SLOTS
 from carme.simulator.plan import Averaging, BasePlan, ParameterServer, Synchronous
 from carme.simulator.workload import Workload
 
@@ -113,8 +114,8 @@ def _pipeline(stages: float, micro_batches: float) -> float:
             f"{micro_batches:,.0f} micro-batches in a pipeline",
             f"at most {MOST_MICRO_BATCHES:,}: raise micro_batch",
         )
-    # The simulator stops at eight for each stage, and continues evenly.
-    pieces = stages * min(micro_batches, 8 * stages)
+    # The simulator stops at some time, and continues evenly.
+    pieces = min(stages * micro_batches, max(8 * stages**2, MOST_SLOTS / 2))
     if stages > MOST_STAGES or pieces > MOST_PIECES:
         raise InputError(
             f"a pipeline of {stages:,.0f} stages with {micro_batches:,.0f} micro-batches",

@@ -88,7 +88,7 @@ def test_explore_asks_where_it_cannot_follow(cluster, ann):
     refused = {"status": 503, "content_type": "application/problem+json", "body": "{}"}
     ann.route("**/tasks/*/events", lambda route: route.fulfill(**refused))
     batches = ",".join(map(str, range(64, 1064)))
-    query = f"gpu=a100&gpus=1,2&batch={batches}&power_cap_watts="
+    query = f"gpu=a100&gpus=8,16&batch={batches}&power_cap_watts="
     ann.goto(f"{cluster.config.hub.url}{PAGES}/explore?{query}")
     expect(ann.locator("#progress")).to_contain_text("2000 choices", timeout=120_000)
 

@@ -168,12 +168,12 @@ def test_a_task_can_be_cancelled(service):
 
 
 def test_a_small_task_does_not_wait_for_a_large_one(service):
-    large = service.ask("POST", "/pareto", body={**RESNET, "vary": {"batch": list(range(64, 9064))}})
+    large = {**RESNET, "vary": {"batch": list(range(64, 9064))}}
+    path = f"/tasks/{service.ask('POST', '/pareto', body=large).json['id']}"
     small = {**RESNET, "vary": {"batch": list(range(64, 184))}}
     task = service.ask("POST", "/pareto", who="ben", body=small).json["id"]
     with service.ask("GET", f"/tasks/{task}/events", who="ben") as events:
         assert '"done": 120' in events.data.decode()
-    path = f"/tasks/{large.json['id']}"
     assert service.ask("GET", path).json["state"] == "running"
     assert service.ask("DELETE", path).json["state"] == "cancelled"
 
