@@ -104,6 +104,8 @@ class Provenance(Part):
     """Global batches that were measured."""
     workers: tuple[int, ...] = ()
     """GPU counts that were measured."""
+    points: tuple[tuple[int, int], ...] = ()
+    """The pairs of batch and GPU count that were measured; unset in fits kept by older releases."""
     unseen: tuple[str, ...] = ()
     """Coefficients that the measurements say nothing about: the data sheet's."""
 

@@ -83,6 +83,8 @@ def _point(batch: int, gpus: int, members: list[TrackedStep]) -> Point:
     # it is no overhead, and the step is as long as its phases and what each step left untimed.
     untimed = [m.seconds - sum(m.phases[name] for name in names) for m in members]
     seconds = sum(phases.values()) + float(np.median(untimed))
+    if seconds < 0.1 * middle:  # each step spent its time in another phase: no median has any
+        seconds, phases = middle, {}
     return Point(
         batch, gpus, len(members), seconds, phases, alone,
         float(np.median(watts)) if watts else None,
@@ -276,6 +278,7 @@ def _knowledge(
         steps=count,
         batches=tuple(sorted({p.batch for p in points})),
         workers=tuple(sorted({p.gpus for p in points})),
+        points=tuple((p.batch, p.gpus) for p in points),
         unseen=unseen if watts else (*unseen, "power"),
     )
     power = Spread(sigma=0.08) if watts else Knowledge().power

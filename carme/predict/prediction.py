@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import log2
 from typing import Any, Literal
 
@@ -26,6 +27,9 @@ EXTRAPOLATION = 0.04
 
 SAMPLE_SECONDS = 0.05
 """As the exporter profiles jobs."""
+
+MOST_PIECES = 4000
+"""Micro-batches times stages in which bursts are looked for: each is an event, all a second."""
 
 
 class Rates(Part):
@@ -201,12 +205,14 @@ def predict(
 
 def _far(known: Provenance, result: Result) -> Spread:
     """What going beyond the measured batches and workers adds to the error."""
-    if not known.batches:
+    points = known.points or tuple(product(known.batches, known.workers))
+    if not points:
         return Spread(sigma=0.0)
-    per_worker = result.batch / result.gpus
-    seen = [b / w for b in known.batches for w in known.workers]
-    doublings = min(abs(log2(per_worker / s)) for s in seen)
-    doublings += min(abs(log2(result.gpus / w)) for w in known.workers)
+    each = result.batch / result.gpus
+    doublings = min(
+        abs(log2(each / (batch / workers))) + abs(log2(result.gpus / workers))
+        for batch, workers in points
+    )
     return Spread(sigma=EXTRAPOLATION * doublings)
 
 
@@ -246,6 +252,10 @@ def _bursts(
     time: Spread,
 ) -> tuple[Burst, ...]:
     """Of the first GPU; its neighbours look alike, so two are enough to look at."""
+    if isinstance(plan, Synchronous) and step and plan.pipeline > 1:
+        micro_batches = step.samples / plan.copies / (plan.micro_batch or 1)
+        if plan.pipeline * micro_batches > MOST_PIECES:
+            return ()
     try:
         seen = window(workload, cluster, plan, steps=2, workers=2, step=step)
         found = burst_figures(seen, max(SAMPLE_SECONDS, step_seconds / 200))

@@ -1,11 +1,13 @@
-"""How often somebody may ask: a bucket for each, filled at a steady rate."""
+"""How often somebody may ask: a bucket for each, filled at a steady rate; and how much of what is
+scarce anybody may hold at a time."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
+from contextlib import ExitStack
 
 _MOST_KEPT = 10_000
 
@@ -31,3 +33,28 @@ class Buckets:
             while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         return wait
+
+
+class Slots:
+    """`most` at a time, `of_one` for each key."""
+
+    def __init__(self, most: int, of_one: int) -> None:
+        self._most, self._of_one = most, of_one
+        self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, key: str) -> Callable[[], None] | None:
+        """What gives it back, once however often it is called; None if there is none left."""
+        with self._lock:
+            if self._held.total() >= self._most or self._held[key] >= self._of_one:
+                return None
+            self._held[key] += 1
+        held = ExitStack()
+        held.callback(self._give_back, key)
+        return held.close
+
+    def _give_back(self, key: str) -> None:
+        with self._lock:
+            self._held[key] -= 1
+            if not self._held[key]:
+                del self._held[key]

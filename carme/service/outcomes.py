@@ -10,15 +10,17 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from pydantic import ValidationError
 from sqlalchemy import Row, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from carme.errors import CarmeError, MissingError
 from carme.jobs.models import JobReport
 from carme.jobs.queries import SETTLE_SECONDS
-from carme.predict.prediction import Prediction
+from carme.library import explain
 from carme.service.models.coverage import Coverage, CoverageAnswer
 from carme.service.parts import Cluster
+from carme.service.predicted import Told
 from carme.service.store import PredictionRow, Store
 from carme.slurm.states import JobState
 
@@ -68,11 +70,16 @@ def _settle(row: PredictionRow, cluster: Cluster, now: float) -> bool:
 
 def judge(row: PredictionRow, job: JobReport) -> None:
     """Compare; only what ran to its end says anything about the prediction."""
-    made = Prediction.model_validate(row.body)
     row.ended_as = job.state.value
     row.measured_seconds = job.elapsed_seconds
     row.measured_joules = job.measured.joules.get("gpu") if job.measured else None
     if job.state != JobState.COMPLETED:
+        return
+    try:
+        made = Told.model_validate(row.body)
+    except ValidationError as error:
+        wrong = explain(error)[0]
+        log.warning("outcomes: prediction %s of job %s: %s", row.id, row.job_id, wrong)
         return
     row.time_within = made.time.low <= job.elapsed_seconds <= made.time.high
     if row.measured_joules:

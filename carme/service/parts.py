@@ -12,8 +12,9 @@ from flask import current_app
 from carme.config import Config
 from carme.errors import CarmeError
 from carme.predict.prediction import Rates
+from carme.service.apart import Apart
 from carme.service.hub import Hub
-from carme.service.limits import Buckets
+from carme.service.limits import Buckets, Slots
 from carme.service.sessions import Sessions
 from carme.service.store import Store
 from carme.service.tasks import Tasks
@@ -26,6 +27,9 @@ _REPORT_SECONDS = 10.0
 """Longer than anybody waits for it: the view keeps the answer for the next who asks."""
 _KNOWLEDGE_SECONDS = 10.0
 _MOST_KEPT = 10_000
+_MOST_STREAMS = 6
+"""Each holds one of the server's threads for minutes."""
+_MOST_STREAMS_OF_ONE = 2
 
 
 class Kept:
@@ -92,6 +96,8 @@ class Parts:
     store: Store
     tasks: Tasks
     cluster: Cluster
+    apart: Apart = field(default_factory=Apart)
+    streams: Slots = field(default_factory=lambda: Slots(_MOST_STREAMS, _MOST_STREAMS_OF_ONE))
     known: Kept = field(default_factory=lambda: Kept(_KNOWLEDGE_SECONDS))
     """The newest fit by (user, workload, GPU)."""
 

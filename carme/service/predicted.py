@@ -17,7 +17,7 @@ MOST_JOBS = 200
 """Jobs that have series: eight each, and the newest push out the oldest."""
 
 
-class _Told(BaseModel):
+class Told(BaseModel):
     """The part of a kept prediction that is measured, too; other releases may have kept more."""
 
     time: Figure
@@ -55,7 +55,7 @@ class PredictedMetrics(Collector):
             return
         for row in rows:
             try:
-                told = _Told.model_validate(row.body)
+                told = Told.model_validate(row.body)
             except ValidationError:
                 continue
             judged = row.time_within is not None

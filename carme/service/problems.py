@@ -29,6 +29,8 @@ STATUS: dict[type[CarmeError], int] = {
     UnavailableError: 503,
     ConfigError: 422,
 }
+RETRY_SECONDS = 5
+"""Told to whoever asked when something was away or busy."""
 _HINTS = {
     400: "send valid JSON and headers",
     401: "send Authorization: token TOKEN (make one on the hub's Token page), or log in",
@@ -80,7 +82,10 @@ def answer(
     problem = Problem(
         title=title, status=status, detail=detail, hint=hint, reason=reason, fields=fields or []
     )
-    return Response(problem.model_dump_json(), status, mimetype="application/problem+json")
+    response = Response(problem.model_dump_json(), status, mimetype="application/problem+json")
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return response
 
 
 def of_error(error: CarmeError) -> Response:

@@ -63,6 +63,7 @@ def main() -> None:
 
 def _end(here: Parts) -> None:
     """Close the pool of processes; one that is busy for long does not hold the end up."""
+    here.apart.close()
     closing = threading.Thread(target=here.tasks.close, daemon=True)
     closing.start()
     closing.join(_END_SECONDS)

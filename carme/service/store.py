@@ -108,7 +108,7 @@ class Store:
             session.execute(select(WorkloadRow.id).limit(1))
 
     def page(
-        self, kind: type[Row], user: str | None, limit: int, cursor: str | None, **equal: Any
+        self, kind: type[Row], user: str | None, limit: int, cursor: str | None, /, **equal: Any
     ) -> list[Row]:
         """The newest rows of a user (of all for None), after the one that `cursor` names."""
         query = select(kind).order_by(kind.created_at.desc(), kind.id).limit(limit)

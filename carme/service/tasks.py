@@ -7,21 +7,24 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from itertools import islice
+from typing import Any, Literal
 
 from carme.errors import MissingError, UnavailableError
 from carme.simulate.suites import Suite
 from carme.simulator.suite import Outcome, Point
 
-T = TypeVar("T")
 State = Literal["running", "done", "cancelled", "failed"]
 CHUNK = 50
 """Points that a process gets at a time: some tens of milliseconds, so that a task can be cancelled
 and another one gets its turn."""
+AHEAD = 2
+"""Chunks of a task that wait or run, for each process: the pool serves what comes first, so those
+of other tasks come in between."""
 KEEP_SECONDS = 3600
 MOST_RUNNING = 3
 """Of one user."""
@@ -44,7 +47,6 @@ class Task:
     error: str = ""
     outcomes: list[Outcome] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
-    futures: list[Future[list[Outcome]]] = field(default_factory=list)
 
     def end(self, state: State, error: str = "") -> None:
         """Come to an end, once; whoever waits is told."""
@@ -83,16 +85,6 @@ class Tasks:
         for _ in range(self._processes):
             pool.submit(_ready)
 
-    def run(self, suite: Suite, points: Sequence[Point]) -> list[Outcome]:
-        """All outcomes, waited for."""
-        pool = self._running()
-        futures = [pool.submit(_evaluate, suite, part) for part in _chunks(points)]
-        return [outcome for future in futures for outcome in future.result()]
-
-    def call(self, function: Callable[..., T], *given: Any, seconds: float) -> T:
-        """What the function returns in another process; TimeoutError if that takes too long."""
-        return self._running().submit(function, *given).result(timeout=seconds)
-
     def start(self, user: str, suite: Suite, points: Sequence[Point], question: Any) -> Task:
         """Begin a task; UnavailableError if the user has too many."""
         task = Task(user, len(points), question)
@@ -104,9 +96,10 @@ class Tasks:
                     f"you have {len(mine)} tasks running", "wait for one, or cancel one"
                 )
             self._kept[task.id] = task
-        pool = self._running()
-        task.futures = [pool.submit(_evaluate, suite, part) for part in _chunks(points)]
-        threading.Thread(target=_collect, args=(task,), daemon=True).start()
+        pool, ahead = self._running(), AHEAD * self._processes
+        threading.Thread(
+            target=_collect, args=(task, suite, _chunks(points), pool, ahead), daemon=True
+        ).start()
         return task
 
     def get(self, user: str, task_id: str) -> Task:
@@ -121,8 +114,6 @@ class Tasks:
         """Stop it; what is already simulated is dropped."""
         task = self.get(user, task_id)
         task.end("cancelled")
-        for future in task.futures:
-            future.cancel()
         return task
 
     def close(self) -> None:
@@ -159,19 +150,31 @@ def _chunks(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
         yield points[begin : begin + CHUNK]
 
 
-def _collect(task: Task) -> None:
-    """In a thread of the task's own: gather outcomes in order, and say how far it is."""
+def _collect(
+    task: Task,
+    suite: Suite,
+    chunks: Iterator[Sequence[Point]],
+    pool: ProcessPoolExecutor,
+    ahead: int,
+) -> None:
+    """In a thread of the task's own: hand out chunks, gather outcomes, say how far it is."""
+    numbered = enumerate(chunks)
+    found: dict[int, list[Outcome]] = {}
+    handed: dict[Future[list[Outcome]], int] = {}
     try:
-        waiting = set(task.futures)
-        while waiting and task.state == "running":
-            done, waiting = wait(waiting, timeout=1, return_when="FIRST_COMPLETED")
-            count = sum(len(future.result()) for future in done)
+        while task.state == "running":
+            for number, part in islice(numbered, ahead - len(handed)):
+                handed[pool.submit(_evaluate, suite, part)] = number
+            if not handed:
+                task.outcomes = [o for number in sorted(found) for o in found[number]]
+                task.end("done")
+                break
+            done, _ = wait(handed, timeout=1, return_when="FIRST_COMPLETED")
+            for future in done:
+                found[handed.pop(future)] = future.result()
             with task.changed:
-                task.done += count
+                task.done = sum(map(len, found.values()))
                 task.changed.notify_all()
-        if task.state == "running":
-            task.outcomes = [o for future in task.futures for o in future.result()]
-            task.end("done")
     except CancelledError:
         task.end("cancelled")
     except BrokenProcessPool:
@@ -179,7 +182,8 @@ def _collect(task: Task) -> None:
     except Exception as error:
         task.end("failed", f"{type(error).__name__}: {error}"[:200])
     finally:
-        task.futures = []
+        for future in handed:
+            future.cancel()
 
 
 def _begin() -> None:

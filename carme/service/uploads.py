@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from carme.errors import CarmeError, InputError, MissingError
 from carme.onnx_file import from_model
-from carme.service.tasks import Tasks
+from carme.service.apart import Apart
 from carme.simulator.workload import Workload
 
 SECONDS = 30
@@ -16,15 +15,19 @@ _DEEP = 20
 """Graphs within graphs (branches, loops) that are followed."""
 
 
-def read_upload(tasks: Tasks, data: bytes, name: str) -> Workload:
+def read_upload(apart: Apart, data: bytes, name: str) -> Workload:
     """The workload in the file; InputError for one that is broken or reaches outside of itself."""
     if not data:
         raise InputError("the body is empty", "send the ONNX file as the body")
     try:
-        found, said, hint = tasks.call(parse, data, name, seconds=SECONDS)
-    except (TimeoutError, BrokenProcessPool):
+        found, said, hint = apart.call(parse, data, name, seconds=SECONDS)
+    except TimeoutError:
         raise InputError(
-            "the file cannot be read in reasonable time", "send a simpler graph"
+            f"the file cannot be read in {SECONDS} seconds", "send a simpler graph"
+        ) from None
+    except (EOFError, OSError):
+        raise InputError(
+            "the process that read the file died of it", "send a simpler graph"
         ) from None
     if found is None:
         raise InputError(said, hint)
@@ -32,7 +35,7 @@ def read_upload(tasks: Tasks, data: bytes, name: str) -> Workload:
 
 
 def parse(data: bytes, name: str) -> tuple[dict[str, Any] | None, str, str]:
-    """The workload's fields, or what is wrong and what to do; called in a pool's process."""
+    """The workload's fields, or what is wrong and what to do; called in another process."""
     try:
         return _parse(data, name).model_dump(mode="json"), "", ""
     except CarmeError as error:

@@ -38,14 +38,15 @@ class Suite:
         try:
             fields = {**self.fields, **point}
             gpu = fields.pop("gpu", None)
+            plan = make_plan(self.kind, fields)
             cluster = self.cluster
             if gpu is not None:
-                cluster = library.cluster_of(f"{fields['gpus']}x{gpu}")
-            needed = -(-int(fields["gpus"]) // cluster.node.gpus)
+                cluster = library.cluster_of(f"{plan.gpus}x{gpu}")
+            needed = -(-plan.gpus // cluster.node.gpus)
             if needed > cluster.nodes:
                 # A sweep over GPU counts asks what more nodes of this kind would do.
                 cluster = cluster.model_copy(update={"nodes": needed})
-            result = simulate(self.workload, cluster, make_plan(self.kind, fields))
+            result = simulate(self.workload, cluster, plan)
         except CarmeError as error:
             return Outcome(point, {}, str(error))
         if not result.memory.fits:

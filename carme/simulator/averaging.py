@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from carme.simulator.account import beginning, epochs_of, settle
-from carme.simulator.averaging_plan import message_seconds, package_sizes, schedule
+from carme.simulator.averaging_plan import message_seconds, package_count, package_sizes, schedule
 from carme.simulator.hardware import Cluster
 from carme.simulator.measured import measured_seconds
 from carme.simulator.memory import memory_of_measured
@@ -20,7 +20,7 @@ def run(workload: Workload, cluster: Cluster, plan: Averaging) -> Result:
     check_size(cluster, plan)
     gpu = cluster.node.gpu
     check_cap(gpu, plan.power_cap_watts)
-    packages = plan.packages if plan.packages > 1 else workload.dataset.samples
+    packages = package_count(plan, workload)
     per_package = workload.dataset.samples / packages
     if workload.measured:
         pace = under_cap(gpu, 1.0, plan.power_cap_watts)

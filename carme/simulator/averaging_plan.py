@@ -20,6 +20,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+def package_count(plan: Averaging, workload: Workload) -> int:
+    """Packages of an epoch: every sample is one where the plan names no number."""
+    return plan.packages if plan.packages > 1 else workload.dataset.samples
+
+
 def schedule(packages: int, first: int, final: int) -> Ints:
     """Slaves that take part in each iteration of an epoch."""
     iterations = 2 * packages // (first + final)

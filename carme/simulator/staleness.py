@@ -21,7 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carme.simulator.jitter import lognormal
+from carme.simulator.plan import require
 
+MOST_GRADIENTS = 5_000_000
+"""In a simulated run: two seconds, and some hundred megabytes."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -86,8 +89,13 @@ def simulated(
     """The same by events: every gradient and every update of a run of `updates` updates."""
     rng = np.random.default_rng(seed)
     update = update_seconds * _factors(rng, update_jitter, (updates,))
-    rounds = int(update.sum() / gradient_seconds * 1.1) + 10
-    gradient = gradient_seconds * _factors(rng, jitter, (gpus, rounds))
+    rounds = float(update.sum()) / gradient_seconds * 1.1 + 10
+    require(
+        gpus * rounds <= MOST_GRADIENTS,
+        f"{gpus * rounds:,.0f} gradients in {updates:,} updates",
+        f"at most {MOST_GRADIENTS:,}: lower sample_steps, or is one of the times in another unit?",
+    )
+    gradient = gradient_seconds * _factors(rng, jitter, (gpus, int(rounds)))
     return count(gradient, update, sub_batch, samples)
 
 

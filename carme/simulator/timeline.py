@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from carme.bursts import Bursts, bursts
 from carme.simulator import models
 from carme.simulator.account import beginning, model_bytes
-from carme.simulator.averaging_plan import message_seconds, package_sizes, schedule
+from carme.simulator.averaging_plan import message_seconds, package_count, package_sizes, schedule
 from carme.simulator.bursts import RESOURCES, sample
 from carme.simulator.collectives import Group, all_reduce_bytes, all_reduce_seconds, spread
 from carme.simulator.cut import cut
@@ -32,6 +32,8 @@ from carme.simulator.workload import Workload
 
 Floats = NDArray[np.float64]
 MOST_WORKERS = 256
+MOST_UPDATES = 20_000
+"""Of an asynchronous plan, on each node."""
 SENDERS = frozenset({"all-reduce", "worker 0", "slave 0", "update"})
 """Processes of the models that use the first GPU's link."""
 
@@ -146,9 +148,15 @@ def _asynchronous(workload: Workload, cluster: Cluster, plan: Asynchronous, step
     size, group = model_bytes(workload, plan), spread(plan.gpus, cluster.node)
     gradient = plan.gradient_seconds or step.kernels + step.overhead
     update = plan.update_seconds or all_reduce_seconds(size, group, cluster.node) + step.update
+    updates = steps * gradient / update
+    require(
+        updates <= MOST_UPDATES,
+        f"a timeline of {updates:,.0f} updates",
+        f"at most {MOST_UPDATES:,}: is one of the times in another unit?",
+    )
     report, _ = models.asynchronous(
         gradient * _stretch(plan, steps).T,
-        np.full(max(int(steps * gradient / update), 1), update),
+        np.full(max(int(updates), 1), update),
         cluster.node.gpus,
         idle_watts=cluster.node.gpu.power.idle_watts,
         busy_watts=step.busy_watts,
@@ -159,7 +167,7 @@ def _asynchronous(workload: Workload, cluster: Cluster, plan: Asynchronous, step
 
 def _averaging(workload: Workload, cluster: Cluster, plan: Averaging, steps: int) -> Window:
     step = plan_step(workload, cluster, alone(plan))
-    packages = plan.packages if plan.packages > 1 else workload.dataset.samples
+    packages = package_count(plan, workload)
     per_package = workload.dataset.samples / packages
     seconds = (
         measured_seconds(workload, cluster.node.gpu.name, per_package)

@@ -83,6 +83,20 @@ def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, a
     ben.context.close()
 
 
+def test_explore_asks_where_it_cannot_follow(cluster, ann):
+    """No stream is to be had, as when many follow their tasks: the page asks for the task."""
+    refused = {"status": 503, "content_type": "application/problem+json", "body": "{}"}
+    ann.route("**/tasks/*/events", lambda route: route.fulfill(**refused))
+    ann.goto(f"{cluster.config.hub.url}{PAGES}/explore")
+    progress = ann.locator("#progress")
+    expect(progress).to_contain_text("that no other beats", timeout=60_000)
+    ann.fill("#gpu", "a100")
+    ann.fill("#gpus", "8,16")
+    ann.fill("#batch", ",".join(map(str, range(64, 1064))))
+    ann.get_by_role("button", name="Simulate").click()
+    expect(progress).to_contain_text("2000 choices", timeout=120_000)
+
+
 def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     ann.goto(f"{cluster.config.hub.url}/hub/spawn")
     # The form remembers what an earlier test chose.

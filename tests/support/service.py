@@ -67,6 +67,8 @@ class SmallView:
         )
         self.reports = {}
         """By job id: what a report holds."""
+        self.listed = None
+        """What the list of reports holds."""
         self.missing = False
         """Whether it knows that there are no others."""
         self._socket = socket.socket(socket.AF_UNIX)
@@ -88,6 +90,8 @@ class SmallView:
                     self._send(connection, "200 OK", self.snapshot.model_dump_json())
                 elif report:
                     self._send(connection, "200 OK", report.model_dump_json())
+                elif self.listed and asked.startswith("/reports?"):
+                    self._send(connection, "200 OK", self.listed.model_dump_json())
                 elif self.missing:
                     error = {"error": {"reason": "missing", "message": "none", "hint": ""}}
                     self._send(connection, "404 Not Found", json.dumps(error))
@@ -138,6 +142,7 @@ class Service:
 
     def close(self):
         self.parts.tasks.close()
+        self.parts.apart.close()
         self.parts.store.engine.dispose()
         self.view.close()
         self.stop_hub()

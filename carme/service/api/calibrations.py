@@ -10,6 +10,7 @@ from carme.predict.fit import fit
 from carme.predict.measurements import TrackedStep, with_watts
 from carme.predict.prediction import Prediction
 from carme.service.api.jobs import find_job
+from carme.service.costs import check_points
 from carme.service.endpoints import Api
 from carme.service.hub import Who
 from carme.service.kept import Kept
@@ -41,6 +42,7 @@ def register(api: Api) -> None:
             steps = with_watts(steps or _history(here, job, workload.name), job)
         if not steps:
             raise InputError("no steps", "send steps (batch, gpus, seconds of each) or a job_id")
+        check_points(body.plan, workload, {(step.batch, step.gpus) for step in steps})
         known = fit(workload, cluster, body.plan, steps)
         if body.steps is None:
             known = _as_history(known, body.job_id)
@@ -71,7 +73,12 @@ def register(api: Api) -> None:
 
 
 def _history(here: Parts, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
-    """The mean step of a job that ran its declared workload to the end."""
+    """The mean step of a job that ran its declared workload to the end; a session says nothing."""
+    if here.store.page(PredictionRow, job.user, 1, None, job_id=job.id, kind="session"):
+        raise InputError(
+            f"job {job.id} was a session, and its time holds that in which you thought",
+            "send the steps you timed, too",
+        )
     rows = here.store.page(PredictionRow, job.user, 1, None, job_id=job.id, workload=workload)
     if not rows or job.state != JobState.COMPLETED or not job.elapsed_seconds:
         raise InputError(

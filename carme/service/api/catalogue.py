@@ -63,7 +63,7 @@ def register(api: Api) -> None:
 
         Only the graph is read: weights are not loaded, and external data files never opened.
         """
-        found = read_upload(parts().tasks, request.get_data(), query.name or "")
+        found = read_upload(parts().apart, request.get_data(), query.name or "")
         if query.samples is not None:
             if not 1 <= query.samples <= 10**13:
                 raise InputError("samples must be from 1 to 10^13")

@@ -26,6 +26,8 @@ from carme.service.store import PredictionRow
 from carme.slurm.states import JobState
 
 LOOK_BACK_SECONDS = 31 * 86400
+MOST_BACK = 400
+"""Jobs before a page: each page asks for all of them again."""
 PATIENCE_SECONDS = 1.8
 """Slurm's accounting may take a minute; a page should not."""
 T = TypeVar("T")
@@ -36,7 +38,7 @@ class JobsQuery(Part):
     """Paging, and whose jobs."""
 
     limit: Annotated[int, Field(ge=1, le=100)] = 25
-    cursor: Annotated[int, Field(ge=0, le=400)] = 0
+    cursor: Annotated[int, Field(ge=0, le=MOST_BACK)] = 0
     """`next` of the page before."""
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] | None = None
     """Only for admins, who see everybody's without it."""
@@ -58,7 +60,8 @@ def register(api: Api) -> None:
             )
         )
         items = tuple(job for job in found.jobs if who.may_see(job.user))[query.cursor :]
-        more = str(query.cursor + query.limit) if found.left_out else None
+        after = query.cursor + query.limit
+        more = str(after) if found.left_out and after <= MOST_BACK else None
         return JobPage(items=items, next=more, problem=found.problem)
 
     @api.endpoint("GET", "/jobs/<int:job_id>", answer=JobAnswer)

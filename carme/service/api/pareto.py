@@ -8,9 +8,9 @@ from typing import Any
 
 from flask import Response
 
-from carme.errors import CarmeError, InputError
+from carme.errors import CarmeError, InputError, UnavailableError
 from carme.predict.coefficients import Provenance
-from carme.service.costs import check_plan, check_ranges
+from carme.service.costs import check_ranges
 from carme.service.endpoints import Api
 from carme.service.hub import Who
 from carme.service.models.pareto import (
@@ -42,8 +42,8 @@ def register(api: Api) -> None:
         A small suite is answered at once (200), a large one is a task (202): follow its `events`.
         """
         here = parts()
-        suite, points, told = _suite(here, who, body)
-        if len(points) <= here.config.service.points_at_once:
+        suite, points, told, cost = _suite(here, who, body)
+        if len(points) * cost <= here.config.service.points_at_once:
             outcomes = [suite.evaluate(point) for point in points]
             return result(outcomes, body.objectives, body.wish, told)
         task = here.tasks.start(who.name, suite, points, (body.objectives, body.wish, told))
@@ -61,13 +61,24 @@ def register(api: Api) -> None:
 
     @api.endpoint("GET", "/tasks/<string:task_id>/events", media="text/event-stream")
     def follow_task(who: Who, task_id: str) -> Response:
-        """Progress as server-sent events: `progress` with done and total, at last `end`."""
-        task = parts().tasks.get(who.name, task_id)
-        return Response(
+        """Progress as server-sent events: `progress` with done and total, at last `end`.
+
+        Few can be open at a time; beyond them the answer is 503: ask for the task itself instead.
+        """
+        here = parts()
+        task = here.tasks.get(who.name, task_id)
+        give_back = here.streams.take(who.name)
+        if give_back is None:
+            raise UnavailableError(
+                "too many follow their tasks now", "GET the task itself every few seconds"
+            )
+        response = Response(
             _events(task),
             mimetype="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
+        response.call_on_close(give_back)
+        return response
 
 
 def _events(task: Task) -> Iterator[str]:
@@ -76,12 +87,14 @@ def _events(task: Task) -> Iterator[str]:
         yield f"event: {'progress' if state == 'running' else 'end'}\ndata: {data}\n\n"
 
 
-def _suite(here: Parts, who: Who, body: ParetoRequest) -> tuple[Suite, list[Point], Provenance]:
+def _suite(
+    here: Parts, who: Who, body: ParetoRequest
+) -> tuple[Suite, list[Point], Provenance, float]:
+    """The suite, its points, what it rests on, and what a point costs (1 for most plans)."""
     workload = find_workload(here, who, body.workload)
     cluster, count = find_hardware(here, body.hardware)
     plan = with_count(body.plan, count)
-    check_plan(plan, workload.batch)
-    check_ranges(body.vary, plan, workload.batch)
+    cost = check_ranges(body.vary, plan, workload)
     # A fit is of one GPU: where they are compared, all are taken from their data sheets.
     wanted = "none" if "gpu" in body.vary else body.calibration
     known, _ = find_knowledge(here, who, workload.name, cluster.node.gpu.name, wanted)
@@ -102,7 +115,8 @@ def _suite(here: Parts, who: Who, body: ParetoRequest) -> tuple[Suite, list[Poin
     while asked := optimizer.ask():
         points += asked
     fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": plan.gpus}
-    return Suite(seen, place, str(plan.model_dump()["kind"]), fields), points, known.provenance
+    suite = Suite(seen, place, str(plan.model_dump()["kind"]), fields)
+    return suite, points, known.provenance, cost
 
 
 def result(

@@ -22,7 +22,7 @@ def prediction_for(
     workload = find_workload(here, who, body.workload, body.samples)
     cluster, count = find_hardware(here, body.hardware)
     plan = with_count(body.plan, count)
-    check_plan(plan, workload.batch)
+    check_plan(plan, workload)
     known, notes = find_knowledge(here, who, workload.name, cluster.node.gpu.name, body.calibration)
     needed = -(-plan.gpus // cluster.node.gpus)
     if needed > cluster.nodes:

@@ -24,7 +24,7 @@ class CalibrationRequest(Part):
     steps: Steps | None = None
     job_id: Annotated[int, Field(ge=1, le=2**53)] | None = None
     """A job of yours that Prometheus knows: the power is taken from it, and without steps the
-    time, if it ran its declared workload to the end."""
+    time, if it ran its declared workload to the end and was no session."""
 
 
 class CalibrationAnswer(Part):

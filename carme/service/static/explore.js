@@ -53,26 +53,32 @@
     }
   }
 
-  function follow(begun) {
+  async function follow(begun) {
     task = begun.id;
     field("cancel").hidden = false;
-    return new Promise((resolve, reject) => {
-      const stream = new EventSource(carme.api + "/tasks/" + begun.id + "/events");
-      const end = async () => {
-        stream.close();
-        field("cancel").hidden = true;
-        try {
-          const done = await carme.ask("/tasks/" + begun.id);
-          if (done.state === "failed") reject(new Error(done.error));
-          else resolve(done.result);
-        } catch (error) { reject(error); }
-      };
-      stream.addEventListener("progress", (event) => {
-        const at = JSON.parse(event.data);
-        field("progress").textContent = at.done + " of " + at.total + " simulated";
-      });
-      stream.addEventListener("end", end);
-      stream.onerror = end;
+    const tell = (at) => (field("progress").textContent = at.done + " of " + at.total + " simulated");
+    try {
+      await stream(begun.id, tell);
+      // There may have been no stream to be had, or it ended before the task did: then ask.
+      let now = await carme.ask("/tasks/" + begun.id);
+      while (now.state === "running") {
+        tell(now);
+        await new Promise((resolve) => setTimeout(resolve, 2000));
+        now = await carme.ask("/tasks/" + begun.id);
+      }
+      if (now.state === "failed") throw new Error(now.error);
+      return now.result;
+    } finally {
+      field("cancel").hidden = true;
+    }
+  }
+  function stream(id, tell) {
+    return new Promise((resolve) => {
+      const events = new EventSource(carme.api + "/tasks/" + id + "/events");
+      const end = () => { events.close(); resolve(); };
+      events.addEventListener("progress", (event) => tell(JSON.parse(event.data)));
+      events.addEventListener("end", end);
+      events.onerror = end;
     });
   }
 

@@ -89,6 +89,18 @@ def test_what_disturbs_now_one_phase_and_now_another_is_no_overhead():
     assert found.overhead_seconds < 0.01 * quiet[0].seconds
 
 
+def test_steps_that_each_spent_their_time_in_another_phase_count_as_a_whole():
+    names = ("compute", "communication", "update")
+    whole = run(64, 2, TRUE)[0].step_seconds
+    tracked = [
+        TrackedStep(batch=64, gpus=2, seconds=whole, phases=dict.fromkeys(names, 0.0) | {n: whole})
+        for n in names
+    ]
+    known = fit(WORKLOAD, CLUSTER, PLAN, tracked)
+    said = predict(WORKLOAD, CLUSTER, Synchronous(gpus=2, batch=64, overlap=False), known)
+    assert said.step_time.value == pytest.approx(whole, rel=0.02)
+
+
 def test_the_interval_grows_with_the_distance():
     known = fit(WORKLOAD, CLUSTER, PLAN, steps(64, 2))
 
@@ -97,6 +109,22 @@ def test_the_interval_grows_with_the_distance():
         return time.high / time.low
 
     assert width(64, 2) < width(128, 2) < width(512, 2) < width(1024, 4)
+
+
+def test_the_distance_is_to_what_was_measured_together():
+    """One worker with 32 samples and four with 512 say little about one with 512."""
+    known = fit(WORKLOAD, CLUSTER, PLAN, [*steps(32, 1), *steps(512, 4)])
+    assert known.provenance.points == ((32, 1), (512, 4))
+
+    def width(batch, gpus, known=known):
+        time = predict(WORKLOAD, CLUSTER, Synchronous(gpus=gpus, batch=batch), known).time
+        return time.high / time.low
+
+    assert width(32, 1) == pytest.approx(width(512, 4))
+    assert width(512, 1) > 1.1 * width(32, 1)
+    told = known.provenance.model_copy(update={"points": ()})
+    old = known.model_copy(update={"provenance": told})
+    assert width(512, 1, old) == pytest.approx(width(32, 1))
 
 
 def test_watts_are_fitted_where_they_were_measured():

@@ -2,6 +2,8 @@
 
 import pytest
 
+from carme.jobs.models import JobList
+
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
 
 
@@ -65,10 +67,55 @@ def layers(repeat):
         ({"plan": {"kind": "averaging", "packages": 10**6}}, "packages"),
         ({"plan": {"kind": "parameter-server"}, "hardware": {"gpus": "9000xV100"}}, "9,000"),
         ({"hardware": {"gpus": "900000xV100"}}, "900000"),
+        ({"plan": {"kind": "averaging", "gpus": 8}, "workload": "bert-base"}, "packages"),
+        ({"plan": {"kind": "synchronous", "gpus": 200, "pipeline": 200, "batch": 9000},
+          "hardware": {"gpus": "200xV100"}}, "200 stages"),
+        ({"plan": {"kind": "synchronous", "jitter": 1, "sample_steps": 10_000},
+          "hardware": {"gpus": "90000xV100"}}, "900,000,000 random"),
+        ({"plan": {"kind": "asynchronous", "gradient_seconds": 1e-9, "update_seconds": 1e9}},
+         "gradients"),
     ],
-)
+)  # fmt: skip
 def test_what_would_take_long_is_refused(service, changes, says):
     answer = service.ask("POST", "/predictions", body={**RESNET, **changes})
+    assert answer.status_code == 422
+    assert says in answer.json["detail"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "vary", "says"),
+    [
+        ({"kind": "averaging"}, {"gpus": [2, 8]}, "packages"),
+        ({"kind": "synchronous", "batch": 9000}, {"gpus": [200], "pipeline": ["200"]}, "stages"),
+        ({"kind": "synchronous", "jitter": 1}, {"gpus": [8, 10**400]}, "random"),
+        ({"kind": "synchronous"}, {"gpus": [100_000], "jitter": [0.1]}, "random"),
+    ],
+)
+def test_ranges_that_would_take_long_are_refused(service, plan, vary, says):
+    answer = service.ask("POST", "/pareto", body={**RESNET, "plan": plan, "vary": vary})
+    assert answer.status_code == 422
+    assert says in answer.json["detail"]
+
+
+def test_a_few_points_that_take_long_are_a_task(service):
+    plan = {"kind": "synchronous", "batch": 4000, "jitter": 0.1}
+    body = {**RESNET, "plan": plan, "vary": {"gpus": [1000, 2000, 4000]}}
+    answer = service.ask("POST", "/pareto", body=body)
+    assert answer.status_code == 202
+    service.ask("DELETE", f"/tasks/{answer.json['id']}")
+
+
+@pytest.mark.parametrize(
+    ("plan", "count", "says"),
+    [
+        ({}, 60, "60 different pairs"),
+        ({"jitter": 0.1, "sample_steps": 10_000}, 40, "takes too long"),
+        ({"jitter": 0.1, "sample_steps": 100_000}, 3, "sample_steps"),
+    ],
+)
+def test_a_fit_that_would_take_long_is_refused(service, plan, count, says):
+    steps = [{"batch": 64 + i, "gpus": 8, "seconds": 0.2} for i in range(count)]
+    answer = service.ask("POST", "/calibrations", body={**RESNET, "plan": plan, "steps": steps})
     assert answer.status_code == 422
     assert says in answer.json["detail"]
 
@@ -120,6 +167,38 @@ def test_a_task_can_be_cancelled(service):
     assert '"cancelled"' in service.ask("GET", f"/tasks/{task}/events").data.decode()
 
 
+def test_a_small_task_does_not_wait_for_a_large_one(service):
+    large = {**RESNET, "vary": {"batch": list(range(64, 9064))}}
+    path = f"/tasks/{service.ask('POST', '/pareto', body=large).json['id']}"
+    small = {**RESNET, "vary": {"batch": list(range(64, 184))}}
+    task = service.ask("POST", "/pareto", who="ben", body=small).json["id"]
+    with service.ask("GET", f"/tasks/{task}/events", who="ben") as events:
+        assert '"done": 120' in events.data.decode()
+    assert service.ask("GET", path).json["state"] == "running"
+    assert service.ask("DELETE", path).json["state"] == "cancelled"
+
+
+def test_few_streams_are_open_at_a_time(service):
+    body = {**RESNET, "vary": {"batch": list(range(64, 9064))}}
+    path = f"/tasks/{service.ask('POST', '/pareto', body=body).json['id']}"
+    mine = [service.ask("GET", f"{path}/events") for _ in range(2)]
+    assert [answer.status_code for answer in mine] == [200, 200]
+    refused = service.ask("GET", f"{path}/events")
+    assert refused.status_code == 503
+    assert refused.mimetype == "application/problem+json"
+    assert int(refused.headers["Retry-After"]) > 0
+    assert "GET the task" in refused.json["hint"]
+    assert service.ask("GET", path).json["state"] == "running"
+    mine[0].close()
+    with service.ask("GET", f"{path}/events") as again:
+        assert again.status_code == 200
+    for name in "abcde":  # other people's, up to what there is for all
+        assert service.parts.streams.take(name)
+    assert service.ask("GET", f"{path}/events").status_code == 503
+    mine[1].close()
+    service.ask("DELETE", path)
+
+
 def test_advice_for_a_declared_workload(service):
     body = {"partition": "gpu", "gpus": 4, "gpu_type": "virtual-a100", "hours": 2,
             "workload": "resnet-50"}  # fmt: skip
@@ -136,6 +215,12 @@ def test_cluster_and_hardware(service):
     assert [p["name"] for p in cluster["partitions"]] == ["gpu", "cpu"]
     here = {i["name"]: i["here"] for i in service.ask("GET", "/hardware").json["items"]}
     assert here["a100"] == ["virtual-a100"]
+
+
+def test_the_last_page_of_jobs_names_no_next(service):
+    service.view.listed = JobList(left_out=1000)
+    assert service.ask("GET", "/jobs?limit=25&cursor=375").json["next"] == "400"
+    assert service.ask("GET", "/jobs?limit=25&cursor=400").json["next"] is None
 
 
 def test_own_workloads_are_kept_per_user(service):

@@ -1,9 +1,14 @@
 """ONNX files that people send, good and hostile."""
 
+import os
+import time
+from pathlib import Path
+
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from carme.service import apart
 from support.service import API, Service
 
 
@@ -79,6 +84,28 @@ def test_a_huge_one_is_refused(tmp_path):
         assert upload(service, b"x" * 200_000).status_code == 413
     finally:
         service.close()
+
+
+def test_two_at_a_time_are_told_to_come_again(service, monkeypatch):
+    monkeypatch.setattr(apart, "PATIENCE_SECONDS", 0.1)
+    with service.parts.apart._lock:  # as while another one is read
+        answer = upload(service, graph().SerializeToString())
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"]
+    assert "try again" in answer.json["hint"]
+
+
+def test_what_takes_too_long_or_dies_is_ended_and_the_next_one_read(service):
+    beside = service.parts.apart
+    first = beside.call(os.getpid, seconds=60)
+    with pytest.raises(TimeoutError):
+        beside.call(time.sleep, 600, seconds=1)
+    second = beside.call(os.getpid, seconds=60)
+    assert second != first
+    assert not Path(f"/proc/{first}").exists()
+    with pytest.raises((EOFError, OSError)):
+        beside.call(os._exit, 1, seconds=60)
+    assert upload(service, graph().SerializeToString()).status_code == 201
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "%2e%2e", "A" * 80])

@@ -55,6 +55,22 @@ def test_what_ran_to_its_end_is_judged(service):
     }  # fmt: skip
 
 
+def test_the_time_of_a_session_gives_no_coefficients(service):
+    made = keep(service, 1)
+    end(service, 1, made.time.value)
+    answer = service.ask("POST", "/calibrations", body={**RESNET, "job_id": 1})
+    assert answer.status_code == 422
+    assert "was a session" in answer.json["detail"]
+    assert "steps" in answer.json["hint"]
+    store = service.parts.store
+    [row] = store.page(PredictionRow, "ann", 1, None)
+    row.kind = "job"
+    with store.session() as session:
+        session.merge(row)
+    found = service.ask("POST", "/calibrations", body={**RESNET, "job_id": 1})
+    assert found.json["knowledge"]["provenance"]["source"] == "history"
+
+
 def test_a_job_that_just_ended_has_a_minute_for_its_last_figures(service):
     made = keep(service, 1)
     end(service, 1, made.time.value, ago=5)
@@ -70,6 +86,22 @@ def test_a_job_that_nobody_knows_is_asked_for_no_more(service):
     assert row.ended_as == LOST
     [item] = service.ask("GET", "/coverage").json["items"]
     assert (item["ended"], item["time_judged"]) == (1, 0)
+
+
+def test_a_prediction_that_cannot_be_read_is_not_judged_and_stops_no_other(service, caplog):
+    made = [keep(service, number) for number in (1, 2)]
+    store = service.parts.store
+    [row] = store.page(PredictionRow, "ann", 1, None, job_id=1)
+    row.body = {"of": "another release"}
+    with store.session() as session:
+        session.merge(row)
+    for number in (1, 2):
+        end(service, number, made[0].time.value)
+    assert recorded(service) == 2
+    assert recorded(service) == 0
+    [item] = service.ask("GET", "/coverage").json["items"]
+    assert (item["ended"], item["time_judged"]) == (2, 1)
+    assert f"prediction {row.id} of job 1" in caplog.text
 
 
 def test_prometheus_gets_the_counts(service, monkeypatch):

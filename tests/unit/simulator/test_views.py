@@ -44,6 +44,11 @@ def test_an_exhaustive_suite_runs_every_point_once():
     assert {bool(o.error) for o in outcomes if o.point["gpus"] == 1} == {True}
 
 
+@pytest.mark.parametrize("point", [{"gpus": None}, {"gpus": "two"}, {"gpus": 1.5}, {"gpu": 5}])
+def test_a_point_that_cannot_be_is_an_outcome_with_an_error(point):
+    assert suite().evaluate(point).error
+
+
 def test_a_random_suite_draws_without_repetition():
     outcomes = run_suite(suite(), Random(RANGES, 7, seed=3))
     assert len({json.dumps(o.point) for o in outcomes}) == 7
@@ -153,3 +158,6 @@ def test_timelines_are_valid_chrome_traces(name, gpus, plan):
 def test_a_timeline_has_an_end():
     with pytest.raises(InputError, match="at most 256"):
         window(RESNET, library.cluster_of("512xV100"), Synchronous(gpus=512, batch=512))
+    slow = Asynchronous(gpus=8, gradient_seconds=1e6, update_seconds=1e-6)
+    with pytest.raises(InputError, match="2,000,000,000,000 updates"):
+        window(RESNET, CLUSTER, slow, 2)
