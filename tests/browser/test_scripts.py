@@ -137,6 +137,6 @@ def test_only_what_runs_ran_so_far(page):
     expect(box).not_to_contain_text("so far")
 
 
-def test_nothing_left_has_the_unit_of_what_may_be_left(page):
-    box = show_job(page, remaining=figure(0, 0, 14400, "s"))
-    expect(box).to_contain_text("Left: 0 h (0 h to 4 h)")
+def test_nothing_left_has_the_unit_of_what_was_predicted(page):
+    box = show_job(page, remaining=figure(0, 0, 2400, "s"))
+    expect(box).to_contain_text("Left: 0 min (0 min to 40 min)")

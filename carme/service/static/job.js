@@ -57,8 +57,8 @@
       carme.add(list, "li", sentence("Time", made.time, (write) => "it ran " + write(part.measured_seconds) + judged));
       const joules = part.measured_gpu_joules;
       carme.add(list, "li", sentence("GPU energy", made.gpu_energy, (write) => (joules === null ? "not measured" : "measured " + write(joules))));
-      // By the most that is left: the value may be used up.
-      if (part.remaining) carme.add(list, "li", sentence("Left:", part.remaining, null, part.remaining.high));
+      // In the unit of the line above: what is left may be nothing.
+      if (part.remaining) carme.add(list, "li", sentence("Left:", part.remaining, null, made.time.value));
       carme.add(card, "p", made.provenance.words, "small soft");
     }
     if (job.advice.length) {
