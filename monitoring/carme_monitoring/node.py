@@ -136,7 +136,8 @@ class NodeExporter:
             self._accumulate(at_ns, cpu_seconds, traffic)
             for change in now_changes:
                 self.table.apply(change, at_ns)
-            self.table.see_uses(self._uses, at_ns, self._roots.time_s())
+            if uses is not None:  # what could not be read has not gone away
+                self._see_uses(at_ns)
             self._before.remember(at_ns, self._uses, machine, traffic)
             self._forget_old(at_ns)
             self._save()
@@ -179,6 +180,10 @@ class NodeExporter:
                 self._charge(taken, Activity())
             self.table.apply(change, moment)
         return right_now
+
+    def _see_uses(self, at_ns: int) -> None:
+        for _ in self.table.see_uses(self._uses, at_ns, self._roots.time_s()):
+            self._check.conflicts.add(("stale_record",))
 
     def _charge(self, reading: EnergyReading, activity: Activity) -> None:
         present = [entry.presence(self._slots) for entry in self.table.entries.values()]
@@ -329,6 +334,7 @@ class NodeExporter:
             "boot_id": self._boot,
             "accountant": self.accountant.save(),
             "jobs": self.table.save(),
+            "closed": sorted(self.table.closed),
             "tallies": self.tallies.save(),
             "owners": self.owners.save(),
             "rapl": self._rapl_totals.values,
@@ -352,7 +358,7 @@ class NodeExporter:
             owners = Owners(2 * self.config.interval_seconds)
             owners.restore(saved["owners"], same_boot)
             if same_boot:
-                table.restore(saved["jobs"])
+                table.restore(saved["jobs"], saved.get("closed", ()))
                 self._before = Since.restored(saved["before"])
                 self._rapl_totals.values = {k: (a, b) for k, (a, b) in saved["rapl"].items()}
             else:

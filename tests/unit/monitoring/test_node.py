@@ -209,7 +209,7 @@ def test_a_requeued_job_goes_on_counting(world: World) -> None:
     world.record(1020, gpus=[1])
     (world.root / "run/jobs/n1.1020.0.json").rename(world.root / "run/jobs/n1.102.1.json")
     second = world.root / "run/jobs/n1.102.1.json"
-    second.write_text(second.read_text().replace('"jobid": 1020', '"jobid": 102'))
+    second.write_text(second.read_text().replace('"jobid": 1020', '"jobid": 102, "restart": 1'))
     assert first.exists()
     exporter.settle(102)
     world.wait(1)
@@ -240,6 +240,90 @@ def test_a_lost_epilog_is_noticed(world: World) -> None:
     assert samples.families["carme_gpu_holder_conflicts_total"][("stale_record",)] == 1
     holders = {k[0] for k in samples.families["carme_job_gpu_held"] if k[3] == "GPU-aaaa"}
     assert holders == {"107"}
+
+
+def _without_cgroup(world: World, jobid: int) -> None:
+    for folder in list((world.root / "cgroup").rglob(f"job_{jobid}")):
+        shutil.rmtree(folder)
+
+
+def test_a_job_that_lost_its_epilog_does_not_come_back(world: World) -> None:
+    """Its record stays open: neither time nor a restart of the exporter makes a job of it again."""
+    _without_cgroup(world, 101)
+    world.record(107, gpus=[0])
+    (world.root / "cgroup/memory/slurm_n1/uid_1001/job_107").mkdir(parents=True)
+    exporter = world.exporter()
+    exporter.collect()
+    for step in range(40):
+        world.wait(15)
+        world.gpus.burn("GPU-aaaa", 100)
+        if step == 30:
+            exporter = world.exporter()
+        samples = exporter.collect()
+        if step < 30:
+            assert samples.families["carme_gpu_holder_conflicts_total"][("stale_record",)] == 1
+    assert "101" not in {labels[0] for labels in samples.families["carme_job_info"]}
+    assert joules(samples, 107)["gpu"] == 4000
+    (world.root / "run/jobs/n1.101.0.json").unlink()
+    world.wait(2)
+    exporter.settle(107)
+    assert not exporter.table.closed
+
+
+def test_a_job_whose_cgroup_stays_away_is_over(world: World) -> None:
+    exporter = world.exporter()
+    exporter.collect()
+    _without_cgroup(world, 102)
+    for _ in range(20):
+        world.wait(15)
+        world.gpus.burn("GPU-bbbb", 10)
+        samples = exporter.collect()
+    assert samples.value("carme_job_gpu_held", "102", "n1", "1", "GPU-bbbb") == 1
+    for _ in range(42):
+        world.wait(15)
+        world.gpus.burn("GPU-bbbb", 10)
+        samples = exporter.collect()
+    assert joules(samples, 102) == {}
+    assert "102" not in {labels[0] for labels in samples.families["carme_job_info"]}
+    assert samples.families["carme_gpu_holder_conflicts_total"][("stale_record",)] == 1
+    unallocated = samples.value("carme_node_energy_joules_total", "unallocated", "gpu")
+    assert unallocated == 620 - 22 * 10
+
+
+def test_a_job_between_two_steps_goes_on(world: World) -> None:
+    """Without an extern step the cgroup of an allocation is there only while a step runs."""
+    exporter = world.exporter()
+    exporter.collect()
+    _without_cgroup(world, 102)
+    for _ in range(30):
+        world.wait(15)
+        samples = exporter.collect()
+    assert samples.value("carme_job_gpu_held", "102", "n1", "1", "GPU-bbbb") is None
+    folder = "cgroup/system.slice/slurmstepd.scope/job_102/"
+    world.write(folder + "pids.current", "0\n")  # left behind, not back
+    exporter.collect()
+    assert exporter.table.entries[102].end_ns is not None
+    world.write(folder + "pids.current", "3\n")
+    world.wait(15)
+    exporter.collect()
+    world.wait(15)
+    world.gpus.burn("GPU-bbbb", 33)
+    samples = exporter.collect()
+    assert samples.value("carme_job_gpu_held", "102", "n1", "1", "GPU-bbbb") == 1
+    assert joules(samples, 102)["gpu"] == 33
+
+
+def test_cgroups_that_cannot_be_read_end_no_job(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world.root / "run/jobs/n1.102.0.json").unlink()
+    exporter = world.exporter()
+    exporter.collect()
+    monkeypatch.setattr(exporter._cgroups, "read", lambda: 1 // 0)
+    for _ in range(30):
+        world.wait(15)
+        exporter.collect()
+    assert {entry.jobid for entry in exporter.table.live()} == {101, 102, 103}
 
 
 def test_jobs_without_a_record_are_found_by_their_cgroups(world: World) -> None:
