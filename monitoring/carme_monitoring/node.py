@@ -15,7 +15,8 @@ from carme_monitoring import factors as factor
 from carme_monitoring import state
 from carme_monitoring.collectors import cgroup, disk, host, jobs, network, power, rapl
 from carme_monitoring.collectors.cgroup import JobUse
-from carme_monitoring.collectors.jobs import Change, CrossCheck, JobTable
+from carme_monitoring.collectors.crosscheck import CrossCheck
+from carme_monitoring.collectors.jobs import Change, JobTable
 from carme_monitoring.energy.accountant import Accountant, EnergyReading, Zone
 from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.energy.shares import Activity, Slot
@@ -315,7 +316,9 @@ class NodeExporter:
                 self._slots = slots(found)
 
     def _cross_check(self) -> dict[tuple[str, int], float]:
-        return self._check.check(self.table, self._gpus_now, self._slots, self._uses)
+        sluids = {holding.sluid: holding.jobid for holding in self._watch.read() if holding.sluid}
+        sluids |= self._cgroups.sluids
+        return self._check.check(self.table, self._gpus_now, self._slots, self._uses, sluids)
 
     def _choose_profiles(self) -> None:
         wanted = {

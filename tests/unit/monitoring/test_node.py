@@ -228,6 +228,23 @@ def test_conflicts_are_counted_once(world: World) -> None:
     assert conflicts == {("process_on_foreign_gpu",): 1}
 
 
+@pytest.mark.parametrize("known_by", ["slurmstepd", "record"])
+def test_processes_in_a_cgroup_named_by_sluid_are_their_job_s(world: World, known_by: str) -> None:
+    folder = "/system.slice/slurmstepd.scope/s8FXKTA79XAR00"
+    world.write("proc/4002/cgroup", f"0::{folder}/step_0/user/task_0\n")
+    world.write("proc/4001/cgroup", f"0::{folder}\n")
+    if known_by == "record":
+        (world.root / "proc/4103/cmdline").unlink()
+    else:
+        (world.root / "run/jobs/n1.103.0.json").unlink()
+    world.end(102)
+    world.record(103, gpus=[0, 1], sluid="s8FXKTA79XAR00" if known_by == "record" else "")
+    exporter = world.exporter()
+    samples = exporter.collect()
+    assert "carme_gpu_holder_conflicts_total" not in samples.families
+    assert exporter._sm == {("GPU-aaaa", 103): 90, ("GPU-bbbb", 103): 0}
+
+
 def test_a_lost_epilog_is_noticed(world: World) -> None:
     world.record(107, gpus=[0])
     (world.root / "cgroup/memory/slurm_n1/uid_1001/job_107").mkdir(parents=True)
