@@ -102,6 +102,25 @@ print(json.dumps({"whole": whole, "rows": rows, "lost": lost, "again": again,
     assert rows["back"] == rows["whole"]
 
 
+def test_gpus_are_listed_once_whoever_starts(library: Path, tmp_path: Path) -> None:
+    """The driver wakes up slowly: the sampler begins while the first one still waits for it."""
+    listed = run("""
+import threading, time
+from carme_monitoring.collectors import gpu
+ask = gpu.pynvml.nvmlDeviceGetHandleByIndex
+def slowly(index):
+    time.sleep(0.1)
+    return ask(index)
+gpu.pynvml.nvmlDeviceGetHandleByIndex = slowly
+found = []
+threads = [threading.Thread(target=lambda: found.append(len(gpus.sample()))) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps({"read": len(gpus.read()), "sampled": found}))
+""", library, tmp_path)  # fmt: skip
+    assert listed == {"read": 2, "sampled": [2, 2, 2, 2]}
+
+
 def test_xids_are_counted(library: Path, tmp_path: Path) -> None:
     counted = run("""
 import time
