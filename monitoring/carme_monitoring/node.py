@@ -21,7 +21,7 @@ from carme_monitoring.energy.accountant import Accountant, EnergyReading, Zone
 from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.energy.shares import Activity, Slot
 from carme_monitoring.factors import Factors
-from carme_monitoring.gpus import Gpu, add_samples, slots
+from carme_monitoring.gpus import Gpu, add_samples, slots, with_absent
 from carme_monitoring.guard import Guards
 from carme_monitoring.owners import Owners
 from carme_monitoring.report import (
@@ -87,6 +87,7 @@ class NodeExporter:
         self._check = CrossCheck(roots.proc)
         self._slots: list[Slot] = []
         self._gpus_now: list[Gpu] = []
+        self._gpus_known: list[Gpu] = []
         self._sm: dict[tuple[str, int], float] = {}
         self._seen: dict[str, Seen] = {}
         self._uses: dict[int, JobUse] = {}
@@ -312,8 +313,8 @@ class NodeExporter:
         found = self.guards.run("gpu", self.gpus.read)
         if found is not None:
             self._gpus_now = found
-            if len(slots(found)) >= len(self._slots):  # a GPU that is away keeps its place
-                self._slots = slots(found)
+            self._gpus_known = with_absent(self._gpus_known, found)
+            self._slots = slots(self._gpus_known)
 
     def _cross_check(self) -> dict[tuple[str, int], float]:
         sluids = {holding.sluid: holding.jobid for holding in self._watch.read() if holding.sluid}

@@ -17,6 +17,10 @@ except ImportError:  # the one place that needs it says so
 _ALL_LINKS = 0xFFFFFFFF
 _BLANK_MEMORY = 2**63
 _MIG_SLICES = 7
+_NO_MIG = (3, 13)
+"""NVML's "not supported" and "no such function": most cards cannot be sliced, not an error."""
+_NO_SLICE = (2, 4, 6)
+"""NVML's "invalid argument", "no permission" and "not found"."""
 _MAX = {"power": 3_000_000, "temperature": 200, "percent": 100, "pcie": 10**9}
 
 
@@ -29,6 +33,7 @@ class NvmlGpus:
         """Handles, and what does not change of each card, read once."""
         self._ready = False
         self._starting = threading.Lock()
+        self._sliced: dict[str, tuple[bool, tuple[MigSlice, ...]]] = {}
         self.xids: dict[tuple[str, int], int] = {}
         self._watches_xids = False
         self._xid_thread: threading.Thread | None = None
@@ -123,7 +128,7 @@ class NvmlGpus:
         send = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 0, most=_MAX["pcie"])
         receive = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 1, most=_MAX["pcie"])
         links = self._nvlink(handle)
-        mig, slices = self._mig(handle)
+        mig, slices = self._mig(handle, known.uuid)
         return replace(
             known,
             utilisation=_ratio(rates.gpu) if rates else None,
@@ -218,18 +223,25 @@ class NvmlGpus:
             for entry in running
         )
 
-    def _mig(self, handle: Any) -> tuple[bool, tuple[MigSlice, ...]]:
+    def _mig(self, handle: Any, uuid: str) -> tuple[bool, tuple[MigSlice, ...]]:
+        """Whether the card is sliced, and how; as it was last known while it does not tell."""
         try:
-            if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
-                return False, ()
-        except pynvml.NVMLError:  # most cards cannot be sliced: not an error
-            return False, ()
+            is_sliced = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+            self._sliced[uuid] = (is_sliced, self._slices(handle) if is_sliced else ())
+        except pynvml.NVMLError as error:
+            if error.value not in _NO_MIG:
+                self._errors.add(("gpu", "mig"))
+        return self._sliced.get(uuid, (False, ()))
+
+    def _slices(self, handle: Any) -> tuple[MigSlice, ...]:
         found = []
-        for index in range(self._ask("mig", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
                 part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            except pynvml.NVMLError:  # there are fewer than there could be
-                continue
+            except pynvml.NVMLError as error:
+                if error.value in _NO_SLICE:  # there are fewer than there could be
+                    continue
+                raise
             memory = self._ask("mig", pynvml.nvmlDeviceGetMemoryInfo, part)
             attributes = self._ask("mig", pynvml.nvmlDeviceGetAttributes, part)
             found.append(
@@ -240,7 +252,7 @@ class NvmlGpus:
                     memory.used if memory else None,
                 )
             )
-        return True, tuple(found)
+        return tuple(found)
 
     def _wait_xids(self) -> None:
         try:

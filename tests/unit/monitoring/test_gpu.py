@@ -121,6 +121,40 @@ print(json.dumps({"read": len(gpus.read()), "sampled": found}))
     assert listed == {"read": 2, "sampled": [2, 2, 2, 2]}
 
 
+def test_slices_stay_while_the_card_does_not_tell(library: Path, tmp_path: Path) -> None:
+    """One failing call must not make a whole card of slices, which would move every index."""
+    seen = run("""
+from types import SimpleNamespace
+from carme_monitoring.collectors import gpu
+nvml, there, broken = gpu.pynvml, [0, 1, 2], set()
+def call(name, answer):
+    def asked(handle, *args):
+        if name in broken: raise nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)
+        return answer(*args)
+    setattr(nvml, name, asked)
+def part(index):
+    if index not in there: raise nvml.NVMLError(nvml.NVML_ERROR_NOT_FOUND)
+    return f"part {index}"
+call("nvmlDeviceGetMigMode", lambda: (1, 1))
+call("nvmlDeviceGetMaxMigDeviceCount", lambda: 7)
+call("nvmlDeviceGetMigDeviceHandleByIndex", part)
+call("nvmlDeviceGetAttributes", lambda: SimpleNamespace(gpuInstanceSliceCount=2))
+uuid, memory = nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetMemoryInfo
+nvml.nvmlDeviceGetUUID = lambda h: h if isinstance(h, str) else uuid(h)
+nvml.nvmlDeviceGetMemoryInfo = lambda h, **k: None if isinstance(h, str) else memory(h, **k)
+def look():
+    return [[found.mig, *(one.uuid for one in found.slices)] for found in gpus.read()]
+rows = [look()]
+for name in ("MigMode", "MaxMigDeviceCount", "MigDeviceHandleByIndex"):
+    broken = {f"nvmlDeviceGet{name}"}
+    rows.append(look())
+broken, there = set(), [1]
+print(json.dumps([rows, look()]))
+""", library, tmp_path)  # fmt: skip
+    whole = [[True, "part 0", "part 1", "part 2"]] * 2
+    assert seen == [[whole] * 4, [[True, "part 1"]] * 2]
+
+
 def test_xids_are_counted(library: Path, tmp_path: Path) -> None:
     counted = run("""
 import time

@@ -4,13 +4,16 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from carme import __version__
+from carme_monitoring.gpus import MigSlice
 from carme_monitoring.metrics import TABLE
+from carme_monitoring.node import NodeExporter
 from carme_monitoring.profiles import PROFILES, Context, tables
 from carme_monitoring.render import Renderer
 from carme_monitoring.samples import Samples
@@ -360,6 +363,26 @@ def test_jobs_of_another_cluster_on_the_machine_are_left_alone(world: World) -> 
     samples = world.exporter(unrecorded_jobs=False).collect()
     assert {labels[0] for labels in samples.families["carme_job_info"]} == {"101", "103"}
     assert "102" not in {labels[0] for labels in samples.families["carme_job_memory_used_bytes"]}
+
+
+def _slot_names(exporter: NodeExporter) -> list[str]:
+    exporter.collect()
+    return [slot.name for slot in exporter._slots]
+
+
+def test_a_card_that_is_sliced_anew_has_its_new_slices(world: World) -> None:
+    """And one that is lost or missing keeps its place and slices, however the others change."""
+    exporter = world.exporter()
+    first = ["GPU-aaaa", "GPU-bbbb", "MIG-1", "MIG-2", "GPU-dddd"]
+    assert _slot_names(exporter) == first
+    a, b, c, d = world.gpus.gpus
+    world.gpus.gpus = [a, replace(c, lost=True, mig=False, slices=()), d]
+    assert _slot_names(exporter) == first
+    half = replace(c, slices=(MigSlice("MIG-3", 3 / 7),))
+    world.gpus.gpus = [a, half, d]
+    assert _slot_names(exporter) == ["GPU-aaaa", "GPU-bbbb", "MIG-3", "GPU-dddd"]
+    world.gpus.gpus = [a, replace(b, uuid="GPU-new"), replace(c, mig=False, slices=()), d]
+    assert _slot_names(exporter) == ["GPU-aaaa", "GPU-new", "GPU-cccc", "GPU-dddd"]
 
 
 BREAKAGES: dict[str, Callable[[Path], Any]] = {
