@@ -14,7 +14,7 @@ from carme_monitoring.gpus import Gpu
 from carme_monitoring.samples import Samples
 
 _AWAY_NS = 300 * 10**9
-"""A job's cgroup goes before its epilog runs: one that stays away for longer has lost its epilog."""
+"""A cgroup goes before the epilog runs; a job without one for longer has lost its epilog."""
 
 
 @dataclass
