@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from carme import __version__, hook
 from carme.config import Exporter
-from carme.holders import Holding, Watch
+from carme.holders import Holding, Reading, Watch
 from carme_monitoring import factors as factor
 from carme_monitoring import state
 from carme_monitoring.collectors import cgroup, disk, host, jobs, network, power, rapl
@@ -122,10 +122,11 @@ class NodeExporter:
                 "network", lambda: network.read(self._roots.proc, self._roots.sys)
             )
             self._rapl_totals.update(zones)
-            now_changes = self._catch_up(holdings, jobid, at_ns)
-            live = [entry.jobid for entry in self.table.live()]
-            cpu_seconds = self._before.cpu_gains(self._uses, live, at_ns)
+            now_changes, charged_ns = self._catch_up(holdings, jobid, at_ns, machine)
+            cpu_seconds = self._cpu_seconds(at_ns)
             activity = self._activity(machine, cpu_seconds)
+            if charged_ns is not None:
+                activity = activity.part(self._before.fraction(charged_ns, at_ns, at_ns))
             reading = EnergyReading(
                 at_ns,
                 gpu_mj=energy or {},
@@ -158,13 +159,20 @@ class NodeExporter:
         known = {holding.jobid for holding in holdings} | self.table.entries.keys()
         return {jobid: use for jobid, use in uses.items() if jobid in known}
 
-    def _catch_up(self, holdings: Sequence[Holding], jobid: int | None, at_ns: int) -> list[Change]:
+    def _catch_up(
+        self,
+        holdings: Sequence[Holding],
+        jobid: int | None,
+        at_ns: int,
+        machine: host.Host | None,
+    ) -> tuple[list[Change], int | None]:
         """Let jobs come and go that did so since the last look; those of right now are returned.
 
         Where the hook read the counters because no exporter answered, its readings are charged
-        first, in their order: the change of hands is then exact, however long ago it was.
+        first, in their order: the change of hands is then exact, however long ago it was. The
+        moment of the last of them is returned, too.
         """
-        right_now = []
+        right_now, charged_ns = [], None
         for change in self.table.changes(holdings, at_ns):
             if jobid is not None and change.holding.jobid == jobid:
                 right_now.append(change)
@@ -172,16 +180,26 @@ class NodeExporter:
             moment = min(change.at_ns, at_ns)
             if change.reading and change.reading.boot_ns <= at_ns:
                 moment = change.reading.boot_ns
-                ranges = self._rapl.read()
-                zones = {
-                    name: Zone(uj, ranges[name].range_uj, ranges[name].component)
-                    for name, uj in change.reading.rapl_uj.items()
-                    if name in ranges
-                }
-                taken = EnergyReading(moment, gpu_mj=change.reading.nvml_mj, zones=zones)
-                self._charge(taken, Activity())
+                # What jobs did until then is not known, only what they did until now.
+                fraction = self._before.fraction(charged_ns or 0, moment, at_ns)
+                activity = self._activity(machine, self._cpu_seconds(at_ns)).part(fraction)
+                self._charge(self._hook_reading(change.reading), activity)
+                charged_ns = max(charged_ns or 0, moment)
             self.table.apply(change, moment)
-        return right_now
+        return right_now, charged_ns
+
+    def _hook_reading(self, taken: Reading) -> EnergyReading:
+        ranges = self._rapl.read()
+        zones = {
+            name: Zone(uj, ranges[name].range_uj, ranges[name].component)
+            for name, uj in taken.rapl_uj.items()
+            if name in ranges
+        }
+        return EnergyReading(taken.boot_ns, gpu_mj=taken.nvml_mj, zones=zones)
+
+    def _cpu_seconds(self, at_ns: int) -> dict[int, float]:
+        live = [entry.jobid for entry in self.table.live()]
+        return self._before.cpu_gains(self._uses, live, at_ns)
 
     def _see_uses(self, at_ns: int) -> None:
         for _ in self.table.see_uses(self._uses, at_ns, self._roots.time_s()):

@@ -86,7 +86,7 @@ class Accountant:
             gain = self._note(f"rapl:{name}", source.advance(zone.uj, reading.at_ns))
             span = (gain.from_ns, gain.to_ns)
             divide = memory_weights if zone.component == "dram" else cpu_weights
-            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span))
+            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span), now.is_estimate)
         self._settle_meter(reading, jobs, slots, now)
 
     def source_names(self) -> list[str]:

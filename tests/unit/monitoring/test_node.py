@@ -155,6 +155,50 @@ def test_readings_of_the_hook_settle_what_happened_meanwhile(world: World) -> No
     assert samples.value("carme_node_energy_joules_total", "unallocated", "gpu") == 23
 
 
+def test_a_small_job_does_not_pay_for_the_node_while_no_exporter_ran(world: World) -> None:
+    """The hook reads the processors' counter, not what jobs used: what they held divides it."""
+    for folder in ("run/jobs", "cgroup"):
+        shutil.rmtree(world.root / folder)
+        (world.root / folder).mkdir()
+    stat = ["cpu  40000 100 8000 500000 0 0 0 0 0 0"]
+    stat += [f"cpu{number} 4000 10 800 50000 0 0 0 0 0 0" for number in range(64)]
+    world.write("proc/stat", "\n".join([*stat, "btime 1700000000", ""]))
+    world.write("sys/class/powercap/intel-rapl:0/energy_uj", "0\n")
+    world.record(108, cpus=1)
+    world.exporter().collect()
+    world.wait(100)
+    taken = {"boot_ns": world.now_ns, "time_ns": 0, "nvml_mj": {}}
+    taken["rapl_uj"] = {"intel-rapl:0": 6_400_000_000, "intel-rapl:0:0": 101_000_000}
+    world.end(108, end_reading=taken)
+    world.wait(50)
+    world.write("sys/class/powercap/intel-rapl:0/energy_uj", "9600000000\n")
+    world.write("sys/class/powercap/intel-rapl:0:0/energy_uj", "101000000\n")
+    samples = world.exporter().collect()
+    assert joules(samples, 108) == {"cpu": 100}
+    assert samples.value("carme_job_energy_estimated_joules_total", "108", "n1") == 100
+    assert samples.value("carme_node_energy_joules_total", "unallocated", "cpu") == 9500
+    booked = samples.families["carme_node_energy_joules_total"]
+    assert sum(value for (_, part), value in booked.items() if part == "dram") == 100
+
+
+def test_the_processors_after_a_reading_of_the_hook_are_divided_by_use(world: World) -> None:
+    """A job that used one of the processors all the time has not used all in the last second."""
+    world.exporter().collect()
+    world.wait(99)
+    world.end(103, end_reading={"boot_ns": world.now_ns, "time_ns": 0, "rapl_uj": {"intel-rapl:0": 0}})
+    world.wait(1)
+    path = "cgroup/system.slice/slurmstepd.scope/job_102/cpu.stat"
+    before = int((world.root / path).read_text().split()[1])
+    world.write(path, f"usage_usec {before + 100_000_000}\n")
+    world.write("sys/class/powercap/intel-rapl:0/energy_uj", "100000000\n")
+    exporter = world.exporter()
+    exporter.collect()
+    held, used, cpus = 2 * 0.25, 1.0, 4  # 101 holds two and does nothing
+    idle = (cpus - 3) * 0.25
+    expected = 100 * used / (held + used + idle)
+    assert exporter.accountant.ledger.job(102)["cpu"] / 1e6 == pytest.approx(expected, rel=0.01)
+
+
 def test_without_readings_time_divides_and_it_is_flagged(world: World) -> None:
     world.exporter().collect()
     world.wait(6)
