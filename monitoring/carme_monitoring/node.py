@@ -184,7 +184,8 @@ class NodeExporter:
                 fraction = self._before.fraction(charged_ns or 0, moment, at_ns)
                 activity = self._activity(machine, self._cpu_seconds(at_ns)).part(fraction)
                 self._charge(self._hook_reading(change.reading), activity)
-                charged_ns = max(charged_ns or 0, moment)
+                if change.reading.rapl_uj:
+                    charged_ns = max(charged_ns or 0, moment)
             self.table.apply(change, moment)
         return right_now, charged_ns
 
