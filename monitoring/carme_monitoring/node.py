@@ -113,7 +113,7 @@ class NodeExporter:
                 counters = self._counters()
             energy, zones, at_ns = counters
             # Reading the rest takes longer, so it comes after the moment that counts.
-            meters = self.guards.run("power", self._power.read) or []
+            meters = self._meters()
             holdings = self._watch.read(force=jobid is not None)
             uses = self.guards.run("cgroup", self._cgroups.read)
             self._uses = self._ours(uses or {}, holdings)
@@ -151,6 +151,12 @@ class NodeExporter:
         energy = self.guards.run("gpu", self.gpus.energy_mj) if self.gpus else {}
         zones = self.guards.run("rapl", self._rapl.read) or {}
         return energy, zones, self._roots.now_ns()
+
+    def _meters(self) -> list[power.PowerReading]:
+        found = self.guards.run("power", self._power.read)
+        if found is not None and self._power.slow:
+            self.guards.run("power", self._power.check)
+        return found or []
 
     def _ours(self, uses: dict[int, JobUse], holdings: Sequence[Holding]) -> dict[int, JobUse]:
         """Without those of another cluster on this machine, where that has been said."""
