@@ -65,6 +65,6 @@ def folders(path: Path) -> list[Path]:
 def names(path: Path) -> list[str]:
     """The names in `path`, sorted."""
     try:
-        return sorted(os.listdir(path))
+        return sorted(entry.name for entry in path.iterdir())
     except OSError:
         return []

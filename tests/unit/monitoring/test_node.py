@@ -185,7 +185,9 @@ def test_the_processors_after_a_reading_of_the_hook_are_divided_by_use(world: Wo
     """A job that used one of the processors all the time has not used all in the last second."""
     world.exporter().collect()
     world.wait(99)
-    world.end(103, end_reading={"boot_ns": world.now_ns, "time_ns": 0, "rapl_uj": {"intel-rapl:0": 0}})
+    world.end(
+        103, end_reading={"boot_ns": world.now_ns, "time_ns": 0, "rapl_uj": {"intel-rapl:0": 0}}
+    )
     world.wait(1)
     path = "cgroup/system.slice/slurmstepd.scope/job_102/cpu.stat"
     before = int((world.root / path).read_text().split()[1])

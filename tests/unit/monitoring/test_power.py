@@ -84,16 +84,16 @@ def test_redfish_is_asked() -> None:
      b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{"],
 )  # fmt: skip
 def test_a_controller_that_answers_nonsense_is_unavailable(answer: bytes) -> None:
-    with pytest.raises(UnavailableError, match="redfish: ."):
+    with pytest.raises(UnavailableError, match=r"redfish: ."):
         ask_redfish(_answering(answer), "u", "p", None)
 
 
 def test_redfish_that_cannot_be_asked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no web address"):
         ask_redfish("file:///etc/passwd", "", "", None)
-    with pytest.raises(UnavailableError, match="127.0.0.1:1"):
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
         ask_redfish("http://127.0.0.1:1/redfish", "u", "p", None)
-    with pytest.raises(UnavailableError, match="none.pem"):
+    with pytest.raises(UnavailableError, match=r"none\.pem"):
         ask_redfish("https://127.0.0.1:1/redfish", "u", "p", tmp_path / "none.pem")
 
 
