@@ -424,6 +424,10 @@ def test_a_card_that_is_sliced_anew_has_its_new_slices(world: World) -> None:
     a, b, c, d = world.gpus.gpus
     world.gpus.gpus = [a, replace(c, lost=True, mig=False, slices=()), d]
     assert _slot_names(exporter) == first
+    info = exporter.collect().families["carme_gpu_info"]
+    assert {labels[1]: labels[4] for labels in info} == {
+        "GPU-aaaa": "0", "GPU-cccc": "2", "GPU-dddd": "4",
+    }  # fmt: skip
     half = replace(c, slices=(MigSlice("MIG-3", 3 / 7),))
     world.gpus.gpus = [a, half, d]
     assert _slot_names(exporter) == ["GPU-aaaa", "GPU-bbbb", "MIG-3", "GPU-dddd"]
