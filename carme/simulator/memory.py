@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from carme.simulator.cut import Cut
 from carme.simulator.hardware import BYTES_PER_ELEMENT, Cluster, Precision
 from carme.simulator.workload import OPTIMIZER_STATES, Optimizer, Workload
 from carme.units import format_bytes
-
-Floats = NDArray[np.float64]
 
 # CUDA context, kernels and the allocator's slack, as frameworks take them on an idle model.
 # An assumption, not a data-sheet figure: between 0.5 and 1.5 GB are seen.
@@ -79,9 +74,8 @@ def memory_of(piece: Cut) -> Memory:
     total = float(kept.sum())
     if plan.recompute == "full":
         # Each block's input stays, and one block at a time is built again.
-        block = 1
-        if piece.workload.transformer:
-            kept, block = _blocks(kept, len(arrays.kept))
+        spec = piece.workload.transformer
+        block = max(len(kept) // (spec.layers // plan.pipeline or 1), 1) if spec else 1
         total = float(kept[::block].sum() + kept[:block].sum())
     activations = total * piece.micro_batch * piece.element_bytes * in_flight
     inputs = 2 * piece.micro_batch * piece.workload.dataset.input_elements * 4  # two: prefetched
@@ -94,15 +88,6 @@ def memory_of(piece: Cut) -> Memory:
         FRAMEWORK_BYTES,
         piece.cluster.node.gpu.memory_bytes,
     )
-
-
-def _blocks(kept: Floats, rows: int) -> tuple[Floats, int]:
-    """The first stage's whole blocks of a transformer with so many rows, and the rows of one.
-
-    The embedding is before the blocks; norm, output and loss are after them. A block's first row
-    keeps the block's input."""
-    block = rows - 4
-    return kept[1 : 1 + (len(kept) - 1) // block * block], block
 
 
 def memory_of_measured(workload: Workload, cluster: Cluster, optimizer: Optimizer) -> Memory:

@@ -106,9 +106,10 @@ def slots(gpus: Iterable[Gpu]) -> list[Slot]:
     return found
 
 
-def add_samples(out: Samples, gpus: Sequence[Gpu]) -> None:
-    """The samples of `gpus`."""
-    first_slot = {slot.gpu: str(i) for i, slot in reversed(list(enumerate(slots(gpus))))}
+def add_samples(out: Samples, gpus: Sequence[Gpu], absent: Sequence[Gpu] = ()) -> None:
+    """The samples of `gpus`; those that are absent keep their places in Slurm's count."""
+    places = list(enumerate(slots(with_absent(absent, gpus))))
+    first_slot = {slot.gpu: str(i) for i, slot in reversed(places)}
     for gpu in gpus:
         key = (str(gpu.index), gpu.uuid)
         minor = "" if gpu.minor is None else str(gpu.minor)

@@ -305,7 +305,7 @@ class NodeExporter:
                 self._choose_profiles()
             self._sm = self.guards.run("jobs", self._cross_check) or {}
             out.add("carme_exporter_info", (__version__, "node", self.node), 1)
-            add_samples(out, self._gpus_now)
+            add_samples(out, self._gpus_now, self._gpus_known)
             add_xid_samples(out, self._gpus_now, self.gpus)
             self._rapl_totals.add_samples(out, self._rapl.names())
             power.add_samples(out, self._power.read())
