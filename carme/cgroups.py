@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _JOB = re.compile(r"job_(\d+)")
-_SLUID = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
+SLUID = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
 _STEPD_TITLE = re.compile(rb"slurmstepd: \[(\d+)\.")
 _SCOPE = re.compile(r"(?:(?P<node>[\w.-]+?)_)?slurmstepd\.scope")
 _V1_TOP = re.compile(r"slurm(?:_(?P<node>[\w.-]+))?")
@@ -88,7 +88,7 @@ def jobid_of(job: JobCgroup, proc: Path = Path("/proc")) -> int | None:
 
 def _add(found: dict[tuple[str, str], JobCgroup], folder: Path, node: str, controller: str) -> None:
     match = _JOB.fullmatch(folder.name)
-    is_sluid = _SLUID.fullmatch(folder.name)
+    is_sluid = SLUID.fullmatch(folder.name)
     if not match and not is_sluid:
         return
     entry = found.setdefault(

@@ -180,17 +180,17 @@ def reading() -> Record | None:
             for fd in (0, 1, 2):
                 os.close(fd)  # slurmd waits for these to be closed
             signal.alarm(0)
-            with contextlib.suppress(OSError, AttributeError):
+            nvml: dict[str, int] = {}
+            with contextlib.suppress(OSError, AttributeError):  # no NVML here, or an old one
                 nvml = nvml_energy_mj()
-                os.write(
-                    into, json.dumps({**now(), "nvml_mj": nvml, "rapl_uj": rapl_uj()}).encode()
-                )
+            taken = {**now(), "nvml_mj": nvml, "rapl_uj": rapl_uj()}
+            os.write(into, json.dumps(taken).encode())
         os._exit(0)
     os.close(into)
     ready, _, _ = select.select([out], [], [], NVML_SECONDS)
     text = os.read(out, 65536) if ready else b""
-    taken: Record | None = json.loads(text) if text else None
-    return taken
+    found: Record | None = json.loads(text) if text else None
+    return found
 
 
 def sweep(folder: str) -> None:

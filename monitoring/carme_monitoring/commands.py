@@ -22,6 +22,7 @@ from carme_monitoring.metrics import TABLE
 from carme_monitoring.node import NodeExporter, Roots
 from carme_monitoring.profiles import tables
 from carme_monitoring.sampler import Sampler
+from carme_monitoring.samples import Tally
 from carme_monitoring.server import Page
 from carme_monitoring.service import Service, Source
 
@@ -144,7 +145,7 @@ def make_source(
         return Source(settings, None, Cluster(ViewClient.of(config.view), scheduler))
     guards = Guards({"gpu": 10.0})  # a driver without persistence mode wakes up slowly
     gpus = NvmlGpus(guards.value_errors)
-    slow = _slow_power(settings)
+    slow = _slow_power(settings, guards.value_errors)
     for reader in slow:
         reader.start()
     sampler = None if is_once else Sampler(gpus.sample, lambda: _traffic(roots))
@@ -170,17 +171,17 @@ def _sdiag(config: Config) -> tuple[str, dict[str, str]]:
     return command, environment
 
 
-def _slow_power(settings: Exporter) -> list[SlowReader]:
+def _slow_power(settings: Exporter, errors: Tally) -> list[SlowReader]:
     readers = []
     if redfish := settings.redfish:
         secret = redfish.password_file.read_text().strip() if redfish.password_file else ""
-        readers.append(
-            SlowReader(
-                "redfish", lambda: ask_redfish(redfish.url, redfish.user, secret, redfish.ca_file)
-            )
-        )
+
+        def ask() -> float | None:
+            return ask_redfish(redfish.url, redfish.user, secret, redfish.ca_file)
+
+        readers.append(SlowReader("redfish", ask, errors=errors))
     if settings.ipmi:
-        readers.append(SlowReader("ipmi", ask_ipmi))
+        readers.append(SlowReader("ipmi", ask_ipmi, errors=errors))
     return readers
 
 

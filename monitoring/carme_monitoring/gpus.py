@@ -76,11 +76,29 @@ class Gpu:
     def is_virtual(self) -> bool:
         return self.name.startswith("Virtual")
 
+    @property
+    def place(self) -> int:
+        """Where Slurm counts it: it goes by minor number."""
+        return self.minor if self.minor is not None else self.index
+
+
+def with_absent(known: Iterable[Gpu], found: Iterable[Gpu]) -> list[Gpu]:
+    """`found`, and as they were last known those that do not answer now.
+
+    A GPU that fell off the bus keeps its place and its slices: Slurm counts on. One that answers
+    is as it says it is, however it was sliced before.
+    """
+    before = {gpu.uuid: gpu for gpu in known}
+    now = {gpu.uuid: before.get(gpu.uuid, gpu) if gpu.lost else gpu for gpu in found}
+    taken = {gpu.place for gpu in now.values()}
+    absent = [g for uuid, g in before.items() if uuid not in now and g.place not in taken]
+    return [*now.values(), *absent]
+
 
 def slots(gpus: Iterable[Gpu]) -> list[Slot]:
     """What Slurm hands out, in the order of its index: by minor number, slices one by one."""
     found = []
-    for gpu in sorted(gpus, key=lambda gpu: gpu.minor if gpu.minor is not None else gpu.index):
+    for gpu in sorted(gpus, key=lambda gpu: gpu.place):
         if gpu.mig and gpu.slices:
             found += [Slot(part.uuid, gpu.uuid, part.share) for part in gpu.slices]
         else:
@@ -88,9 +106,10 @@ def slots(gpus: Iterable[Gpu]) -> list[Slot]:
     return found
 
 
-def add_samples(out: Samples, gpus: Sequence[Gpu]) -> None:
-    """The samples of `gpus`."""
-    first_slot = {slot.gpu: str(i) for i, slot in reversed(list(enumerate(slots(gpus))))}
+def add_samples(out: Samples, gpus: Sequence[Gpu], absent: Sequence[Gpu] = ()) -> None:
+    """The samples of `gpus`; those that are absent keep their places in Slurm's count."""
+    places = list(enumerate(slots(with_absent(absent, gpus))))
+    first_slot = {slot.gpu: str(i) for i, slot in reversed(places)}
     for gpu in gpus:
         key = (str(gpu.index), gpu.uuid)
         minor = "" if gpu.minor is None else str(gpu.minor)

@@ -10,17 +10,18 @@ from typing import Any, Protocol
 
 from carme import __version__, hook
 from carme.config import Exporter
-from carme.holders import Holding, Watch
+from carme.holders import Holding, Reading, Watch
 from carme_monitoring import factors as factor
 from carme_monitoring import state
 from carme_monitoring.collectors import cgroup, disk, host, jobs, network, power, rapl
 from carme_monitoring.collectors.cgroup import JobUse
-from carme_monitoring.collectors.jobs import Change, CrossCheck, JobTable
+from carme_monitoring.collectors.crosscheck import CrossCheck
+from carme_monitoring.collectors.jobs import Change, JobTable
 from carme_monitoring.energy.accountant import Accountant, EnergyReading, Zone
 from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.energy.shares import Activity, Slot
 from carme_monitoring.factors import Factors
-from carme_monitoring.gpus import Gpu, add_samples, slots
+from carme_monitoring.gpus import Gpu, add_samples, slots, with_absent
 from carme_monitoring.guard import Guards
 from carme_monitoring.owners import Owners
 from carme_monitoring.report import (
@@ -86,6 +87,7 @@ class NodeExporter:
         self._check = CrossCheck(roots.proc)
         self._slots: list[Slot] = []
         self._gpus_now: list[Gpu] = []
+        self._gpus_known: list[Gpu] = []
         self._sm: dict[tuple[str, int], float] = {}
         self._seen: dict[str, Seen] = {}
         self._uses: dict[int, JobUse] = {}
@@ -111,7 +113,7 @@ class NodeExporter:
                 counters = self._counters()
             energy, zones, at_ns = counters
             # Reading the rest takes longer, so it comes after the moment that counts.
-            meters = self.guards.run("power", self._power.read) or []
+            meters = self._meters()
             holdings = self._watch.read(force=jobid is not None)
             uses = self.guards.run("cgroup", self._cgroups.read)
             self._uses = self._ours(uses or {}, holdings)
@@ -120,10 +122,11 @@ class NodeExporter:
                 "network", lambda: network.read(self._roots.proc, self._roots.sys)
             )
             self._rapl_totals.update(zones)
-            now_changes = self._catch_up(holdings, jobid, at_ns)
-            live = [entry.jobid for entry in self.table.live()]
-            cpu_seconds = self._before.cpu_gains(self._uses, live, at_ns)
+            now_changes, charged_ns = self._catch_up(holdings, jobid, at_ns, machine)
+            cpu_seconds = self._cpu_seconds(at_ns)
             activity = self._activity(machine, cpu_seconds)
+            if charged_ns is not None:
+                activity = activity.part(self._before.fraction(charged_ns, at_ns, at_ns))
             reading = EnergyReading(
                 at_ns,
                 gpu_mj=energy or {},
@@ -136,7 +139,8 @@ class NodeExporter:
             self._accumulate(at_ns, cpu_seconds, traffic)
             for change in now_changes:
                 self.table.apply(change, at_ns)
-            self.table.see_uses(self._uses, at_ns, self._roots.time_s())
+            if uses is not None:  # what could not be read has not gone away
+                self._see_uses(at_ns)
             self._before.remember(at_ns, self._uses, machine, traffic)
             self._forget_old(at_ns)
             self._save()
@@ -148,6 +152,12 @@ class NodeExporter:
         zones = self.guards.run("rapl", self._rapl.read) or {}
         return energy, zones, self._roots.now_ns()
 
+    def _meters(self) -> list[power.PowerReading]:
+        found = self.guards.run("power", self._power.read)
+        if found is not None and self._power.slow:
+            self.guards.run("power", self._power.check)
+        return found or []
+
     def _ours(self, uses: dict[int, JobUse], holdings: Sequence[Holding]) -> dict[int, JobUse]:
         """Without those of another cluster on this machine, where that has been said."""
         if self.config.unrecorded_jobs:
@@ -155,13 +165,20 @@ class NodeExporter:
         known = {holding.jobid for holding in holdings} | self.table.entries.keys()
         return {jobid: use for jobid, use in uses.items() if jobid in known}
 
-    def _catch_up(self, holdings: Sequence[Holding], jobid: int | None, at_ns: int) -> list[Change]:
+    def _catch_up(
+        self,
+        holdings: Sequence[Holding],
+        jobid: int | None,
+        at_ns: int,
+        machine: host.Host | None,
+    ) -> tuple[list[Change], int | None]:
         """Let jobs come and go that did so since the last look; those of right now are returned.
 
         Where the hook read the counters because no exporter answered, its readings are charged
-        first, in their order: the change of hands is then exact, however long ago it was.
+        first, in their order: the change of hands is then exact, however long ago it was. The
+        moment of the last of them is returned, too.
         """
-        right_now = []
+        right_now, charged_ns = [], None
         for change in self.table.changes(holdings, at_ns):
             if jobid is not None and change.holding.jobid == jobid:
                 right_now.append(change)
@@ -169,16 +186,31 @@ class NodeExporter:
             moment = min(change.at_ns, at_ns)
             if change.reading and change.reading.boot_ns <= at_ns:
                 moment = change.reading.boot_ns
-                ranges = self._rapl.read()
-                zones = {
-                    name: Zone(uj, ranges[name].range_uj, ranges[name].component)
-                    for name, uj in change.reading.rapl_uj.items()
-                    if name in ranges
-                }
-                taken = EnergyReading(moment, gpu_mj=change.reading.nvml_mj, zones=zones)
-                self._charge(taken, Activity())
+                # What jobs did until then is not known, only what they did until now.
+                fraction = self._before.fraction(charged_ns or 0, moment, at_ns)
+                activity = self._activity(machine, self._cpu_seconds(at_ns)).part(fraction)
+                self._charge(self._hook_reading(change.reading), activity)
+                if change.reading.rapl_uj:
+                    charged_ns = max(charged_ns or 0, moment)
             self.table.apply(change, moment)
-        return right_now
+        return right_now, charged_ns
+
+    def _hook_reading(self, taken: Reading) -> EnergyReading:
+        ranges = self._rapl.read()
+        zones = {
+            name: Zone(uj, ranges[name].range_uj, ranges[name].component)
+            for name, uj in taken.rapl_uj.items()
+            if name in ranges
+        }
+        return EnergyReading(taken.boot_ns, gpu_mj=taken.nvml_mj, zones=zones)
+
+    def _cpu_seconds(self, at_ns: int) -> dict[int, float]:
+        live = [entry.jobid for entry in self.table.live()]
+        return self._before.cpu_gains(self._uses, live, at_ns)
+
+    def _see_uses(self, at_ns: int) -> None:
+        for _ in self.table.see_uses(self._uses, at_ns, self._roots.time_s()):
+            self._check.conflicts.add(("stale_record",))
 
     def _charge(self, reading: EnergyReading, activity: Activity) -> None:
         present = [entry.presence(self._slots) for entry in self.table.entries.values()]
@@ -273,7 +305,7 @@ class NodeExporter:
                 self._choose_profiles()
             self._sm = self.guards.run("jobs", self._cross_check) or {}
             out.add("carme_exporter_info", (__version__, "node", self.node), 1)
-            add_samples(out, self._gpus_now)
+            add_samples(out, self._gpus_now, self._gpus_known)
             add_xid_samples(out, self._gpus_now, self.gpus)
             self._rapl_totals.add_samples(out, self._rapl.names())
             power.add_samples(out, self._power.read())
@@ -306,11 +338,13 @@ class NodeExporter:
         found = self.guards.run("gpu", self.gpus.read)
         if found is not None:
             self._gpus_now = found
-            if len(slots(found)) >= len(self._slots):  # a GPU that is away keeps its place
-                self._slots = slots(found)
+            self._gpus_known = with_absent(self._gpus_known, found)
+            self._slots = slots(self._gpus_known)
 
     def _cross_check(self) -> dict[tuple[str, int], float]:
-        return self._check.check(self.table, self._gpus_now, self._slots, self._uses)
+        sluids = {holding.sluid: holding.jobid for holding in self._watch.read() if holding.sluid}
+        sluids |= self._cgroups.sluids
+        return self._check.check(self.table, self._gpus_now, self._slots, self._uses, sluids)
 
     def _choose_profiles(self) -> None:
         wanted = {
@@ -329,6 +363,7 @@ class NodeExporter:
             "boot_id": self._boot,
             "accountant": self.accountant.save(),
             "jobs": self.table.save(),
+            "closed": sorted(self.table.closed),
             "tallies": self.tallies.save(),
             "owners": self.owners.save(),
             "rapl": self._rapl_totals.values,
@@ -352,7 +387,7 @@ class NodeExporter:
             owners = Owners(2 * self.config.interval_seconds)
             owners.restore(saved["owners"], same_boot)
             if same_boot:
-                table.restore(saved["jobs"])
+                table.restore(saved["jobs"], saved.get("closed", ()))
                 self._before = Since.restored(saved["before"])
                 self._rapl_totals.values = {k: (a, b) for k, (a, b) in saved["rapl"].items()}
             else:

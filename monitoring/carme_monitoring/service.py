@@ -62,11 +62,11 @@ class Source:
         began, out = time.monotonic(), Samples()
         out.add("carme_exporter_info", (__version__, "controller", ""), 1)
         if self.cluster:
-            snapshot = self.guards.run("slurm", self.cluster.read)
-            if snapshot is None:
+            found = self.guards.run("slurm", self.cluster.read)
+            if found is None:
                 out.add("carme_slurm_up", (), 0)
             else:
-                self.cluster.add_samples(out, snapshot)
+                self.cluster.add_samples(out, *found)
         if disks := self.guards.run("disk", disk.read):
             disk.add_samples(out, disks)
         self.guards.add_samples(out)

@@ -23,6 +23,12 @@ class Since:
         """From there to `at_ns`; 0 if there was none."""
         return max(0.0, (at_ns - self.at_ns) / 1e9) if self.at_ns >= 0 else 0.0
 
+    def fraction(self, from_ns: int, to_ns: int, at_ns: int) -> float:
+        """How much of the time from there to `at_ns` lies between the two; 0 if there was none."""
+        if self.at_ns < 0 or at_ns <= self.at_ns:
+            return 0.0
+        return max(0, to_ns - max(from_ns, self.at_ns)) / (at_ns - self.at_ns)
+
     def busy_gain(self, machine: Host) -> float | None:
         """Processor time of the whole node since then."""
         if self.busy_seconds is None:

@@ -46,13 +46,14 @@ class JobCgroups:
         ticks_per_second: int = 100,
     ) -> None:
         self._node, self._root, self._proc, self._ticks = node, cgroup, proc, ticks_per_second
-        self._sluids: dict[str, int] = {}
+        self.sluids: dict[str, int] = {}
+        """The jobs whose folders are named by SLUID."""
 
     def read(self) -> dict[int, JobUse]:
         """Use by job. A job whose folder goes away in the middle has what was read so far."""
         found = {}
         jobs = find_jobs(self._root, self._node)
-        self._sluids = {j.sluid: self._sluids[j.sluid] for j in jobs if j.sluid in self._sluids}
+        self.sluids = {j.sluid: self.sluids[j.sluid] for j in jobs if j.sluid in self.sluids}
         for job in jobs:
             jobid = self._jobid(job)
             if jobid is not None:
@@ -64,12 +65,12 @@ class JobCgroups:
     def _jobid(self, job: JobCgroup) -> int | None:
         if job.jobid is not None:
             return job.jobid
-        if job.sluid not in self._sluids:
+        if job.sluid not in self.sluids:
             jobid = jobid_of(job, self._proc)
             if jobid is None:
                 return None
-            self._sluids[job.sluid] = jobid
-        return self._sluids[job.sluid]
+            self.sluids[job.sluid] = jobid
+        return self.sluids[job.sluid]
 
 
 def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUse:

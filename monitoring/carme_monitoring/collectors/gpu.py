@@ -17,6 +17,10 @@ except ImportError:  # the one place that needs it says so
 _ALL_LINKS = 0xFFFFFFFF
 _BLANK_MEMORY = 2**63
 _MIG_SLICES = 7
+_NO_MIG = (3, 13)
+"""NVML's "not supported" and "no such function": most cards cannot be sliced, not an error."""
+_NO_SLICE = (2, 4, 6)
+"""NVML's "invalid argument", "no permission" and "not found"."""
 _MAX = {"power": 3_000_000, "temperature": 200, "percent": 100, "pcie": 10**9}
 
 
@@ -25,10 +29,11 @@ class NvmlGpus:
 
     def __init__(self, errors: Tally) -> None:
         self._errors = errors
-        self._handles: list[Any] = []
-        self._known: list[Gpu] = []
-        """What does not change of each card, read once."""
+        self._cards: list[tuple[Any, Gpu]] = []
+        """Handles, and what does not change of each card, read once."""
         self._ready = False
+        self._starting = threading.Lock()
+        self._sliced: dict[str, tuple[bool, tuple[MigSlice, ...]]] = {}
         self.xids: dict[tuple[str, int], int] = {}
         self._watches_xids = False
         self._xid_thread: threading.Thread | None = None
@@ -36,13 +41,13 @@ class NvmlGpus:
     def read(self) -> list[Gpu]:
         """Every GPU, everything it tells."""
         self._start()
-        return [self._read(handle, gpu) for handle, gpu in self._pairs()]
+        return [self._read(handle, gpu) for handle, gpu in self._cards]
 
     def energy_mj(self) -> dict[str, int]:
         """The energy counters alone: what a job's start and end need, in a fraction of the time."""
         self._start()
         found = {}
-        for handle, gpu in self._pairs():
+        for handle, gpu in self._cards:
             value = self._ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
             if value is not None:
                 found[gpu.uuid] = int(value)
@@ -52,7 +57,7 @@ class NvmlGpus:
         """Utilisation (0 to 1), energy (mJ) and memory in use, for the sampler."""
         self._start()
         found = {}
-        for handle, gpu in self._pairs():
+        for handle, gpu in self._cards:
             rates = self._ask("utilisation", pynvml.nvmlDeviceGetUtilizationRates, handle)
             energy = self._ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
             memory = self._ask("memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
@@ -67,13 +72,20 @@ class NvmlGpus:
 
     def close(self) -> None:
         """Let go of NVML; the next read begins anew."""
-        if self._ready:
-            self._ready = False
-            pynvml.nvmlShutdown()
+        with self._starting:
+            if self._ready:
+                self._ready = False
+                pynvml.nvmlShutdown()
 
     def _start(self) -> None:
+        """The sampler, the collection and whoever came first and was given up may all start."""
         if self._ready:
             return
+        with self._starting:
+            if not self._ready:
+                self._begin()
+
+    def _begin(self) -> None:
         if pynvml is None:
             raise MissingError("nvidia-ml-py is not installed", "pip install 'carme[monitoring]'")
         try:
@@ -82,33 +94,27 @@ class NvmlGpus:
             if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
                 return  # a node without GPUs; one that has them has the library
             raise UnavailableError(f"NVML: {error}") from error
-        self._ready = True
         driver = _text(self._ask("driver", pynvml.nvmlSystemGetDriverVersion))
-        self._handles, self._known = [], []
+        cards = []
         for index in range(self._ask("count", pynvml.nvmlDeviceGetCount) or 0):
             handle = self._ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
             uuid = _text(self._ask("uuid", pynvml.nvmlDeviceGetUUID, handle)) if handle else ""
             if not uuid:  # lost before it was ever seen: nothing to call it by
                 continue
             pci = self._ask("pci", pynvml.nvmlDeviceGetPciInfo, handle)
-            self._handles.append(handle)
-            self._known.append(
-                Gpu(
-                    index=index,
-                    uuid=uuid,
-                    name=_text(self._ask("name", pynvml.nvmlDeviceGetName, handle)),
-                    minor=self._ask("minor", pynvml.nvmlDeviceGetMinorNumber, handle),
-                    bus_id=_text(pci.busId) if pci else "",
-                    driver=driver,
-                )
+            gpu = Gpu(
+                index=index,
+                uuid=uuid,
+                name=_text(self._ask("name", pynvml.nvmlDeviceGetName, handle)),
+                minor=self._ask("minor", pynvml.nvmlDeviceGetMinorNumber, handle),
+                bus_id=_text(pci.busId) if pci else "",
+                driver=driver,
             )
-
+            cards.append((handle, gpu))
+        self._cards, self._ready = cards, True
         if self._watches_xids and not (self._xid_thread and self._xid_thread.is_alive()):
             self._xid_thread = threading.Thread(target=self._wait_xids, daemon=True, name="xid")
             self._xid_thread.start()
-
-    def _pairs(self) -> list[tuple[Any, Gpu]]:
-        return list(zip(self._handles, self._known, strict=True))
 
     def _read(self, handle: Any, known: Gpu) -> Gpu:
         ask = self._ask
@@ -122,7 +128,7 @@ class NvmlGpus:
         send = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 0, most=_MAX["pcie"])
         receive = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 1, most=_MAX["pcie"])
         links = self._nvlink(handle)
-        mig, slices = self._mig(handle)
+        mig, slices = self._mig(handle, known.uuid)
         return replace(
             known,
             utilisation=_ratio(rates.gpu) if rates else None,
@@ -217,18 +223,25 @@ class NvmlGpus:
             for entry in running
         )
 
-    def _mig(self, handle: Any) -> tuple[bool, tuple[MigSlice, ...]]:
+    def _mig(self, handle: Any, uuid: str) -> tuple[bool, tuple[MigSlice, ...]]:
+        """Whether the card is sliced, and how; as it was last known while it does not tell."""
         try:
-            if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
-                return False, ()
-        except pynvml.NVMLError:  # most cards cannot be sliced: not an error
-            return False, ()
+            is_sliced = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+            self._sliced[uuid] = (is_sliced, self._slices(handle) if is_sliced else ())
+        except pynvml.NVMLError as error:
+            if error.value not in _NO_MIG:
+                self._errors.add(("gpu", "mig"))
+        return self._sliced.get(uuid, (False, ()))
+
+    def _slices(self, handle: Any) -> tuple[MigSlice, ...]:
         found = []
-        for index in range(self._ask("mig", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
                 part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            except pynvml.NVMLError:  # there are fewer than there could be
-                continue
+            except pynvml.NVMLError as error:
+                if error.value in _NO_SLICE:  # there are fewer than there could be
+                    continue
+                raise
             memory = self._ask("mig", pynvml.nvmlDeviceGetMemoryInfo, part)
             attributes = self._ask("mig", pynvml.nvmlDeviceGetAttributes, part)
             found.append(
@@ -239,14 +252,14 @@ class NvmlGpus:
                     memory.used if memory else None,
                 )
             )
-        return True, tuple(found)
+        return tuple(found)
 
     def _wait_xids(self) -> None:
         try:
             events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError:
             return
-        for handle in self._handles:
+        for handle, _ in self._cards:
             try:
                 pynvml.nvmlDeviceRegisterEvents(
                     handle, pynvml.nvmlEventTypeXidCriticalError, events

@@ -1,24 +1,20 @@
 """Which job is on this node, from when to when, and which GPUs it holds.
 
-The prolog's record says so. Processes on the GPUs and the device cgroup must agree with it;
-where they do not, that is counted. A site without the prolog still gets its jobs from their
-cgroups, and GPUs from what their processes use.
+The prolog's record says so. A site without the prolog still gets its jobs from their cgroups.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from carme.holders import Holding, Reading
-from carme_monitoring import files
 from carme_monitoring.collectors.cgroup import JobUse
 from carme_monitoring.energy.shares import Presence, Slot
 from carme_monitoring.gpus import Gpu
-from carme_monitoring.samples import Samples, Tally
+from carme_monitoring.samples import Samples
 
-_JOB = re.compile(r"/job_(\d+)(?:/|$)")
+_AWAY_NS = 300 * 10**9
+"""A cgroup goes before the epilog runs; a job without one for longer has lost its epilog."""
 
 
 @dataclass
@@ -38,6 +34,11 @@ class Entry:
     memory_bytes: float = 0.0
     profile: bool = False
     has_record: bool = True
+    restart: int = 0
+    is_seen: bool = False
+    """Its cgroup was there at least once."""
+    away_ns: int | None = None
+    """When that was first found to be gone."""
     start_time: float = 0.0
     end_time: float | None = None
 
@@ -62,38 +63,42 @@ class JobTable:
 
     def __init__(self, keep_seconds: float = 300) -> None:
         self.entries: dict[int, Entry] = {}
+        self.closed: set[tuple[int, int]] = set()
+        """(job, restart) that are over without an epilog: their records stay open for ever."""
         self._keep_ns = round(keep_seconds * 1e9)
 
-    def changes(self, holdings: Iterable[Holding], since_ns: int) -> list[Change]:
+    def changes(self, holdings: Sequence[Holding], since_ns: int) -> list[Change]:
         """What the records say happened that the table does not know yet, in order."""
         found = []
+        if holdings:  # none at all: the folder could not be read just now
+            self.closed &= {(holding.jobid, holding.restart) for holding in holdings}
         for holding in holdings:
             start, end = holding.start, holding.end
             entry = self.entries.get(holding.jobid)
             if start is None or (end and end.boot_ns + self._keep_ns < since_ns and not entry):
                 continue  # long gone before this exporter ever ran
-            is_new = (
-                entry is None
-                or not entry.has_record
-                or (entry.end_ns is not None and start.boot_ns >= entry.end_ns)  # requeued
-            )
+            if (holding.jobid, holding.restart) in self.closed:
+                continue
+            is_new = entry is None or not entry.has_record or holding.restart > entry.restart
             if is_new:
                 found.append(Change(start.boot_ns, True, holding, holding.start_reading))
-            is_open = entry is not None and entry.end_ns is None
             # A requeued job has an ended record of its earlier run beside the open one.
-            if end and (is_new or (is_open and entry and end.boot_ns >= entry.start_ns)):
+            is_open = entry and entry.end_ns is None and entry.restart == holding.restart
+            if end and (is_new or is_open):
                 found.append(Change(end.boot_ns, False, holding, holding.end_reading))
         return sorted(found, key=lambda change: (change.at_ns, change.is_start))
 
     def apply(self, change: Change, at_ns: int) -> None:
         """Let the job come or go at `at_ns`."""
         holding = change.holding
+        entry = self.entries.get(holding.jobid)
         if not change.is_start:
-            entry = self.entries.get(holding.jobid)
-            if entry and entry.end_ns is None:
+            if entry and entry.end_ns is None and entry.restart == holding.restart:
                 entry.end_ns = max(at_ns, entry.start_ns)
                 entry.end_time = holding.end.time_ns / 1e9 if holding.end else None
             return
+        if entry and entry.end_ns is None and entry.restart < holding.restart:
+            self.closed.add((entry.jobid, entry.restart))
         self.entries[holding.jobid] = Entry(
             jobid=holding.jobid,
             start_ns=at_ns,
@@ -104,21 +109,56 @@ class JobTable:
             gpus=holding.gpus,
             cpus=float(holding.cpus or 0),
             profile=holding.profile,
+            restart=holding.restart,
             start_time=holding.start.time_ns / 1e9 if holding.start else 0.0,
         )
 
-    def see_uses(self, uses: Mapping[int, JobUse], at_ns: int, time_s: float) -> None:
-        """Take processors and memory from the cgroups, and jobs that have no record."""
+    def close(self, entry: Entry, at_ns: int, time_s: float) -> None:
+        """The job is over although nobody said so."""
+        entry.end_ns, entry.end_time = max(at_ns, entry.start_ns), time_s
+        if entry.has_record:
+            self.closed.add((entry.jobid, entry.restart))
+
+    def see_uses(self, uses: Mapping[int, JobUse], at_ns: int, time_s: float) -> list[int]:
+        """Take processors and memory from the cgroups, and jobs that have no record.
+
+        Returned are jobs with a record that are over because their cgroup has stayed away.
+        """
         for jobid, use in uses.items():
+            is_empty = use.processes == 0  # a folder that was left behind
+            if not is_empty:
+                self._reopen(jobid)
             entry = self.entries.get(jobid)
+            if entry is None and is_empty:
+                continue
             if entry is None:
                 entry = Entry(jobid, at_ns, has_record=False, start_time=time_s)
                 self.entries[jobid] = entry
             entry.cpus = entry.cpus or float(use.cpus or 0)
             entry.memory_bytes = float(use.memory_limit_bytes or use.memory_bytes or 0)
-        for entry in self.entries.values():
-            if not entry.has_record and entry.end_ns is None and entry.jobid not in uses:
-                entry.end_ns, entry.end_time = at_ns, time_s
+        lost = []
+        for entry in self.live():
+            use_now = uses.get(entry.jobid)
+            if use_now and (use_now.processes != 0 or not entry.has_record):
+                entry.is_seen, entry.away_ns = True, None
+            elif not entry.has_record:
+                self.close(entry, at_ns, time_s)
+            elif entry.is_seen and entry.away_ns is None:
+                entry.away_ns = at_ns
+            elif entry.away_ns is not None and at_ns - entry.away_ns > _AWAY_NS:
+                self.close(entry, at_ns, time_s)
+                lost.append(entry.jobid)
+        return lost
+
+    def _reopen(self, jobid: int) -> None:
+        """The job was taken to be over, and its cgroup is back: its next step has begun."""
+        entry = self.entries.get(jobid)
+        back = {pair for pair in self.closed if pair[0] == jobid}
+        if entry and (jobid, entry.restart) in back:
+            entry.end_ns = entry.end_time = entry.away_ns = None
+            self.closed.discard((jobid, entry.restart))
+        elif entry is None and back:
+            self.closed.discard(max(back))
 
     def expired(self, at_ns: int) -> list[int]:
         """Jobs whose series end now."""
@@ -135,101 +175,13 @@ class JobTable:
     def save(self) -> list[dict[str, Any]]:
         return [vars(entry) for entry in self.entries.values()]
 
-    def restore(self, saved: Iterable[Mapping[str, Any]]) -> None:
+    def restore(
+        self, saved: Iterable[Mapping[str, Any]], closed: Iterable[Sequence[int]] = ()
+    ) -> None:
+        self.closed = {(jobid, restart) for jobid, restart in closed}
         for row in saved:
             entry = Entry(**{**row, "gpus": tuple(row["gpus"])})
             self.entries[entry.jobid] = entry
-
-
-def job_of_pid(pid: int, proc: Path) -> int | None:
-    """The job whose cgroup the process is in."""
-    match = _JOB.search(files.text(proc / str(pid) / "cgroup") or "")
-    return int(match[1]) if match else None
-
-
-class CrossCheck:
-    """Compares the records with what runs on the GPUs; each conflict is counted when it appears."""
-
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
-        self.conflicts = Tally()
-        self._seen: set[tuple[str, str, int]] = set()
-
-    def check(
-        self,
-        table: JobTable,
-        gpus: Sequence[Gpu],
-        slots: Sequence[Slot],
-        uses: Mapping[int, JobUse],
-    ) -> dict[tuple[str, int], float]:
-        """SM time by (slot, job) of what runs now."""
-        live = {entry.jobid: entry for entry in table.live()}
-        now: set[tuple[str, str, int]] = set()
-        sm: dict[tuple[str, int], float] = {}
-        by_gpu: dict[str, list[tuple[int, Slot]]] = {}
-        for index, slot in enumerate(slots):
-            by_gpu.setdefault(slot.gpu, []).append((index, slot))
-        self._check_claims(live, slots, uses, now)
-        for gpu in gpus:
-            mine = by_gpu.get(gpu.uuid, [])
-            indices = {index for index, _ in mine}
-            for process in gpu.processes:
-                jobid = job_of_pid(process.pid, self._proc)
-                entry = live.get(jobid) if jobid is not None else None
-                if jobid is None:
-                    now.add(("process_outside_jobs", gpu.uuid, process.pid))
-                elif entry and not entry.has_record and len(mine) == 1:
-                    entry.gpus = tuple(sorted({*entry.gpus, mine[0][0]}))
-                elif entry and entry.has_record and not indices & set(entry.gpus):
-                    now.add(("process_on_foreign_gpu", gpu.uuid, jobid))
-                if entry and len(mine) == 1:
-                    key = (mine[0][1].name, entry.jobid)
-                    sm[key] = sm.get(key, 0.0) + (process.sm_percent or 0.0)
-        self._check_devices(live.values(), gpus, slots, uses, now)
-        for reason, *_ in now - self._seen:
-            self.conflicts.add((reason,))
-        self._seen = now
-        return sm
-
-    def _check_claims(
-        self,
-        live: dict[int, Entry],
-        slots: Sequence[Slot],
-        uses: Mapping[int, JobUse],
-        now: set[tuple[str, str, int]],
-    ) -> None:
-        """Two jobs on one slot may share it, but one without a cgroup beside one with is over."""
-        claimed: dict[int, list[Entry]] = {}
-        for entry in live.values():
-            for index in entry.gpus:
-                claimed.setdefault(index, []).append(entry)
-                if index >= len(slots) and slots:
-                    now.add(("no_such_gpu", str(index), entry.jobid))
-        for index, entries in claimed.items():
-            if len(entries) > 1 and any(entry.jobid in uses for entry in entries):
-                newest = max(entries, key=lambda entry: entry.start_ns)
-                for entry in entries:
-                    if entry is not newest and entry.jobid not in uses:
-                        now.add(("stale_record", str(index), entry.jobid))
-                        entry.end_ns = newest.start_ns
-                        live.pop(entry.jobid, None)
-
-    def _check_devices(
-        self,
-        live: Iterable[Entry],
-        gpus: Sequence[Gpu],
-        slots: Sequence[Slot],
-        uses: Mapping[int, JobUse],
-        now: set[tuple[str, str, int]],
-    ) -> None:
-        minors = {gpu.uuid: gpu.minor for gpu in gpus}
-        for entry in live:
-            allowed = uses[entry.jobid].devices if entry.jobid in uses else None
-            if allowed is None or not entry.has_record:
-                continue
-            held = {minors.get(slots[index].gpu) for index in entry.gpus if index < len(slots)}
-            if held - {None} != allowed:
-                now.add(("device_cgroup", "", entry.jobid))
 
 
 def add_samples(

@@ -1,13 +1,20 @@
 """Traffic of interfaces and InfiniBand ports."""
 
 import re
+import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from carme_monitoring import files
 from carme_monitoring.samples import Samples
 
 _VIRTUAL = re.compile(r"lo|(?:veth|docker|br-|virbr|cali|flannel|cni|tun|tap|dummy|sit|ip6tnl).*")
+_STACKED = re.compile(r"(?:bond|team|br|vlan)\d+|.+\.\d+")
+"""Where sysfs says nothing, names do."""
+_INFINIBAND = "32"
+"""The kernel's type of an IP interface on InfiniBand or Omni-Path."""
+_LOOK_EVERY_SECONDS = 60
 _WORD_BYTES = 4
 """InfiniBand counts data in words of four bytes."""
 _ERRORS = (
@@ -71,10 +78,37 @@ class Traffic:
 
 
 def read(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Traffic:
-    """The node's interfaces (without virtual ones, whose traffic others carry) and ports."""
+    """The node's interfaces (without those whose traffic others carry) and ports."""
     # 1/net: a process in a network namespace of its own would see only itself.
     text = files.text(proc / "1/net/dev") or files.text(proc / "net/dev") or ""
-    return Traffic(tuple(parse_dev(text)), tuple(ports(sys)))
+    found = tuple(ports(sys))
+    has_ports = any(port.receive_bytes is not None and not port.is_ethernet for port in found)
+    interfaces = parse_dev(text)
+    names = tuple(one.name for one in interfaces)
+    # Profiles read the traffic twenty times a second, and what is stacked on what hardly changes.
+    mine = own(names, sys / "class/net", has_ports, time.monotonic() // _LOOK_EVERY_SECONDS)
+    return Traffic(tuple(one for one in interfaces if one.name in mine), found)
+
+
+@lru_cache(maxsize=4)
+def own(names: tuple[str, ...], net: Path, has_ports: bool, _look: float) -> frozenset[str]:
+    """The interfaces that carry traffic themselves, so that each byte counts once.
+
+    A bond, VLAN or bridge shows what its members show, an IP interface on InfiniBand what the
+    port shows. Hardware (a virtual machine's, too) has a device; in a container nothing may have.
+    """
+    found, physical = [], []
+    for name in names:
+        files_of = files.names(net / name)
+        stacked = any(n.startswith("lower_") or n in ("bonding", "bridge") for n in files_of)
+        if stacked or (not files_of and _STACKED.fullmatch(name)):
+            continue
+        if has_ports and files.word(net / name / "type") == _INFINIBAND:
+            continue
+        found.append(name)
+        if "device" in files_of:
+            physical.append(name)
+    return frozenset(physical or found)
 
 
 def parse_dev(text: str) -> list[Interface]:

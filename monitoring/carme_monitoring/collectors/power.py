@@ -5,7 +5,9 @@ thread of their own asks them now and then, and a collection takes what was hear
 """
 
 import base64
+import http.client
 import json
+import logging
 import re
 import ssl
 import subprocess
@@ -17,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from carme.errors import ConfigError, UnavailableError
 from carme_monitoring import files
-from carme_monitoring.samples import Samples
+from carme_monitoring.samples import Samples, Tally
 
+log = logging.getLogger(__name__)
 _DCMI = re.compile(
     r"Instantaneous power reading:\s+(\d+)\s+Watts|Current Power\s*:\s*(\d+)\s+Watts"
 )
@@ -96,15 +100,17 @@ def ask_ipmi(
 def ask_redfish(url: str, user: str, password: str, ca_file: Path | None) -> float | None:
     """What the node's management controller says."""
     if not url.startswith(("https://", "http://")):
-        return None
+        raise ConfigError(f"exporter.redfish: {url} is no web address", "begin it with https://")
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
     request = urllib.request.Request(url, headers={"Authorization": f"Basic {token}"})  # noqa: S310
-    context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
     try:
+        context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
         with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310
             return parse_redfish(json.load(answer))
-    except (OSError, ValueError):
-        return None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        # A file of certificates that is not there says so without its name.
+        using = f" (certificates: {ca_file})" if ca_file else ""
+        raise UnavailableError(f"{url}: {error or type(error).__name__}{using}") from error
 
 
 class SlowReader:
@@ -116,10 +122,15 @@ class SlowReader:
         ask: Callable[[], float | None],
         every_seconds: float = 10,
         now: Callable[[], float] = time.monotonic,
+        errors: Tally | None = None,
     ) -> None:
         self.source = source
         self._ask, self._every, self._now = ask, every_seconds, now
+        self._errors = errors if errors is not None else Tally()
         self._latest: tuple[float, float] | None = None
+        self._heard_at: float | None = None
+        """When it last answered; at first, when it was first asked."""
+        self._problem = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True, name=source)
 
@@ -133,14 +144,41 @@ class SlowReader:
 
     def latest(self) -> PowerReading | None:
         """What was heard, unless that was too long ago."""
-        if self._latest is None or self._now() - self._latest[1] > 3 * self._every + 10:
+        if self._latest is None or self._is_long_ago(self._latest[1]):
             return None
         return PowerReading(self.source, self._latest[0])
 
+    def problem(self) -> str:
+        """Why nothing has been heard for long; empty when something has."""
+        if self._heard_at is None or not self._is_long_ago(self._heard_at):
+            return ""
+        silent = self._now() - self._heard_at
+        return f"{self.source}: no answer for {silent:.0f} s: {self._problem or 'it hangs'}"
+
+    def step(self) -> None:
+        """Ask once. Whatever goes wrong is counted, and asking goes on."""
+        if self._heard_at is None:
+            self._heard_at = self._now()
+        try:
+            watts = self._ask()
+            problem = "" if watts is not None else "no power reading in the answer"
+        except Exception as error:  # a controller may answer anything
+            watts, problem = None, str(error) or type(error).__name__
+        if watts is not None:
+            self._heard_at = self._now()
+            self._latest = (watts, self._heard_at)
+        else:
+            self._errors.add(("power", self.source))
+            if not self._problem:
+                log.warning("power from %s: %s", self.source, problem)
+        self._problem = problem
+
+    def _is_long_ago(self, moment: float) -> bool:
+        return self._now() - moment > 3 * self._every + 10
+
     def _loop(self) -> None:
         while not self._stop.is_set():
-            if (watts := self._ask()) is not None:
-                self._latest = (watts, self._now())
+            self.step()
             self._stop.wait(self._every)
 
 
@@ -148,12 +186,17 @@ class NodePower:
     """The best of the node's sources: hwmon, then Redfish, then IPMI."""
 
     def __init__(self, sys: Path = Path("/sys"), slow: Sequence[SlowReader] = ()) -> None:
-        self._sys, self._slow = sys, slow
+        self._sys, self.slow = sys, slow
 
     def read(self) -> list[PowerReading]:
         """All sources that answer, best first: the direct one has no lag, Redfish more digits."""
-        found = [hwmon(self._sys), *(reader.latest() for reader in self._slow)]
+        found = [hwmon(self._sys), *(reader.latest() for reader in self.slow)]
         return [reading for reading in found if reading]
+
+    def check(self) -> None:
+        """An error when a source that should answer has not for long, even if another one does."""
+        if problems := [problem for reader in self.slow if (problem := reader.problem())]:
+            raise UnavailableError("; ".join(problems))
 
 
 def add_samples(out: Samples, readings: Sequence[PowerReading]) -> None:

@@ -4,6 +4,7 @@ This is the one module that knows the view. The scheduler's own figures come fro
 thread asks once a minute; nothing here asks the controller what the view has asked already.
 """
 
+import logging
 import re
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from carme.slurm.models import Job
 from carme.slurm.snapshot import Snapshot
 from carme_monitoring.samples import Samples
 
+log = logging.getLogger(__name__)
 _SDIAG_EVERY_SECONDS = 60
 _FIELD = re.compile(r"^\s*([^:]+):\s+(\d+)\s*$")
 _PERCENTILES = (50, 90, 99)
@@ -49,11 +51,11 @@ class Cluster:
     ) -> None:
         self._view, self._scheduler, self._time = view, scheduler, time_s
 
-    def read(self) -> Snapshot:
-        """The view's snapshot."""
-        return self._view.snapshot()
+    def read(self) -> tuple[Snapshot, dict[str, Any]]:
+        """The view's snapshot and its counters: all that may fail."""
+        return self._view.snapshot(), self._view.counters()
 
-    def add_samples(self, out: Samples, snapshot: Snapshot) -> None:
+    def add_samples(self, out: Samples, snapshot: Snapshot, counters: Mapping[str, Any]) -> None:
         """Everything about the cluster."""
         now = self._time()
         out.add("carme_slurm_up", (), int(snapshot.controller == "up"))
@@ -65,7 +67,6 @@ class Cluster:
         _add_queue(out, snapshot.jobs)
         _add_waits(out, snapshot.jobs, now)
         _add_ends(out, snapshot.jobs, now)
-        counters = self._view.counters()
         for name, metric in _VIEW.items():
             out.add(metric, (), counters.get(name))
         if self._scheduler:
@@ -208,8 +209,10 @@ class Scheduler:
         command: str = "sdiag",
         environment: Mapping[str, str] | None = None,
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+        every_seconds: float = _SDIAG_EVERY_SECONDS,
     ) -> None:
         self._command, self._environment, self._run = command, environment, run
+        self._every = every_seconds
         self._values: dict[str, int] = {}
         self._accounting: int | None = None
         self._stop = threading.Event()
@@ -259,5 +262,8 @@ class Scheduler:
 
     def _loop(self) -> None:
         while not self._stop.is_set():
-            self.ask()
-            self._stop.wait(_SDIAG_EVERY_SECONDS)
+            try:
+                self.ask()
+            except Exception:  # of a release that answers otherwise: asked again all the same
+                log.exception("sdiag")
+            self._stop.wait(self._every)

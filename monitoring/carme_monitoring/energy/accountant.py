@@ -73,9 +73,12 @@ class Accountant:
     ) -> None:
         """Charge what every source gained since it was last read."""
         for gpu, mj in reading.gpu_mj.items():
+            self._end_gauge(gpu, reading.at_ns, jobs, slots, now)
             source = self._counter(f"gpu:{gpu}", MAX_GPU_WATTS, None)
             self._charge_gpu(gpu, source.advance(mj * 1000, reading.at_ns), jobs, slots, now)
         for gpu, watts in reading.gpu_watts.items():
+            if f"gpu:{gpu}" in self._sources:
+                continue  # its counter is away for a moment, and covers that when it is back
             gauge = self._gauge(f"gpu-gauge:{gpu}", MAX_GPU_WATTS)
             self._charge_gpu(gpu, gauge.advance(watts, reading.at_ns), jobs, slots, now)
         for name, zone in reading.zones.items():
@@ -83,7 +86,7 @@ class Accountant:
             gain = self._note(f"rapl:{name}", source.advance(zone.uj, reading.at_ns))
             span = (gain.from_ns, gain.to_ns)
             divide = memory_weights if zone.component == "dram" else cpu_weights
-            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span))
+            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span), now.is_estimate)
         self._settle_meter(reading, jobs, slots, now)
 
     def source_names(self) -> list[str]:
@@ -109,6 +112,14 @@ class Accountant:
         self._note(f"gpu:{gpu}", gain)
         weights, divided = gpu_weights(gpu, slots, jobs, now, (gain.from_ns, gain.to_ns))
         self.ledger.charge("gpu", gain.uj, weights, divided or gain.outcome == "estimated")
+
+    def _end_gauge(
+        self, gpu: str, at_ns: int, jobs: Sequence[Presence], slots: Sequence[Slot], now: Activity
+    ) -> None:
+        """A counter counts from its first reading on: until then the gauge goes on as it was."""
+        gauge = self._sources.pop(f"gpu-gauge:{gpu}", None)
+        if isinstance(gauge, GaugeSource) and f"gpu:{gpu}" not in self._sources:
+            self._charge_gpu(gpu, gauge.advance(gauge.watts, at_ns), jobs, slots, now)
 
     def _settle_meter(
         self,

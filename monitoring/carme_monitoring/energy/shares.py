@@ -11,7 +11,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from carme_monitoring.energy.ledger import SYSTEM, UNALLOCATED, Consumer
 
@@ -61,6 +61,19 @@ class Activity:
     system_memory_bytes: float = 0.0
     sm_share: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """(slot, job) → SM time, for slots that several jobs use."""
+    is_estimate: bool = False
+    """Not read at the ends of the interval: time divided a longer one."""
+
+    def part(self, fraction: float) -> "Activity":
+        """A part of the interval, as if it had been like the whole.
+
+        What ran outside of the jobs that are still here may have been a job that is not, so
+        nothing of it is the system's.
+        """
+        if fraction == 1:
+            return self
+        used = {jobid: spent * fraction for jobid, spent in self.job_cpu_seconds.items()}
+        return replace(self, job_cpu_seconds=used, busy_seconds=None, is_estimate=True)
 
 
 Weights = dict[Consumer, float]

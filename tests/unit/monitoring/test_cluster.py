@@ -1,8 +1,11 @@
 """Controller mode: the view's snapshot as samples, and under the names of slurm-exporter."""
 
 import subprocess
+import threading
 from typing import Any
 
+from carme.config import Exporter
+from carme.errors import UnavailableError
 from carme.slurm.models import Job, Node, Partition
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState, NodeState
@@ -15,6 +18,7 @@ from carme_monitoring.collectors.slurm import (
 )
 from carme_monitoring.profiles import PROFILES, Context
 from carme_monitoring.samples import Samples
+from carme_monitoring.service import Source
 
 SDIAG = """\
 *******************************************************
@@ -75,7 +79,7 @@ class FixedView:
 
 def collected() -> Samples:
     out, cluster = Samples(), Cluster(FixedView(), time_s=lambda: 1000.0)
-    cluster.add_samples(out, cluster.read())
+    cluster.add_samples(out, *cluster.read())
     add_scheduler(out, parse_sdiag(SDIAG))
     return out
 
@@ -163,9 +167,32 @@ def test_closed_nodes_and_jobs_that_end_soon_are_named() -> None:
         Job(id=10, state=JobState.PENDING, ends_at=1000 + 60, limit_seconds=60),
     ]  # fmt: skip
     out, cluster = Samples(), Cluster(FixedView(), time_s=lambda: 1000.0)
-    cluster.add_samples(out, SNAPSHOT.model_copy(update={"jobs": tuple(ends)}))
+    cluster.add_samples(out, SNAPSHOT.model_copy(update={"jobs": tuple(ends)}), {})
     found = out.families["carme_slurm_job_ends_timestamp_seconds"]
     assert found == {("7", "ann", "p", "gpu"): 1600}
+
+
+def test_a_view_that_dies_between_two_questions_fails_the_collector_alone() -> None:
+    class Dying(FixedView):
+        def counters(self) -> dict[str, Any]:
+            raise UnavailableError("carme-view does not answer")
+
+    samples = Source(Exporter(), None, Cluster(Dying())).collect()
+    assert samples.value("carme_slurm_up") == 0
+    assert samples.value("carme_collector_success", "slurm") == 0
+
+
+def test_sdiag_is_asked_again_after_an_answer_that_is_no_text() -> None:
+    asked = threading.Semaphore(0)
+
+    def run(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.release()
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    scheduler = Scheduler(run=run, every_seconds=0.01)
+    scheduler.start()
+    assert all(asked.acquire(timeout=30) for _ in range(2))
+    scheduler.stop()
 
 
 def test_the_accounting_is_asked_by_itself() -> None:

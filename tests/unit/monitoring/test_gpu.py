@@ -102,6 +102,59 @@ print(json.dumps({"whole": whole, "rows": rows, "lost": lost, "again": again,
     assert rows["back"] == rows["whole"]
 
 
+def test_gpus_are_listed_once_whoever_starts(library: Path, tmp_path: Path) -> None:
+    """The driver wakes up slowly: the sampler begins while the first one still waits for it."""
+    listed = run("""
+import threading, time
+from carme_monitoring.collectors import gpu
+ask = gpu.pynvml.nvmlDeviceGetHandleByIndex
+def slowly(index):
+    time.sleep(0.1)
+    return ask(index)
+gpu.pynvml.nvmlDeviceGetHandleByIndex = slowly
+found = []
+threads = [threading.Thread(target=lambda: found.append(len(gpus.sample()))) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps({"read": len(gpus.read()), "sampled": found}))
+""", library, tmp_path)  # fmt: skip
+    assert listed == {"read": 2, "sampled": [2, 2, 2, 2]}
+
+
+def test_slices_stay_while_the_card_does_not_tell(library: Path, tmp_path: Path) -> None:
+    """One failing call must not make a whole card of slices, which would move every index."""
+    seen = run("""
+from types import SimpleNamespace
+from carme_monitoring.collectors import gpu
+nvml, there, broken = gpu.pynvml, [0, 1, 2], set()
+def call(name, answer):
+    def asked(handle, *args):
+        if name in broken: raise nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)
+        return answer(*args)
+    setattr(nvml, name, asked)
+def part(index):
+    if index not in there: raise nvml.NVMLError(nvml.NVML_ERROR_NOT_FOUND)
+    return f"part {index}"
+call("nvmlDeviceGetMigMode", lambda: (1, 1))
+call("nvmlDeviceGetMaxMigDeviceCount", lambda: 7)
+call("nvmlDeviceGetMigDeviceHandleByIndex", part)
+call("nvmlDeviceGetAttributes", lambda: SimpleNamespace(gpuInstanceSliceCount=2))
+uuid, memory = nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetMemoryInfo
+nvml.nvmlDeviceGetUUID = lambda h: h if isinstance(h, str) else uuid(h)
+nvml.nvmlDeviceGetMemoryInfo = lambda h, **k: None if isinstance(h, str) else memory(h, **k)
+def look():
+    return [[found.mig, *(one.uuid for one in found.slices)] for found in gpus.read()]
+rows = [look()]
+for name in ("MigMode", "MaxMigDeviceCount", "MigDeviceHandleByIndex"):
+    broken = {f"nvmlDeviceGet{name}"}
+    rows.append(look())
+broken, there = set(), [1]
+print(json.dumps([rows, look()]))
+""", library, tmp_path)  # fmt: skip
+    whole = [[True, "part 0", "part 1", "part 2"]] * 2
+    assert seen == [[whole] * 4, [[True, "part 1"]] * 2]
+
+
 def test_xids_are_counted(library: Path, tmp_path: Path) -> None:
     counted = run("""
 import time

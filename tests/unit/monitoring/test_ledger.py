@@ -310,6 +310,31 @@ def test_a_gap_of_a_gauge_is_estimated_and_says_so() -> None:
     assert gauge.advance(-5, 10000 * SECOND).outcome == "rejected"
 
 
+def _settle_gpu(accountant: Accountant, seconds: int, watts: int, has_counter: bool) -> None:
+    """A GPU that draws `watts` all the time, with or without its counter at this moment."""
+    reading = EnergyReading(
+        seconds * SECOND,
+        gpu_mj={"A": seconds * watts * 1000} if has_counter else {},
+        gpu_watts={} if has_counter else {"A": watts},
+    )
+    accountant.settle(reading, [Presence(1, 0, None, ("A",))], SLOTS, Activity())
+
+
+def test_a_counter_that_is_away_for_a_moment_is_waited_for() -> None:
+    accountant = Accountant()
+    for seconds in range(0, 1816, 15):
+        _settle_gpu(accountant, seconds, 100, has_counter=seconds not in (15, 1800))
+    assert accountant.ledger.job(1) == {"gpu": 181_500 * 10**6}
+    assert accountant.ledger.metered == accountant.ledger.booked
+
+
+def test_a_counter_takes_over_from_the_gauge_without_a_gap() -> None:
+    accountant = Accountant()
+    for seconds in range(0, 121, 15):
+        _settle_gpu(accountant, seconds, 100, has_counter=seconds >= 60 and seconds != 90)
+    assert accountant.ledger.job(1) == {"gpu": 12_000 * 10**6}
+
+
 def test_shared_gpus_by_sm_time_and_slices_by_size() -> None:
     jobs = [Presence(1, 0, None, ("A",)), Presence(2, 0, None, ("A",))]
     busy = Activity(sm_share={("A", 1): 30.0, ("A", 2): 10.0})

@@ -4,13 +4,16 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from carme import __version__
+from carme_monitoring.gpus import MigSlice
 from carme_monitoring.metrics import TABLE
+from carme_monitoring.node import NodeExporter
 from carme_monitoring.profiles import PROFILES, Context, tables
 from carme_monitoring.render import Renderer
 from carme_monitoring.samples import Samples
@@ -152,6 +155,52 @@ def test_readings_of_the_hook_settle_what_happened_meanwhile(world: World) -> No
     assert samples.value("carme_node_energy_joules_total", "unallocated", "gpu") == 23
 
 
+def test_a_small_job_does_not_pay_for_the_node_while_no_exporter_ran(world: World) -> None:
+    """The hook reads the processors' counter, not what jobs used: what they held divides it."""
+    for folder in ("run/jobs", "cgroup"):
+        shutil.rmtree(world.root / folder)
+        (world.root / folder).mkdir()
+    stat = ["cpu  40000 100 8000 500000 0 0 0 0 0 0"]
+    stat += [f"cpu{number} 4000 10 800 50000 0 0 0 0 0 0" for number in range(64)]
+    world.write("proc/stat", "\n".join([*stat, "btime 1700000000", ""]))
+    world.write("sys/class/powercap/intel-rapl:0/energy_uj", "0\n")
+    world.record(108, cpus=1)
+    world.exporter().collect()
+    world.wait(100)
+    taken = {"boot_ns": world.now_ns, "time_ns": 0, "nvml_mj": {}}
+    taken["rapl_uj"] = {"intel-rapl:0": 6_400_000_000, "intel-rapl:0:0": 101_000_000}
+    world.end(108, end_reading=taken)
+    world.wait(50)
+    world.write("sys/class/powercap/intel-rapl:0/energy_uj", "9600000000\n")
+    world.write("sys/class/powercap/intel-rapl:0:0/energy_uj", "101000000\n")
+    samples = world.exporter().collect()
+    assert joules(samples, 108) == {"cpu": 100}
+    assert samples.value("carme_job_energy_estimated_joules_total", "108", "n1") == 100
+    assert samples.value("carme_node_energy_joules_total", "unallocated", "cpu") == 9500
+    booked = samples.families["carme_node_energy_joules_total"]
+    assert sum(value for (_, part), value in booked.items() if part == "dram") == 100
+
+
+def test_the_processors_after_a_reading_of_the_hook_are_divided_by_use(world: World) -> None:
+    """A job that used one of the processors all the time has not used all in the last second."""
+    world.exporter().collect()
+    world.wait(99)
+    world.end(
+        103, end_reading={"boot_ns": world.now_ns, "time_ns": 0, "rapl_uj": {"intel-rapl:0": 0}}
+    )
+    world.wait(1)
+    path = "cgroup/system.slice/slurmstepd.scope/job_102/cpu.stat"
+    before = int((world.root / path).read_text().split()[1])
+    world.write(path, f"usage_usec {before + 100_000_000}\n")
+    world.write("sys/class/powercap/intel-rapl:0/energy_uj", "100000000\n")
+    exporter = world.exporter()
+    exporter.collect()
+    held, used, cpus = 2 * 0.25, 1.0, 4  # 101 holds two and does nothing
+    idle = (cpus - 3) * 0.25
+    expected = 100 * used / (held + used + idle)
+    assert exporter.accountant.ledger.job(102)["cpu"] / 1e6 == pytest.approx(expected, rel=0.01)
+
+
 def test_without_readings_time_divides_and_it_is_flagged(world: World) -> None:
     world.exporter().collect()
     world.wait(6)
@@ -209,7 +258,7 @@ def test_a_requeued_job_goes_on_counting(world: World) -> None:
     world.record(1020, gpus=[1])
     (world.root / "run/jobs/n1.1020.0.json").rename(world.root / "run/jobs/n1.102.1.json")
     second = world.root / "run/jobs/n1.102.1.json"
-    second.write_text(second.read_text().replace('"jobid": 1020', '"jobid": 102'))
+    second.write_text(second.read_text().replace('"jobid": 1020', '"jobid": 102, "restart": 1'))
     assert first.exists()
     exporter.settle(102)
     world.wait(1)
@@ -228,6 +277,23 @@ def test_conflicts_are_counted_once(world: World) -> None:
     assert conflicts == {("process_on_foreign_gpu",): 1}
 
 
+@pytest.mark.parametrize("known_by", ["slurmstepd", "record"])
+def test_processes_in_a_cgroup_named_by_sluid_are_their_job_s(world: World, known_by: str) -> None:
+    folder = "/system.slice/slurmstepd.scope/s8FXKTA79XAR00"
+    world.write("proc/4002/cgroup", f"0::{folder}/step_0/user/task_0\n")
+    world.write("proc/4001/cgroup", f"0::{folder}\n")
+    if known_by == "record":
+        (world.root / "proc/4103/cmdline").unlink()
+    else:
+        (world.root / "run/jobs/n1.103.0.json").unlink()
+    world.end(102)
+    world.record(103, gpus=[0, 1], sluid="s8FXKTA79XAR00" if known_by == "record" else "")
+    exporter = world.exporter()
+    samples = exporter.collect()
+    assert "carme_gpu_holder_conflicts_total" not in samples.families
+    assert exporter._sm == {("GPU-aaaa", 103): 90, ("GPU-bbbb", 103): 0}
+
+
 def test_a_lost_epilog_is_noticed(world: World) -> None:
     world.record(107, gpus=[0])
     (world.root / "cgroup/memory/slurm_n1/uid_1001/job_107").mkdir(parents=True)
@@ -240,6 +306,90 @@ def test_a_lost_epilog_is_noticed(world: World) -> None:
     assert samples.families["carme_gpu_holder_conflicts_total"][("stale_record",)] == 1
     holders = {k[0] for k in samples.families["carme_job_gpu_held"] if k[3] == "GPU-aaaa"}
     assert holders == {"107"}
+
+
+def _without_cgroup(world: World, jobid: int) -> None:
+    for folder in list((world.root / "cgroup").rglob(f"job_{jobid}")):
+        shutil.rmtree(folder)
+
+
+def test_a_job_that_lost_its_epilog_does_not_come_back(world: World) -> None:
+    """Its record stays open: neither time nor a restart of the exporter makes a job of it again."""
+    _without_cgroup(world, 101)
+    world.record(107, gpus=[0])
+    (world.root / "cgroup/memory/slurm_n1/uid_1001/job_107").mkdir(parents=True)
+    exporter = world.exporter()
+    exporter.collect()
+    for step in range(40):
+        world.wait(15)
+        world.gpus.burn("GPU-aaaa", 100)
+        if step == 30:
+            exporter = world.exporter()
+        samples = exporter.collect()
+        if step < 30:
+            assert samples.families["carme_gpu_holder_conflicts_total"][("stale_record",)] == 1
+    assert "101" not in {labels[0] for labels in samples.families["carme_job_info"]}
+    assert joules(samples, 107)["gpu"] == 4000
+    (world.root / "run/jobs/n1.101.0.json").unlink()
+    world.wait(2)
+    exporter.settle(107)
+    assert not exporter.table.closed
+
+
+def test_a_job_whose_cgroup_stays_away_is_over(world: World) -> None:
+    exporter = world.exporter()
+    exporter.collect()
+    _without_cgroup(world, 102)
+    for _ in range(20):
+        world.wait(15)
+        world.gpus.burn("GPU-bbbb", 10)
+        samples = exporter.collect()
+    assert samples.value("carme_job_gpu_held", "102", "n1", "1", "GPU-bbbb") == 1
+    for _ in range(42):
+        world.wait(15)
+        world.gpus.burn("GPU-bbbb", 10)
+        samples = exporter.collect()
+    assert joules(samples, 102) == {}
+    assert "102" not in {labels[0] for labels in samples.families["carme_job_info"]}
+    assert samples.families["carme_gpu_holder_conflicts_total"][("stale_record",)] == 1
+    unallocated = samples.value("carme_node_energy_joules_total", "unallocated", "gpu")
+    assert unallocated == 620 - 22 * 10
+
+
+def test_a_job_between_two_steps_goes_on(world: World) -> None:
+    """Without an extern step the cgroup of an allocation is there only while a step runs."""
+    exporter = world.exporter()
+    exporter.collect()
+    _without_cgroup(world, 102)
+    for _ in range(30):
+        world.wait(15)
+        samples = exporter.collect()
+    assert samples.value("carme_job_gpu_held", "102", "n1", "1", "GPU-bbbb") is None
+    folder = "cgroup/system.slice/slurmstepd.scope/job_102/"
+    world.write(folder + "pids.current", "0\n")  # left behind, not back
+    exporter.collect()
+    assert exporter.table.entries[102].end_ns is not None
+    world.write(folder + "pids.current", "3\n")
+    world.wait(15)
+    exporter.collect()
+    world.wait(15)
+    world.gpus.burn("GPU-bbbb", 33)
+    samples = exporter.collect()
+    assert samples.value("carme_job_gpu_held", "102", "n1", "1", "GPU-bbbb") == 1
+    assert joules(samples, 102)["gpu"] == 33
+
+
+def test_cgroups_that_cannot_be_read_end_no_job(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world.root / "run/jobs/n1.102.0.json").unlink()
+    exporter = world.exporter()
+    exporter.collect()
+    monkeypatch.setattr(exporter._cgroups, "read", lambda: 1 // 0)
+    for _ in range(30):
+        world.wait(15)
+        exporter.collect()
+    assert {entry.jobid for entry in exporter.table.live()} == {101, 102, 103}
 
 
 def test_jobs_without_a_record_are_found_by_their_cgroups(world: World) -> None:
@@ -259,6 +409,30 @@ def test_jobs_of_another_cluster_on_the_machine_are_left_alone(world: World) -> 
     samples = world.exporter(unrecorded_jobs=False).collect()
     assert {labels[0] for labels in samples.families["carme_job_info"]} == {"101", "103"}
     assert "102" not in {labels[0] for labels in samples.families["carme_job_memory_used_bytes"]}
+
+
+def _slot_names(exporter: NodeExporter) -> list[str]:
+    exporter.collect()
+    return [slot.name for slot in exporter._slots]
+
+
+def test_a_card_that_is_sliced_anew_has_its_new_slices(world: World) -> None:
+    """And one that is lost or missing keeps its place and slices, however the others change."""
+    exporter = world.exporter()
+    first = ["GPU-aaaa", "GPU-bbbb", "MIG-1", "MIG-2", "GPU-dddd"]
+    assert _slot_names(exporter) == first
+    a, b, c, d = world.gpus.gpus
+    world.gpus.gpus = [a, replace(c, lost=True, mig=False, slices=()), d]
+    assert _slot_names(exporter) == first
+    info = exporter.collect().families["carme_gpu_info"]
+    assert {labels[1]: labels[4] for labels in info} == {
+        "GPU-aaaa": "0", "GPU-cccc": "2", "GPU-dddd": "4",
+    }  # fmt: skip
+    half = replace(c, slices=(MigSlice("MIG-3", 3 / 7),))
+    world.gpus.gpus = [a, half, d]
+    assert _slot_names(exporter) == ["GPU-aaaa", "GPU-bbbb", "MIG-3", "GPU-dddd"]
+    world.gpus.gpus = [a, replace(b, uuid="GPU-new"), replace(c, mig=False, slices=()), d]
+    assert _slot_names(exporter) == ["GPU-aaaa", "GPU-new", "GPU-cccc", "GPU-dddd"]
 
 
 BREAKAGES: dict[str, Callable[[Path], Any]] = {

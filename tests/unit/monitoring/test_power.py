@@ -1,12 +1,17 @@
 """Node power: hwmon, IPMI, Redfish; the best is chosen and named."""
 
+import socket
 import subprocess
+import threading
 import time
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from carme.config import Exporter
+from carme.errors import ConfigError, UnavailableError
 from carme_monitoring.collectors.power import (
     NodePower,
     PowerReading,
@@ -17,7 +22,10 @@ from carme_monitoring.collectors.power import (
     parse_dcmi,
     parse_redfish,
 )
-from carme_monitoring.samples import Samples
+from carme_monitoring.node import NodeExporter
+from carme_monitoring.samples import Samples, Tally
+
+from .conftest import World
 
 IPMITOOL = """
     Instantaneous power reading:                   384 Watts
@@ -50,9 +58,43 @@ def test_redfish(document: Any, watts: float | None) -> None:
     assert parse_redfish(document) == watts
 
 
-def test_a_redfish_address_that_is_none() -> None:
-    assert ask_redfish("file:///etc/passwd", "", "", None) is None
-    assert ask_redfish("http://127.0.0.1:1/redfish", "u", "p", None) is None
+def _answering(answer: bytes) -> str:
+    """The address of a management controller that says `answer` to the first who asks."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with server, server.accept()[0] as client:
+            client.recv(65536)
+            client.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"http://127.0.0.1:{server.getsockname()[1]}/redfish"
+
+
+def test_redfish_is_asked() -> None:
+    body = b'{"PowerControl": [{"PowerConsumedWatts": 344}]}'
+    url = _answering(b"HTTP/1.0 200 OK\r\n\r\n" + body)
+    assert ask_redfish(url, "u", "p", None) == 344
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"\x00\x01nonsense\r\n\r\n", b"HTTP/1.0 500 Oops\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n{",
+     b'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"PowerControl"',
+     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{"],
+)  # fmt: skip
+def test_a_controller_that_answers_nonsense_is_unavailable(answer: bytes) -> None:
+    with pytest.raises(UnavailableError, match=r"redfish: ."):
+        ask_redfish(_answering(answer), "u", "p", None)
+
+
+def test_redfish_that_cannot_be_asked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no web address"):
+        ask_redfish("file:///etc/passwd", "", "", None)
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
+        ask_redfish("http://127.0.0.1:1/redfish", "u", "p", None)
+    with pytest.raises(UnavailableError, match=r"none\.pem"):
+        ask_redfish("https://127.0.0.1:1/redfish", "u", "p", tmp_path / "none.pem")
 
 
 def test_ipmi_tries_both_tools() -> None:
@@ -99,3 +141,51 @@ def test_what_was_heard_too_long_ago_is_not_said_again() -> None:
     assert reader.latest() == PowerReading("redfish", 300.0)
     now[0] = 41
     assert reader.latest() is None
+
+
+def test_a_reader_goes_on_whatever_it_is_told() -> None:
+    asked = threading.Semaphore(0)
+    answers = iter([IncompleteRead(b"{"), None, 250.0])
+
+    def ask() -> float | None:
+        asked.release()
+        answer = next(answers, 250.0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    errors = Tally()
+    reader = SlowReader("redfish", ask, every_seconds=0.01, errors=errors)
+    reader.start()
+    assert all(asked.acquire(timeout=30) for _ in range(4))
+    assert reader.latest() == PowerReading("redfish", 250.0)
+    assert errors.values == {("power", "redfish"): 2}
+    reader.stop()
+
+
+def test_a_reader_that_fails_for_long_fails_its_collector(world: World) -> None:
+    now, broken = [0.0], [True]
+
+    def ask() -> float | None:
+        if broken[0]:
+            raise UnavailableError("https://bmc: timed out")
+        return 400.0
+
+    reader = SlowReader("redfish", ask, every_seconds=10, now=lambda: now[0])
+    exporter = NodeExporter(
+        "n1", Exporter(run=world.root / "run", state=world.root / "state"), world.gpus,
+        roots=world.roots, guards=world.guards, slow_power=[reader],
+    )  # fmt: skip
+
+    def success(at: float) -> float | None:
+        now[0] = at
+        reader.step()
+        samples = exporter.collect()
+        assert samples.value("carme_node_power_watts", "hwmon") == 600
+        return samples.value("carme_collector_success", "power")
+
+    assert success(0) == 1
+    assert success(41) == 0
+    assert world.guards.errors()["power"].endswith("no answer for 41 s: https://bmc: timed out")
+    broken[0] = False
+    assert success(51) == 1

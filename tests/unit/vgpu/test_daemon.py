@@ -145,6 +145,21 @@ def test_the_hook_reads_counters_when_no_exporter_does(running: Running, library
     }
 
 
+def test_the_hook_reads_processors_where_there_is_no_nvml() -> None:
+    code = """
+import json
+from carme import hook
+def missing():
+    raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+hook.nvml_energy_mj = missing
+hook.rapl_uj = lambda: {"intel-rapl:0": 5}
+print(json.dumps(hook.reading()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    taken = holders.Reading.model_validate_json(done.stdout)
+    assert (taken.nvml_mj, taken.rapl_uj) == ({}, {"intel-rapl:0": 5})
+
+
 def test_old_records_are_swept(tmp_path: Path) -> None:
     env = {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "t01"}
     for jobid, event in (("1", "epilog"), ("2", "prolog")):
