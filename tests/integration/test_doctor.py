@@ -191,6 +191,19 @@ def test_strangers_on_ports_and_rules_that_are_gone(cluster: Cluster) -> None:
     wait_green(cluster)
 
 
+def test_a_sudo_rule_too_many_is_named(cluster: Cluster) -> None:
+    rule = render.sudoers_path(cluster.local.layout)
+    more = rule.with_name(f"{rule.name}-more")
+    more.write_text(f"{cluster.config.hub.user} ALL=(root) NOPASSWD: /usr/bin/true\n")
+    try:
+        found = doctor(cluster)["sudo rule"]
+    finally:
+        more.unlink()
+    assert found["level"] == "fault"
+    assert found["found"].endswith(": /usr/bin/true as root")
+    assert doctor(cluster)["sudo rule"]["level"] == "ok"
+
+
 def test_a_damaged_image_is_named(cluster: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "images"
     shutil.copytree(cluster.config.images.folder, folder)
