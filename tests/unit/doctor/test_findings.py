@@ -1,11 +1,23 @@
 """Each check's decision, on what was read."""
 
+import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from carme.doctor import clock, cluster, containers, host, jobhost, measuring, platform, ports
+from carme.doctor import (
+    backups,
+    clock,
+    cluster,
+    containers,
+    host,
+    jobhost,
+    measuring,
+    platform,
+    ports,
+)
 from carme.doctor.finding import Finding, Level
 from carme.doctor.programs import Done
 from carme.prometheus import Target
@@ -134,6 +146,10 @@ def target(health: str, error: str = "") -> Target:
         (sudo_rule(RULE, HOMES.replace("root", "ALL")), FAULT, "mkhomedir_helper"),
         (sudo_rule(RULE.replace("%people", "root")), FAULT, "may not submit"),
         (sudo_rule(RULE, helper="/other --config /x"), FAULT, "/other"),
+        (backups.backup("/b", 3600, 9e6), OK, "1 h old"),
+        (backups.backup("/b", 3 * 86400, 9e6), WARNING, "3 d"),
+        (backups.backup("/b", None, 86400), OK, "within a day"),
+        (backups.backup("/b", None, 3 * 86400), WARNING, "none in /b"),
         (
             platform.helper(Done(1, '{"error": {"reason": "missing"}}', ""), "ann", ADVICE),
             OK,
@@ -258,6 +274,23 @@ def test_the_certificate_s_date_as_openssl_says_it() -> None:
 def test_what_a_program_said_last_without_its_name() -> None:
     assert Done(1, "", "x\nsacctmgr: error: Connection refused\n").last == "Connection refused"
     assert Done(3, "", "").last == "exit code 3"
+
+
+def test_the_newest_archive_counts(tmp_path: Path) -> None:
+    assert backups.read_backup(tmp_path).level is ABSENT
+    timer = tmp_path / "timers.target.wants/carme-backup.timer"
+    timer.parent.mkdir()
+    timer.symlink_to("/nowhere")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (tmp_path / "carme-backup.service").write_text(f"[Service]\nReadWritePaths={kept}\n")
+    assert "is due" in backups.read_backup(tmp_path).found
+    old, new = kept / "carme-1.tar.gz", kept / "carme-2.tar.gz"
+    old.touch()
+    os.utime(old, (0, time.time() - 5 * 86400))
+    assert backups.read_backup(tmp_path).level is WARNING
+    new.touch()
+    assert backups.read_backup(tmp_path).level is OK
 
 
 def test_homes_are_made_by_the_rule_that_is_written() -> None:
