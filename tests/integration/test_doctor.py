@@ -137,6 +137,9 @@ def test_what_does_not_run_is_named_with_its_log(cluster: Cluster) -> None:
         os.kill(frozen, signal.SIGSTOP)
         cluster.run(["scontrol", "update", "nodename=cpu01", "state=drain", "reason=fan"])
         try:
+            # Prometheus notices one target after the other.
+            told = lambda: "gpu01" in doctor(cluster)["targets"]["found"]  # noqa: E731
+            wait_for(told, 45, "gpu01 among the targets that are down")
             found = red(cluster, "targets", *parts.values())
         finally:
             os.kill(frozen, signal.SIGCONT)
