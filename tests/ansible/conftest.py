@@ -34,8 +34,11 @@ def run_playbook(
     inventory: Path, name: str, *words: str, seconds: float = 1500
 ) -> "subprocess.CompletedProcess[str]":
     program = Path(sys.executable).with_name("ansible-playbook")
+    scratch = inventory.parent / "scratch"
+    scratch.mkdir(exist_ok=True)
     environment = {
         **os.environ,
+        "TMPDIR": str(scratch),
         "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_LOCALHOST_WARNING": "False",

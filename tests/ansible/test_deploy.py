@@ -99,6 +99,10 @@ def test_the_first_run_converges(site: Site) -> None:
     wait_until_well(site, 180, "all parts after the first run")
 
 
+def test_a_run_leaves_nothing_on_the_control_machine(site: Site) -> None:
+    assert list((site.folder / "scratch").iterdir()) == []
+
+
 def test_a_second_run_changes_nothing(site: Site) -> None:
     output = site.play("site.yml")
     assert {host: found["changed"] for host, found in recap(output).items()} == dict.fromkeys(
