@@ -64,6 +64,15 @@ def recap(output: str) -> dict[str, dict[str, int]]:
     return found
 
 
+def changes(output: str) -> dict[str, set[str]]:
+    """The tasks that changed something, or would, by host."""
+    found: dict[str, set[str]] = {}
+    for text in output.split("\nTASK [")[1:]:
+        for host in re.findall(r"^changed: \[([^]\s]+)", text, re.MULTILINE):
+            found.setdefault(host, set()).add(text.partition("]")[0])
+    return found
+
+
 @dataclass
 class Site:
     """The deployed hosts and their inventory."""
