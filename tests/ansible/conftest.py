@@ -101,7 +101,7 @@ class Site:
         hosts = self.machines.hosts
         node = {"slurm_cpus": 2, "slurm_memory_mb": 3000}
         variables = {
-            "ansible_user": "root",
+            "ansible_user": "admin",
             "ansible_ssh_private_key_file": str(self.machines.key),
             "ansible_ssh_common_args": SSH_ARGUMENTS,
             "common_cluster_name": "nspawn",

@@ -41,6 +41,10 @@ def test_a_node_leaves(site: Site) -> None:
     assert set(recap(output)) == {"front"}
     wait_until_well(site, 90, f"a cluster without {leaving}")
     assert left_running(site, leaving) == []
+    # It is nobody's node any more.
+    machine = site.host(leaving)
+    assert "carme" not in machine.run("grep", "-v", "^#", "/etc/pam.d/sshd")
+    assert machine.ssh("true", user="alice").returncode == 0
 
 
 def left_running(site: Site, host: str) -> list[str]:
