@@ -67,7 +67,7 @@ def recap(output: str) -> dict[str, dict[str, int]]:
 def changes(output: str) -> dict[str, set[str]]:
     """The tasks that changed something, or would, by host."""
     found: dict[str, set[str]] = {}
-    for text in output.split("\nTASK [")[1:]:
+    for text in re.split(r"^(?:TASK|RUNNING HANDLER) \[", output, flags=re.MULTILINE)[1:]:
         for host in re.findall(r"^changed: \[([^]\s]+)", text, re.MULTILINE):
             found.setdefault(host, set()).add(text.partition("]")[0])
     return found
