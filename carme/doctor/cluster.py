@@ -11,7 +11,8 @@ from carme.doctor.site import Part, Site
 from carme.slurm.command import clean_environment
 from carme.slurm.hostlist import compress
 
-_AWAY = ("down", "fail", "unk", "*")
+# "inval": the node has less than slurm.conf says.
+_AWAY = ("down", "fail", "unk", "inval", "error", "*")
 _CLOSED = ("drain", "maint", "reboot")
 
 

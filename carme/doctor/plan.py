@@ -4,7 +4,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from carme.doctor import clock, cluster, containers, host, jobhost, measuring, platform, ports
+from carme.doctor import (
+    backups,
+    clock,
+    cluster,
+    containers,
+    host,
+    jobhost,
+    measuring,
+    platform,
+    ports,
+)
 from carme.doctor.finding import Check, Finding, absent
 from carme.doctor.site import Part, Site
 
@@ -31,6 +41,10 @@ def _host(site: Site) -> Iterator[Check]:
         yield Check("certificate", lambda: host.read_certificate(site), root=True)
     else:
         yield _missing("certificate", "host")
+    if site.part("slurmctld") and not site.folder:
+        yield Check("backup", backups.read_backup, root=True)
+    else:
+        yield _missing("backup", "host")
 
 
 def _slurm(site: Site) -> Iterator[Check]:

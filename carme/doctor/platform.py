@@ -19,6 +19,9 @@ from carme.slurm.snapshot import Snapshot
 from carme.slurm.view_client import ViewClient
 from carme.units import format_duration
 
+MAKE_HOMES = ("root", r"/usr/sbin/mkhomedir_helper ^[a-z_][a-z0-9_-]{0\,31} 0077$")
+"""The sudo rule beside the helper's, as sudo lists it: whom to run as, and the command."""
+
 
 def read_hub(site: Site, part: Part | None) -> Finding:
     """The hub answers where proxy and sessions look for it, asked from every host."""
@@ -113,17 +116,19 @@ def allowed(said: str) -> list[tuple[str, str]]:
     return found
 
 
-def sudo_rule(said: str, helper: str, todo: str) -> Finding:
-    """Exactly the helper's verbs (and the making of homes). `helper`: its path with --config."""
+def sudo_rule(said: str, helper: str, group: str, todo: str) -> Finding:
+    """Exactly the helper's verbs as members of `group` (and the making of homes). `helper`: its
+    path with --config."""
     rules = allowed(said)
-    if everything := [whom for whom, command in rules if command == "ALL"]:
-        words = f"the hub's user may run anything as {everything[0]}"
-        return fault("sudo rule", words, "remove that rule: grep -r ALL /etc/sudoers.d")
-    commands = {command for _, command in rules}
-    missing = [verb for verb in VERBS if f"{helper} {verb}" not in commands]
+    expected = {verb: (f"%{group}", f"{helper} {verb}") for verb in VERBS}
+    missing = [verb for verb, rule in expected.items() if rule not in rules]
     if missing:
         words = f"the hub may not {', '.join(missing)} as people with {helper}"
         return fault("sudo rule", words, todo)
+    if more := [rule for rule in rules if rule not in (*expected.values(), MAKE_HOMES)]:
+        words = "; ".join(f"{command} as {whom}" for whom, command in more)
+        user = "the hub's user may run more than the helper: "
+        return fault("sudo rule", user + words, "remove that rule: grep -r . /etc/sudoers.d")
     return ok("sudo rule", f"the helper's {len(VERBS)} verbs as people, nothing more")
 
 
@@ -134,7 +139,7 @@ def _helper(site: Site) -> list[str]:
 def read_sudo_rule(site: Site) -> Finding:
     done = call(["sudo", "-l", "-U", site.config.hub.user])
     todo = site.up if site.folder else "ansible-playbook site.yml --tags jupyterhub"
-    return sudo_rule(done.out, " ".join(_helper(site)), todo)
+    return sudo_rule(done.out, " ".join(_helper(site)), site.config.hub.users_group, todo)
 
 
 def helper(done: Done, person: str, todo: str) -> Finding:

@@ -34,8 +34,11 @@ def run_playbook(
     inventory: Path, name: str, *words: str, seconds: float = 1500
 ) -> "subprocess.CompletedProcess[str]":
     program = Path(sys.executable).with_name("ansible-playbook")
+    scratch = inventory.parent / "scratch"
+    scratch.mkdir(exist_ok=True)
     environment = {
         **os.environ,
+        "TMPDIR": str(scratch),
         "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_LOCALHOST_WARNING": "False",
@@ -58,6 +61,15 @@ def recap(output: str) -> dict[str, dict[str, int]]:
         if match := re.match(r"(\S+)\s+: (ok=.*)", line):
             pairs = (word.split("=") for word in match[2].split())
             found[match[1]] = {key: int(value) for key, value in pairs}
+    return found
+
+
+def changes(output: str) -> dict[str, set[str]]:
+    """The tasks that changed something, or would, by host."""
+    found: dict[str, set[str]] = {}
+    for text in re.split(r"^(?:TASK|RUNNING HANDLER) \[", output, flags=re.MULTILINE)[1:]:
+        for host in re.findall(r"^changed: \[([^]\s]+)", text, re.MULTILINE):
+            found.setdefault(host, set()).add(text.partition("]")[0])
     return found
 
 
@@ -89,7 +101,7 @@ class Site:
         hosts = self.machines.hosts
         node = {"slurm_cpus": 2, "slurm_memory_mb": 3000}
         variables = {
-            "ansible_user": "root",
+            "ansible_user": "admin",
             "ansible_ssh_private_key_file": str(self.machines.key),
             "ansible_ssh_common_args": SSH_ARGUMENTS,
             "common_cluster_name": "nspawn",

@@ -10,6 +10,7 @@ import requests
 from support.cells import run_cell
 from support.cluster import wait_for
 from support.hub import User
+from support.machines import let_in
 
 from .conftest import PASSWORDS, Site, recap
 
@@ -99,6 +100,10 @@ def test_the_first_run_converges(site: Site) -> None:
     wait_until_well(site, 180, "all parts after the first run")
 
 
+def test_a_run_leaves_nothing_on_the_control_machine(site: Site) -> None:
+    assert list((site.folder / "scratch").iterdir()) == []
+
+
 def test_a_second_run_changes_nothing(site: Site) -> None:
     output = site.play("site.yml")
     assert {host: found["changed"] for host, found in recap(output).items()} == dict.fromkeys(
@@ -166,8 +171,24 @@ def test_secrets_are_closed_to_people(site: Site) -> None:
         assert front.ssh("runuser", "-u", "alice", "--", "test", "-r", place).returncode == 1, place
 
 
-def test_only_people_with_a_job_log_in_to_a_node(site: Site) -> None:
-    assert "pam_slurm_adopt.so" in site.host("node1").run("cat", "/etc/pam.d/sshd")
+def test_only_admins_and_people_with_a_job_log_in_to_a_node(site: Site) -> None:
+    front, node = site.host("front"), site.host("node1")
+    home = site.machines.folder / "shared/home/alice"  # made when she logged in to the hub
+    let_in(home, site.machines.key)
+    assert node.ssh("sudo", "id", "-u", user="admin").stdout.strip() == "0"
+    assert node.ssh("true", user="alice").returncode == 255
+    batch = ("sbatch", "--parsable", "--uid=alice", "--chdir=/tmp")
+    job = front.run(*batch, "-w", "node1", "--wrap=sleep 300").strip()
+    try:
+        running = ("squeue", "-h", "-j", job, "-o", "%T")
+        wait_for(lambda: "RUNNING" in front.run(*running), 60, f"job {job} on node1")
+        groups = node.run("cat", "/proc/self/cgroup", user="alice")
+    finally:
+        front.run("scancel", job)
+    assert f"/job_{job}/step_extern" in groups
+    # A slice of her own would take the login out of the job.
+    assert "user-3001.slice" not in groups
+    wait_for(lambda: node.ssh("true", user="alice").returncode == 255, 60, "a closed node")
 
 
 def test_the_doctor_finds_nothing(site: Site) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from support.cluster import wait_for
 
-from .conftest import Site, recap
+from .conftest import Site, changes, recap
 from .test_deploy import doctor, person, predict, wait_until_well
 
 pytestmark = [
@@ -22,7 +22,11 @@ pytestmark = [
 
 def test_check_mode_on_a_deployed_system(site: Site) -> None:
     output = site.play("site.yml", "--check", "--diff")
-    assert all(found["changed"] == 0 for found in recap(output).values()), output[-8000:]
+    # The run that node3 joined with was limited to it and the head.
+    name = {"common : Keep the names of all hosts in /etc/hosts"}
+    assert changes(output) == {"node1": name, "node2": name}, output[-8000:]
+    assert "node3" in output
+    assert all(found["failed"] == 0 for found in recap(output).values())
 
 
 def test_a_node_leaves(site: Site) -> None:
@@ -37,6 +41,10 @@ def test_a_node_leaves(site: Site) -> None:
     assert set(recap(output)) == {"front"}
     wait_until_well(site, 90, f"a cluster without {leaving}")
     assert left_running(site, leaving) == []
+    # It is nobody's node any more.
+    machine = site.host(leaving)
+    assert "carme" not in machine.run("grep", "-v", "^#", "/etc/pam.d/sshd")
+    assert machine.ssh("true", user="alice").returncode == 0
 
 
 def left_running(site: Site, host: str) -> list[str]:

@@ -137,6 +137,9 @@ def test_what_does_not_run_is_named_with_its_log(cluster: Cluster) -> None:
         os.kill(frozen, signal.SIGSTOP)
         cluster.run(["scontrol", "update", "nodename=cpu01", "state=drain", "reason=fan"])
         try:
+            # Prometheus notices one target after the other.
+            told = lambda: "gpu01" in doctor(cluster)["targets"]["found"]  # noqa: E731
+            wait_for(told, 45, "gpu01 among the targets that are down")
             found = red(cluster, "targets", *parts.values())
         finally:
             os.kill(frozen, signal.SIGCONT)
@@ -189,6 +192,19 @@ def test_strangers_on_ports_and_rules_that_are_gone(cluster: Cluster) -> None:
     assert found["targets"]["todo"] == "mend first: prometheus"
     assert found["helper"]["todo"] == "mend first: sudo rule"
     wait_green(cluster)
+
+
+def test_a_sudo_rule_too_many_is_named(cluster: Cluster) -> None:
+    rule = render.sudoers_path(cluster.local.layout)
+    more = rule.with_name(f"{rule.name}-more")
+    more.write_text(f"{cluster.config.hub.user} ALL=(root) NOPASSWD: /usr/bin/true\n")
+    try:
+        found = doctor(cluster)["sudo rule"]
+    finally:
+        more.unlink()
+    assert found["level"] == "fault"
+    assert found["found"].endswith(": /usr/bin/true as root")
+    assert doctor(cluster)["sudo rule"]["level"] == "ok"
 
 
 def test_a_damaged_image_is_named(cluster: Cluster, tmp_path: Path) -> None:

@@ -16,8 +16,13 @@ from carme.local.run import run
 SUITE = "bookworm"
 INCLUDE = (
     *("systemd", "systemd-sysv", "dbus", "python3", "iproute2", "openssh-server"),
-    *("ca-certificates", "procps", "sudo"),
+    *("ca-certificates", "procps", "sudo", "libpam-systemd"),
 )
+# Whom Ansible logs in as, as on most sites; its home is where no shared one is mounted over it.
+ADMIN = "admin"
+ADMIN_HOME = "var/lib/admin"
+# The way to packages is told in the environment.
+SUDOERS = f"Defaults:{ADMIN} !env_reset, always_set_home\n{ADMIN} ALL=(ALL) NOPASSWD: ALL\n"
 CA_FILE = "/etc/ssl/carme-test-ca.crt"
 # nspawn mounts the v1 controllers read-only, and slurmd makes job cgroups in them. It mounts a boot
 # id of the machine's own over the kernel's, which a unit with ProtectKernelTunables does not see:
@@ -72,7 +77,7 @@ def try_nspawn(cache: Path) -> str:
 def base_image(cache: Path) -> Path:
     """The folder of a bare Debian with systemd and sshd, made once."""
     key = hashlib.sha256(
-        json.dumps([SUITE, INCLUDE, CGROUPS, CGROUPS_SCRIPT]).encode()
+        json.dumps([SUITE, INCLUDE, CGROUPS, CGROUPS_SCRIPT, ADMIN_HOME, SUDOERS]).encode()
     ).hexdigest()[:12]
     folder = cache / f"base-{key}"
     if folder.exists():
@@ -93,6 +98,9 @@ def base_image(cache: Path) -> Path:
     script.chmod(0o755)
     run(["chroot", partial, "systemctl", "enable", "test-cgroups", "systemd-networkd", "ssh"])
     run(["chroot", partial, "systemctl", "mask", "getty.target", "console-getty.service"])
+    home = ("--create-home", f"--home-dir=/{ADMIN_HOME}")
+    run(["chroot", partial, "useradd", "--shell=/bin/bash", *home, ADMIN])
+    (partial / "etc/sudoers.d/admin").write_text(SUDOERS)
     (partial / "etc/machine-id").write_text("")
     partial.rename(folder)
     return folder

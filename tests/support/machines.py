@@ -95,10 +95,12 @@ class Machine:
         wait_for(there, seconds, f"ssh on {self.name}")
         run([sys.executable, "-c", NAMESPACES])
 
-    def ssh(self, *argv: str, **kwargs: Any) -> "subprocess.CompletedProcess[str]":
-        """A command as root over ssh; words are quoted for the remote shell."""
+    def ssh(
+        self, *argv: str, user: str = "root", **kwargs: Any
+    ) -> "subprocess.CompletedProcess[str]":
+        """A command over ssh; words are quoted for the remote shell."""
         defaults = {"capture_output": True, "text": True, "timeout": 120}
-        command = ["ssh", "-i", str(self.key), *SSH_OPTIONS, f"root@{self.address}"]
+        command = ["ssh", "-i", str(self.key), *SSH_OPTIONS, f"{user}@{self.address}"]
         return subprocess.run([*command, shlex.join(argv)], **{**defaults, **kwargs})
 
     def run(self, *argv: str, **kwargs: Any) -> str:
@@ -198,8 +200,8 @@ class Machines:
         (root / "etc/resolv.conf").write_text(Path("/etc/resolv.conf").read_text())
         text = NETWORK.format(address=machine.address, gateway=self.network.gateway)
         (root / "etc/systemd/network/10-host0.network").write_text(text)
-        (root / "root/.ssh").mkdir(mode=0o700, exist_ok=True)
-        (root / "root/.ssh/authorized_keys").write_text(self.key.with_suffix(".pub").read_text())
+        for home in ("root", base_system.ADMIN_HOME):
+            let_in(root / home, self.key)
         return base_system.reach_packages(root)
 
     def purge(self) -> None:
@@ -208,6 +210,15 @@ class Machines:
             machine.stop()
             self._keep_downloads(machine)
         remove_leftovers(self.folder)
+
+
+def let_in(home: Path, key: Path) -> None:
+    """Take the ssh key at the owner of the home."""
+    folder, owner = home / ".ssh", home.stat()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
+    for made in (folder, folder / "authorized_keys"):
+        os.chown(made, owner.st_uid, owner.st_gid)
 
 
 def _kill(nspawn: psutil.Process) -> None:

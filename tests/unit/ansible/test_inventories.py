@@ -1,6 +1,7 @@
 """The example inventories are right, and the roles' interface is documented."""
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,11 @@ def test_every_variable_of_a_role_is_in_its_argument_specs(role: str) -> None:
     specs = yaml.safe_load((folder / "meta/argument_specs.yml").read_text())
     assert list(specs["argument_specs"]["main"]["options"]) == list(defaults)
     assert all(name.startswith(f"{role}_") for name in defaults)
+
+
+@pytest.mark.parametrize("state", ["down*", "drained", "fail", "inval", "error", "idle", "mixed"])
+def test_a_node_that_takes_no_jobs_is_told_of(state: str) -> None:
+    tasks = yaml.safe_load((ANSIBLE / "roles/slurm/tasks/joined.yml").read_text())
+    found = re.fullmatch(r"slurm_state\.stdout is search\('(.+)'\)", tasks[-1]["when"])
+    assert found
+    assert bool(re.search(found[1], state)) == (state not in ("idle", "mixed"))

@@ -1,15 +1,28 @@
 """Each check's decision, on what was read."""
 
+import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from carme.doctor import clock, cluster, containers, host, jobhost, measuring, platform, ports
+from carme.doctor import (
+    backups,
+    clock,
+    cluster,
+    containers,
+    host,
+    jobhost,
+    measuring,
+    platform,
+    ports,
+)
 from carme.doctor.finding import Finding, Level
 from carme.doctor.programs import Done
 from carme.prometheus import Target
 from carme.slurm.snapshot import Snapshot
+from carme.templates import render
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OK, WARNING, FAULT, ABSENT = Level.OK, Level.WARNING, Level.FAULT, Level.ABSENT
@@ -25,6 +38,10 @@ def sudo_list(*rules: str) -> str:
 
 RULE = "    (%people) NOPASSWD:\n" + ",\n".join(f"        {HELPER}\n  {verb}" for verb in VERBS)
 HOMES = r"    (root) NOPASSWD: /usr/sbin/mkhomedir_helper ^[a-z_][a-z0-9_-]{0\,31} 0077$"
+
+
+def sudo_rule(*rules: str, helper: str = HELPER) -> Finding:
+    return platform.sudo_rule(sudo_list(*rules), helper, "people", ADVICE)
 
 
 def target(health: str, error: str = "") -> Target:
@@ -83,6 +100,8 @@ def target(health: str, error: str = "") -> Target:
         ),
         (cluster.node_state("nodes", [("n1", "idle*", "none")], ADVICE), FAULT, "n1 is idle*"),
         (cluster.node_state("nodes", [("n1", "down", "")], ADVICE), FAULT, "n1 is down"),
+        (cluster.node_state("nodes", [("n1", "inval", "Low")], ADVICE), FAULT, "inval (Low)"),
+        (cluster.node_state("nodes", [("n1", "error", "")], ADVICE), FAULT, "n1 is error"),
         (cluster.node_state("slurmd n1", [], ADVICE), FAULT, "does not know"),
         (cluster.operator("Operator", "carme-view", ADVICE), OK, "operator"),
         (cluster.operator("None", "carme-view", ADVICE), FAULT, "cannot see"),
@@ -117,19 +136,20 @@ def target(health: str, error: str = "") -> Target:
         (platform.service(200, b'{"slurm view": "away"}', ADVICE), WARNING, "view: away"),
         (platform.service(503, b'{"database": "locked"}', ADVICE), FAULT, "database: locked"),
         (platform.service(404, b"<html>", ADVICE), FAULT, "not as the service does"),
-        (platform.sudo_rule(sudo_list(RULE, HOMES), HELPER, ADVICE), OK, "6 verbs"),
-        (
-            platform.sudo_rule(sudo_list(RULE.replace("extend", "x")), HELPER, ADVICE),
-            FAULT,
-            "extend",
-        ),
-        (platform.sudo_rule("carme is not allowed to run sudo", HELPER, ADVICE), FAULT, "submit"),
-        (
-            platform.sudo_rule(sudo_list(RULE, "    (ALL : ALL) ALL"), HELPER, ADVICE),
-            FAULT,
-            "anything",
-        ),
-        (platform.sudo_rule(sudo_list(RULE), "/other --config /x", ADVICE), FAULT, "/other"),
+        (sudo_rule(RULE, HOMES), OK, "6 verbs"),
+        (sudo_rule(RULE), OK, "6 verbs"),
+        (sudo_rule(RULE.replace("extend", "x"), HOMES), FAULT, "may not extend"),
+        (platform.sudo_rule("not allowed", HELPER, "people", ADVICE), FAULT, "submit"),
+        (sudo_rule(RULE, "    (ALL : ALL) ALL"), FAULT, "ALL as ALL : ALL"),
+        (sudo_rule(RULE, "    (root) NOPASSWD: /usr/bin/vim"), FAULT, "/usr/bin/vim as root"),
+        (sudo_rule(RULE, RULE.replace("people", "root")), FAULT, "submit as %root"),
+        (sudo_rule(RULE, HOMES.replace("root", "ALL")), FAULT, "mkhomedir_helper"),
+        (sudo_rule(RULE.replace("%people", "root")), FAULT, "may not submit"),
+        (sudo_rule(RULE, helper="/other --config /x"), FAULT, "/other"),
+        (backups.backup("/b", 3600, 9e6), OK, "1 h old"),
+        (backups.backup("/b", 3 * 86400, 9e6), WARNING, "3 d"),
+        (backups.backup("/b", None, 86400), OK, "within a day"),
+        (backups.backup("/b", None, 3 * 86400), WARNING, "none in /b"),
         (
             platform.helper(Done(1, '{"error": {"reason": "missing"}}', ""), "ann", ADVICE),
             OK,
@@ -254,3 +274,27 @@ def test_the_certificate_s_date_as_openssl_says_it() -> None:
 def test_what_a_program_said_last_without_its_name() -> None:
     assert Done(1, "", "x\nsacctmgr: error: Connection refused\n").last == "Connection refused"
     assert Done(3, "", "").last == "exit code 3"
+
+
+def test_the_newest_archive_counts(tmp_path: Path) -> None:
+    assert backups.read_backup(tmp_path).level is ABSENT
+    timer = tmp_path / "timers.target.wants/carme-backup.timer"
+    timer.parent.mkdir()
+    timer.symlink_to("/nowhere")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (tmp_path / "carme-backup.service").write_text(f"[Service]\nReadWritePaths={kept}\n")
+    assert "is due" in backups.read_backup(tmp_path).found
+    old, new = kept / "carme-1.tar.gz", kept / "carme-2.tar.gz"
+    old.touch()
+    os.utime(old, (0, time.time() - 5 * 86400))
+    assert backups.read_backup(tmp_path).level is WARNING
+    new.touch()
+    assert backups.read_backup(tmp_path).level is OK
+
+
+def test_homes_are_made_by_the_rule_that_is_written() -> None:
+    values = {"helper": "/h", "config": "/c", "alias": "A", "hub_user": "carme"}
+    text = render("sudoers", **values, users_group="people", make_homes=True)
+    whom, command = platform.MAKE_HOMES
+    assert f"carme ALL=({whom}) NOPASSWD: {command}" in text.splitlines()

@@ -116,7 +116,7 @@ def test_a_head(deployed) -> None:
         "journalctl -u carme-hub -n 50; systemctl restart carme-hub"
     )
     names = {check.name for check in plan.checks(here)}
-    assert {"hub", "proxy", "nodes", "certificate", "sudo rule", "view's right"} <= names
+    assert {"hub", "proxy", "nodes", "certificate", "backup", "sudo rule"} <= names
     assert "slurmd gpu01" not in names
 
 
@@ -127,7 +127,7 @@ def test_a_node(deployed) -> None:
     assert here.part("slurmd gpu01").ports == (7100,)
     checks = {check.name: check for check in plan.checks(here)}
     assert {"GPUs gpu01", "cgroups", "container", "hub", "slurmctld"} <= set(checks)
-    missing = ("proxy", "prometheus", "targets", "sudo rule", "nodes", "certificate")
+    missing = ("proxy", "prometheus", "targets", "sudo rule", "nodes", "certificate", "backup")
     found = examine([checks[name] for name in missing])
     assert {finding.level for finding in found} == {Level.ABSENT}
 
