@@ -96,7 +96,8 @@ def test_all_there(ask_all):
         ("hub", set()),  # who asked a moment ago is still known
     ],
 )
-def test_a_part_away(cluster, ask_all, job, part, may_fail, frozen):
+def test_a_part_away(cluster, ann, ask_all, job, part, may_fail, frozen):
+    ann.renew_token()
     ask_all()
     with cluster.without(part, frozen=frozen):
         found = words(ask_all())

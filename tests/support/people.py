@@ -20,7 +20,13 @@ class Person:
         page = wait_for(self._plan, 30, "the page Plan")
         self.page = page.text
         self.csrf = re.search('name="csrf" content="(.*?)"', page.text)[1]
-        self.token = self.user.api("POST", f"/users/{name}/tokens", json={}).json()["token"]
+        self.token = ""
+        self.renew_token()
+
+    def renew_token(self):
+        """A token that the service has not seen: it keeps for a while what the hub said of one."""
+        tokens = f"/users/{self.user.name}/tokens"
+        self.token = self.user.api("POST", tokens, json={}).json()["token"]
 
     def _plan(self):
         """A hub that has only just started may be late with its word on who somebody is."""
