@@ -1,6 +1,5 @@
 """The job script: a file template filled with values from a whitelist, each quoted."""
 
-import re
 import shlex
 from pathlib import Path
 
@@ -10,8 +9,6 @@ from carme.units import format_slurm_time
 from carme_spawner.words import NOTICE_SECONDS
 
 SHORT_SECONDS = 300
-# What sbatch reads in a comment line ends at a blank, and what follows would be further options.
-_PLAIN_FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*\.sif")
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
@@ -48,6 +45,9 @@ def job_script(
 ) -> str:
     """The text for sbatch; names have been checked against Slurm, numbers are numbers.
 
+    Only a published image has `size_bytes`. Its file has a plain name, by which the catalogue knows
+    that it is in use; a user's own may be called anything, and stays out of sbatch's options.
+
     The template `task.sh` gives the script with which tasks of `srun` enter the container.
     """
     return _environment.get_template(template).render(
@@ -64,10 +64,6 @@ def job_script(
         account=account,
         qos=qos,
         reservation=reservation,
-        # Only published files are ever removed, so only they need to be named.
-        comment=f"carme-image={image.name}"
-        if size_bytes and _PLAIN_FILE.fullmatch(image.name)
-        else "",
         image=image,
         size_bytes=size_bytes,
         cached=node_cache / image.name if node_cache and size_bytes else "",

@@ -18,8 +18,8 @@
 {% if reservation %}
 #SBATCH --reservation={{ reservation }}
 {% endif %}
-{% if comment %}
-#SBATCH --comment={{ comment }}
+{% if size_bytes %}
+#SBATCH --comment=carme-image={{ image.name }}
 {% endif %}
 {% if notice_seconds %}
 #SBATCH --signal=B:TERM@{{ notice_seconds }}

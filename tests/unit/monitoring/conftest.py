@@ -14,6 +14,7 @@ from carme.config import Exporter
 from carme_monitoring.gpus import Gpu, GpuProcess, MigSlice
 from carme_monitoring.guard import Guards
 from carme_monitoring.node import NodeExporter, Roots
+from carme_monitoring.samples import Samples
 
 TREE = Path(__file__).with_name("tree")
 SECOND = 10**9
@@ -120,3 +121,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text()
 
     return check
+
+
+def joules(samples: Samples, jobid: int) -> dict[str, float]:
+    """A job's energy by component."""
+    family = samples.families.get("carme_job_energy_joules_total", {})
+    return {labels[2]: value for labels, value in family.items() if labels[0] == str(jobid)}
