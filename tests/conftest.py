@@ -1,6 +1,5 @@
 """Fixtures for all tests: the measured data, and a private cluster with everything in it."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +7,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+LONG = (
+    "ansible/test_deploy",
+    "browser/test_images",
+)
+"""Files that take minutes, the longest first: workers that run side by side begin with these, so
+that none is left with a long one at the end."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long files first, where several workers share them (`./dev test`)."""
+    if hasattr(config, "workerinput"):
+        order = {f"{ROOT}/tests/{name}.py": place for place, name in enumerate(LONG)}
+        items.sort(key=lambda item: order.get(str(item.path), len(LONG)))
 
 
 @pytest.fixture(scope="session")
@@ -24,15 +36,13 @@ def cluster() -> Iterator[object]:
     """The whole cluster with its own folder, ports and users: from nothing to nothing."""
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         pytest.skip("the one-machine cluster needs root on Debian")
-    from carme.config import load
     from carme.local.cluster import LocalCluster
-    from support.cluster import Cluster
+    from carme.local.files import locked
+    from support.cluster import Cluster, worker_config
 
-    given = os.environ.get("CARME_TEST_CONFIG")
-    config = load(Path(given) if given else Path(__file__).with_name("support") / "carme.toml")
+    config = worker_config()
     # Two runs with one configuration take turns: they have the same folder, ports and users.
-    with Path(f"/run/carme-tests-{config.cluster.name}.lock").open("w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(Path(f"/run/carme-tests-{config.cluster.name}.lock")):
         local = LocalCluster(config)
         local.purge(print)
         try:

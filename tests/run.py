@@ -5,8 +5,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-# In this order: the last integration test takes the cluster down that the browser needs.
 PARTS = {name: f"tests/{name}" for name in ("unit", "ansible", "browser", "integration")}
+# Not `python -m pytest`, which would import the checkout instead of the installed copy.
+PYTEST = str(Path(sys.executable).with_name("pytest"))
+SIDE_BY_SIDE = (PYTEST, "-n", "2")
+# A file is run by one worker, on that worker's own cluster; tests/conftest.py says in which order.
+BY_FILE = (*SIDE_BY_SIDE, "--dist", "loadfile", "--no-loadscope-reorder")
+EVERYTHING = (
+    (*SIDE_BY_SIDE, PARTS["unit"]),
+    (*BY_FILE, "-m", "not alone", PARTS["ansible"], PARTS["browser"], PARTS["integration"]),
+    (PYTEST, "-m", "alone", PARTS["integration"]),
+)
+TESTS_FAILED = 1
+"""Pytest's exit code; any other is a stop by hand, or tests that cannot be read."""
 
 
 def main() -> None:
@@ -15,21 +26,17 @@ def main() -> None:
     if "ansible" in words:
         # A cluster's whole life takes longer than belongs in a run of everything.
         os.environ["CARME_WHOLE_LIFE"] = "1"
-    # Not `python -m pytest`, which would import the checkout instead of the installed copy.
-    pytest = str(Path(sys.executable).with_name("pytest"))
-    # Two at a time: nothing that unit tests use is shared. Others share a cluster.
-    units = [pytest, "-n", "2", PARTS["unit"]]
     if words == ["unit"]:
-        os.execv(pytest, units)
+        os.execv(PYTEST, EVERYTHING[0])
     if words:
-        os.execv(pytest, [pytest, *(PARTS.get(word, word) for word in words)])
-    others = [pytest, *(path for name, path in PARTS.items() if name != "unit")]
-    code = subprocess.call(units)
-    if code == 1:  # a test failed; anything else is a stop by hand, or tests that cannot be read
-        sys.exit(subprocess.call(others) or code)
-    if code:
-        sys.exit(code)
-    os.execv(pytest, others)
+        os.execv(PYTEST, [PYTEST, *(PARTS.get(word, word) for word in words)])
+    failed = False
+    for argv in EVERYTHING:
+        code = subprocess.call(argv)
+        if code not in (0, TESTS_FAILED):
+            sys.exit(code)
+        failed |= code == TESTS_FAILED
+    sys.exit(TESTS_FAILED if failed else 0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ is put beside it and nowhere else: nothing below /usr or /etc is written, and th
 sources stay as they are. The program finds its parts by its own path.
 """
 
-import fcntl
 import os
 import pwd
 import shutil
@@ -16,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from carme.errors import MissingError, UnavailableError
+from carme.local.files import locked
 from carme.mirrors import AptSource, apt_sources, ca_bundle, debian_mirror
 
 Progress = Callable[[str], None]
@@ -49,8 +49,7 @@ def find_or_install(cache: Path, progress: Progress, mirror: str | None = None) 
     home = cache / "apptainer"
     program = home / "bin" / "apptainer"
     cache.mkdir(parents=True, exist_ok=True, mode=0o755)
-    with (cache / ".apptainer.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two checkouts on one machine share the copy
+    with locked(cache / ".apptainer.lock"):  # two checkouts on one machine share the copy
         if (home / STAMP).exists() and works(program):
             return program
         progress("Apptainer: none on this machine; getting a private copy from Debian unstable")

@@ -5,7 +5,6 @@ Slurm's GRES and device cgroups need. Clusters on one machine count their GPUs a
 files: each says which it uses, and the last one removes them.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from carme.local.files import write
+from carme.local.files import locked, write
 from carme.local.layout import Layout
 
 _NVIDIA_MAJOR = 195
@@ -67,7 +66,6 @@ def _listed(file: Path) -> list[str]:
 
 @contextmanager
 def _alone(notes: Path) -> Iterator[None]:
-    with notes.with_suffix(".lock").open("w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(notes.with_suffix(".lock")):
         notes.mkdir(exist_ok=True)
         yield

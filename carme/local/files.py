@@ -1,8 +1,11 @@
 """Writing files: whole or not at all, with owner and mode, and only when something changed."""
 
+import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -31,3 +34,11 @@ def folder(path: Path, *, mode: int = 0o755, owner: str | None = None) -> Path:
     if owner:
         shutil.chown(path, owner, owner)
     return path
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`, once whoever holds it has let go; it stays there afterwards."""
+    with path.open("w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

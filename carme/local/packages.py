@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from carme.errors import UnavailableError
+from carme.local.files import locked
 from carme.local.run import run
 
 PROXY_VERSION = "5.3.0"
@@ -28,6 +29,7 @@ PACKAGES = {
     "libc6-dev": "compiles the stand-in for NVIDIA's library",
 }
 _POLICY = Path("/usr/sbin/policy-rc.d")
+_LOCK = Path("/run/carme-packages.lock")
 
 Say = Callable[[str], None]
 
@@ -45,9 +47,17 @@ def install(packages: dict[str, str], say: Say, log: Path) -> bool:
     Debian starts what it installs. These servers are run here from configurations of their own, so
     the policy hook keeps the packages from starting them, for as long as the installation takes.
     """
-    wanted = missing(packages)
-    if not wanted:
+    if not missing(packages):
         return False
+    with locked(_LOCK):
+        # Another cluster on this machine may have installed them while this one waited.
+        wanted = missing(packages)
+        if wanted:
+            _install(wanted, say, log)
+    return True
+
+
+def _install(wanted: dict[str, str], say: Say, log: Path) -> None:
     for name, why in wanted.items():
         say(f"  {name}: {why}")
     own_policy = not _POLICY.exists()
@@ -66,7 +76,6 @@ def install(packages: dict[str, str], say: Say, log: Path) -> bool:
     finally:
         if own_policy:
             _POLICY.unlink()
-    return True
 
 
 def ensure_node(say: Say, log: Path) -> None:
@@ -91,8 +100,15 @@ def ensure_proxy(cache: Path, say: Say, log: Path) -> Path:
     program = proxy_program(cache)
     if program.exists():
         return program
-    folder = cache / f"proxy-{PROXY_VERSION}"
     ensure_node(say, log)
+    with locked(cache / ".proxy.lock"):
+        if not program.exists():  # another cluster may have installed it meanwhile
+            _install_proxy(cache, say, log)
+    return program
+
+
+def _install_proxy(cache: Path, say: Say, log: Path) -> None:
+    folder = cache / f"proxy-{PROXY_VERSION}"
     say(f"  configurable-http-proxy {PROXY_VERSION} from npm: the proxy in front of the hub")
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -100,6 +116,5 @@ def ensure_proxy(cache: Path, say: Say, log: Path) -> Path:
     argv = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(partial)]
     run([*argv, f"configurable-http-proxy@{PROXY_VERSION}"], timeout=600, log=log)
     partial.rename(folder)
-    if not program.exists():
-        raise UnavailableError(f"npm did not install {program}", f"see {log}")
-    return program
+    if not proxy_program(cache).exists():
+        raise UnavailableError(f"npm did not install {proxy_program(cache)}", f"see {log}")

@@ -1,12 +1,9 @@
 """Turns recipes into SIF files, once for each content; what is verified and whole is kept."""
 
-import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any, Protocol
 
 from carme.errors import UnavailableError
 from carme.images import Built, Image, file_digest
+from carme.local.files import locked
 from carme.units import format_bytes, format_duration
 from carme_containers.buildlog import BuildLog, Progress
 from carme_containers.builduser import BuildUser, build_user
@@ -68,7 +66,7 @@ class Builder:
             parent = self.build(recipe.parent)
         for folder in (self.images, self.work, self.logs):
             folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-        with _locked(self.work / f"{recipe.name}-{recipe.version}.lock"):
+        with locked(self.work / f"{recipe.name}-{recipe.version}.lock"):
             if not force and (ready := self.ready(recipe)):
                 return ready  # another process built it while we waited
             self._clear_up(recipe)
@@ -214,10 +212,3 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

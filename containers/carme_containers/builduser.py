@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from carme.errors import MissingError
+from carme.local.files import locked
 
 NAME = "carme-build"
 HOME = "/var/lib/carme-build"
 SUBORDINATE_IDS = 65536
 FIRST_SUBORDINATE_ID = 524288  # above the ranges that useradd gives to people
+_LOCK = Path("/run/carme-build-user.lock")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -44,6 +46,11 @@ def build_user() -> BuildUser:
     if os.geteuid() != 0:
         me = pwd.getpwuid(os.geteuid())
         return BuildUser(me.pw_name, me.pw_uid, me.pw_gid, switch=False)
+    with locked(_LOCK):  # two builds may begin at once
+        return _ensure_user()
+
+
+def _ensure_user() -> BuildUser:
     try:
         user = pwd.getpwnam(NAME)
     except KeyError:

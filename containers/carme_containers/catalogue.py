@@ -1,6 +1,5 @@
 """Publishing: the only writer of the index and of the files beside it."""
 
-import fcntl
 import os
 import shutil
 import socket
@@ -22,6 +21,7 @@ from carme.images import (
     load_catalogue,
     read_index,
 )
+from carme.local.files import locked
 from carme.units import format_bytes
 from carme_containers.builder import write_atomically
 
@@ -193,8 +193,7 @@ class Publisher:
     def _changing(self) -> Iterator[Index]:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-            with (self.folder / ".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with locked(self.folder / ".lock"):
                 yield read_index(self.folder)
         except PermissionError as error:
             message = f"you may not change the images in {self.folder}"

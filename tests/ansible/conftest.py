@@ -209,6 +209,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return deployed
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Also when somebody stops the tests."""
     RUNNING.close()
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["took"] = TOOK
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker's times reach the process that writes the summary."""
+    TOOK.extend(getattr(node, "workeroutput", {}).get("took", ()))

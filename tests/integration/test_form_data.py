@@ -6,8 +6,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
 import form_data
+import pytest
 
 
+@pytest.mark.alone
 def test_figures_and_outlook_of_a_thousand_nodes_come_quickly():
     # The quickest of a few: what the code takes, not what the machine does beside.
     best = form_data.measure(loads=5)["form_data_best_ms"]

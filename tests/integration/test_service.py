@@ -247,6 +247,7 @@ def at(steps, run):
     return [step for step in steps if (step.gpus, step.batch) == run]
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_a_fit_from_twenty_steps_predicts_other_batches_and_worker_counts(people, train):
     """Within 10 %, and better than scaling the mean step, at every target.

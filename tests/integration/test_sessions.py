@@ -110,12 +110,13 @@ def test_a_wrong_password_lets_nobody_in(cluster):
 
 
 def test_who_is_not_in_the_group_is_not_let_in(cluster):
-    cluster.run(["useradd", "-M", "ct-outsider"])
+    outsider = f"{cluster.users[0]}-outsider"
+    cluster.run(["useradd", "-M", outsider])
     try:
-        cluster.run(["chpasswd"], input="ct-outsider:secret word\n")
-        assert User(cluster, "ct-outsider").login("secret word").status_code == 403
+        cluster.run(["chpasswd"], input=f"{outsider}:secret word\n")
+        assert User(cluster, outsider).login("secret word").status_code == 403
     finally:
-        cluster.run(["userdel", "ct-outsider"])
+        cluster.run(["userdel", outsider])
 
 
 @pytest.mark.parametrize(

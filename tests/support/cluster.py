@@ -4,11 +4,14 @@ import os
 import signal
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from string import Template
 from typing import Any
 
-from carme.config import Config, load
+from carme.config import Config, load, parse
 from carme.local import accounts
 from carme.local.cluster import LocalCluster
 
@@ -22,6 +25,19 @@ def wait_for(check: Callable[[], Any], seconds: float, what: str) -> Any:
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds} s: {what}")
         time.sleep(0.1)
+
+
+def worker_config() -> Config:
+    """The configuration of this test worker's cluster.
+
+    CARME_TEST_CLUSTER is the number of the first worker (default 0), so that a second run can work
+    beside another one.
+    """
+    worker = int(os.environ.get("CARME_TEST_CLUSTER", "0"))
+    worker += int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    template = Template(Path(__file__).with_name("carme.toml").read_text())
+    text = template.substitute(worker=worker, port=20 + worker)
+    return parse(tomllib.loads(text), f"the cluster of test worker {worker}")
 
 
 class Cluster:

@@ -4,7 +4,6 @@ Each host starts from a copy of the base system. Downloaded packages go to a poo
 every new host is given: a second run downloads next to nothing.
 """
 
-import fcntl
 import os
 import shlex
 import shutil
@@ -22,6 +21,7 @@ import psutil
 import pytest
 
 from carme.local import packages
+from carme.local.files import locked
 from carme.local.run import run
 from support import base_system
 from support.bridge import BRIDGE, Network, take_down
@@ -265,8 +265,7 @@ def machines(cache: Path, binds: tuple[str, ...] = ()) -> Iterator[Machines]:
     if reason := base_system.try_nspawn(cache):
         pytest.skip(reason)
     folder = cache / "running"
-    with Path("/run/carme-machines.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(Path("/run/carme-machines.lock")):
         remove_leftovers(folder)
         found = Machines(folder, cache, Network.free(), binds)
         try:
