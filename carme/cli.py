@@ -9,7 +9,7 @@ from carme import __version__
 from carme.errors import CarmeError, MissingError
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """A group whose commands are the entry points `carme.commands`, each loaded when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -37,7 +37,7 @@ class Commands(click.Group):
             else:
                 if command and not command.hidden:
                     rows.append((name, command.get_short_help_str(limit=70)))
-        with formatter.section("Commands"):
+        with formatter.section("CommandGroup"):
             formatter.write_dl(rows)
 
     @staticmethod
@@ -60,7 +60,7 @@ def _missing_extra(name: str, entry: EntryPoint, error: ModuleNotFoundError) -> 
     return MissingError(f"carme {name} needs the Python package {error.name}", hint)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="carme")
 def carme() -> None:
     """An interactive machine-learning workplace on a Slurm GPU cluster."""

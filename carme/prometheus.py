@@ -29,7 +29,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RangeSeries:
     """A series with its values over time, as (Unix seconds, value)."""
 
     labels: Mapping[str, str]
@@ -37,7 +37,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ScrapeTarget:
     """Something that the server reads, and how that went last: up, down or unknown."""
 
     job: str
@@ -46,7 +46,7 @@ class Target:
     error: str = ""
 
 
-class Prometheus:
+class PrometheusClient:
     """A server's HTTP API. Blocks; an event loop asks it from a thread."""
 
     def __init__(self, url: str, login: str = "", timeout_seconds: float = _SECONDS) -> None:
@@ -62,7 +62,7 @@ class Prometheus:
     @classmethod
     def of(
         cls, url: str, login_file: Path | None, timeout_seconds: float = _SECONDS
-    ) -> "Prometheus":
+    ) -> "PrometheusClient":
         """With the `user:password` that `login_file` holds."""
         try:
             login = login_file.read_text(encoding="utf-8") if login_file else ""
@@ -85,7 +85,7 @@ class Prometheus:
 
     def query_range(
         self, expression: str, start: float, end: float, step: float
-    ) -> tuple[Line, ...]:
+    ) -> tuple[RangeSeries, ...]:
         """Every series from `start` to `end`."""
         asked = {
             "query": expression,
@@ -94,7 +94,9 @@ class Prometheus:
             "step": f"{step:.3f}",
         }
         return tuple(
-            Line(labels, tuple((float(at), float(value)) for at, value in row.get("values", ())))
+            RangeSeries(
+                labels, tuple((float(at), float(value)) for at, value in row.get("values", ()))
+            )
             for labels, row in _rows(self._post("query_range", asked))
         )
 
@@ -109,12 +111,12 @@ class Prometheus:
         query = urllib.parse.urlencode([("match[]", text) for text in match])
         return tuple(str(name) for name in self._get(f"labels?{query}"))
 
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ScrapeTarget, ...]:
         """All that the server reads."""
         data = self._get("targets?state=active")
         try:
             return tuple(
-                Target(
+                ScrapeTarget(
                     row["labels"].get("job", ""),
                     row["labels"].get("instance", ""),
                     row["health"],

@@ -37,7 +37,7 @@ def cluster() -> Iterator[object]:
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         pytest.skip("the one-machine cluster needs root on Debian")
     from carme.local.cluster import LocalCluster
-    from carme.local.files import locked
+    from carme.system.files import locked
     from support.cluster import Cluster, worker_config
 
     config = worker_config()

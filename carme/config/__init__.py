@@ -7,25 +7,38 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from carme.config.local import GpuModel, Local, LocalNode
-from carme.config.measuring import Alerts, Exporter, Prometheus, Service
+from carme.config.local import LocalGpus, LocalNode, LocalSettings
+from carme.config.monitoring import (
+    AlertSettings,
+    ExporterSettings,
+    PrometheusSettings,
+    ServiceSettings,
+)
+from carme.config.platform import (
+    ClusterSettings,
+    HubSettings,
+    ImageSettings,
+    Preset,
+    SessionSettings,
+    SlurmSettings,
+    ViewSettings,
+)
 from carme.config.section import Section
-from carme.config.sessions import Cluster, Hub, Images, Preset, Session, Slurm, View
 from carme.errors import ConfigError
 
 __all__ = [
-    "Alerts",
+    "AlertSettings",
     "Config",
-    "Exporter",
-    "GpuModel",
-    "Images",
+    "ExporterSettings",
+    "ImageSettings",
+    "LocalGpus",
     "LocalNode",
     "Preset",
-    "Prometheus",
+    "PrometheusSettings",
     "Section",
-    "Session",
-    "Slurm",
-    "View",
+    "SessionSettings",
+    "SlurmSettings",
+    "ViewSettings",
     "config_path",
     "load",
     "parse",
@@ -36,17 +49,17 @@ DEFAULT_PATH = Path("/etc/carme/carme.toml")
 class Config(Section):
     """The whole file."""
 
-    cluster: Cluster = Cluster()
-    slurm: Slurm = Slurm()
-    view: View = View()
-    hub: Hub = Hub()
-    images: Images = Images()
-    session: Session = Session()
-    exporter: Exporter = Exporter()
-    prometheus: Prometheus = Prometheus()
-    alerts: Alerts = Alerts()
-    service: Service = Service()
-    local: Local = Local()
+    cluster: ClusterSettings = ClusterSettings()
+    slurm: SlurmSettings = SlurmSettings()
+    view: ViewSettings = ViewSettings()
+    hub: HubSettings = HubSettings()
+    images: ImageSettings = ImageSettings()
+    session: SessionSettings = SessionSettings()
+    exporter: ExporterSettings = ExporterSettings()
+    prometheus: PrometheusSettings = PrometheusSettings()
+    alerts: AlertSettings = AlertSettings()
+    service: ServiceSettings = ServiceSettings()
+    local: LocalSettings = LocalSettings()
 
     @model_validator(mode="after")
     def _scraped_in_time(self) -> "Config":
@@ -63,7 +76,7 @@ def config_path() -> Path:
     named = os.environ.get("CARME_CONFIG")
     if named:
         return Path(named)
-    local = Local().dir / "etc/carme.toml"
+    local = LocalSettings().dir / "etc/carme.toml"
     return local if local.exists() and not DEFAULT_PATH.exists() else DEFAULT_PATH
 
 

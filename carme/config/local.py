@@ -8,7 +8,7 @@ from pydantic import Field
 from carme.config.section import NodeName, Port, Section, UnixName
 
 
-class GpuModel(Section):
+class LocalGpus(Section):
     """The GPUs of a node of the one-machine cluster."""
 
     type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "virtual-a100"
@@ -23,7 +23,7 @@ class LocalNode(Section):
     cpus: Annotated[int, Field(ge=1, le=1024)] = 8
     """May be more than the machine has: Slurm then schedules what is declared."""
     memory_mb: Annotated[int, Field(ge=256)] = 8000
-    gpus: GpuModel | None = None
+    gpus: LocalGpus | None = None
 
 
 class LocalPartition(Section):
@@ -51,7 +51,7 @@ class LocalPorts(Section):
     service: Port = 16880
 
 
-class Local(Section):
+class LocalSettings(Section):
     """The whole cluster on one machine (`carme up`); not used elsewhere."""
 
     dir: Path = Path("/var/lib/carme-local")
@@ -70,8 +70,8 @@ class Local(Section):
     """Made likewise, and JupyterHub admins."""
     ports: LocalPorts = LocalPorts()
     nodes: Annotated[tuple[LocalNode, ...], Field(min_length=1)] = (
-        LocalNode(name="gpu01", gpus=GpuModel(type="virtual-a100", count=4)),
-        LocalNode(name="gpu02", gpus=GpuModel(type="virtual-t4", count=4)),
+        LocalNode(name="gpu01", gpus=LocalGpus(type="virtual-a100", count=4)),
+        LocalNode(name="gpu02", gpus=LocalGpus(type="virtual-t4", count=4)),
         LocalNode(name="cpu01"),
     )
     partitions: Annotated[tuple[LocalPartition, ...], Field(min_length=1)] = (

@@ -13,5 +13,5 @@ class Section(BaseModel):
     """A table of carme.toml: unknown keys are errors, values do not change after reading."""
 
     # Not `use_attribute_docstrings`: it reads this file's source, which takes longer than all the
-    # rest, and the helper starts anew for every session. See `carme.explain`.
+    # rest, and the helper starts anew for every session. See `carme.config.explanations`.
     model_config = ConfigDict(frozen=True, extra="forbid")

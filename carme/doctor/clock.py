@@ -9,8 +9,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from carme.doctor.finding import Finding, absent, fault, ok, warning
+from carme.doctor.host_services import HostServices
 from carme.doctor.programs import get
-from carme.doctor.site import Site
 from carme.errors import CarmeError
 
 WRONG_SECONDS = 60.0
@@ -41,14 +41,14 @@ def clock(is_kept: bool | None, offsets: Mapping[str, float]) -> Finding:
     return ok("clock", f"kept by NTP; {peers}")
 
 
-def read_clock(site: Site) -> Finding:
+def read_clock(site: HostServices) -> Finding:
     with ThreadPoolExecutor(16) as pool:
         found = dict(pool.map(_offset, _peers(site).items()))
     offsets = {name: by for name, by in found.items() if by is not None}
     return clock(None if _in_container() else _is_kept(), offsets)
 
 
-def _peers(site: Site) -> dict[str, str]:
+def _peers(site: HostServices) -> dict[str, str]:
     """Addresses on other hosts that tell the time in their answers."""
     hub = site.config.hub
     if site.folder:

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from carme.config import config_path, load
-from carme.doctor import site as sites
-from carme.doctor.examine import examine
+from carme.doctor import host_services as sites
+from carme.doctor.checklist import checks
 from carme.doctor.finding import Check, Finding, Level
-from carme.doctor.plan import checks
+from carme.doctor.runner import examine
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAULT: "bold red"}
 _WIDTH = 110

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from carme.config import Config
-from carme.doctor import people
+from carme.doctor import test_user
 from carme.doctor.finding import Finding, fault, ok, warning
+from carme.doctor.host_services import HostServices
 from carme.doctor.programs import as_user, call
-from carme.doctor.site import Site
-from carme.images import Image, check_file, file_stamp, read_index
-from carme.ownimage import find_apptainer
+from carme.images.catalogue import Image, check_file, file_stamp, read_index
+from carme.images.own_image import find_apptainer
 
 READING_SECONDS = 15.0
 READING_BYTES = 4_000_000_000
@@ -35,7 +35,7 @@ def images(problems: Sequence[str], whole: int, unread: int, changed: Sequence[s
     return ok("images", f"{whole} read in full, checksums right{rest}")
 
 
-def read_images(site: Site, seconds: float = READING_SECONDS) -> Finding:
+def read_images(site: HostServices, seconds: float = READING_SECONDS) -> Finding:
     settings = site.config.images
     if not settings.folder.is_dir():
         todo = "is the shared file system mounted? findmnt; site.yml --tags shared_storage,images"
@@ -98,7 +98,7 @@ def container(code: int, said: str, image: str, user: str) -> Finding:
     return fault("container", f"{image} does not start as {user}: {said}", todo)
 
 
-def read_container(site: Site) -> Finding:
+def read_container(site: HostServices) -> Finding:
     """Started as a normal user, as sessions are; root could do what they cannot."""
     config = site.config
     program = find_apptainer(config.images.apptainer)
@@ -122,5 +122,5 @@ def _who(config: Config) -> tuple[str, str]:
     if os.geteuid():
         me = pwd.getpwuid(os.geteuid())
     else:
-        me = pwd.getpwnam(people.somebody(config.hub.users_group) or "nobody")
+        me = pwd.getpwnam(test_user.somebody(config.hub.users_group) or "nobody")
     return me.pw_name, me.pw_dir

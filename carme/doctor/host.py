@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from carme.doctor.finding import Finding, absent, fault, ok, warning
+from carme.doctor.host_services import HostService, HostServices
 from carme.doctor.programs import call, output
-from carme.doctor.site import Part, Site
 from carme.units import format_bytes
 
 CERTIFICATE = Path("/etc/carme/tls/hub.crt")
@@ -30,7 +30,7 @@ def names(unreachable: Iterable[str], unknown: Iterable[str], known: int) -> Fin
     return ok("names", f"{known} names and addresses of the cluster's hosts are known")
 
 
-def read_names(site: Site) -> Finding:
+def read_names(site: HostServices) -> Finding:
     if not site.slurm:
         return absent("names", "no slurm.conf that names the hosts")
     used = {node.address for node in site.slurm.nodes} | {site.config.hub.api_address}
@@ -97,7 +97,7 @@ def certificate(expires: datetime, now: datetime, is_served: bool = True) -> Fin
     return warning("certificate", found, todo) if days < SOON_DAYS else ok("certificate", found)
 
 
-def read_certificate(site: Site, path: Path = CERTIFICATE) -> Finding:
+def read_certificate(site: HostServices, path: Path = CERTIFICATE) -> Finding:
     """Its dates, and whether it is the one that people get."""
     url = urlsplit(site.config.hub.url)
     if url.scheme != "https":
@@ -126,14 +126,14 @@ def _body(certificates: str) -> str:
     return "".join(line for line in certificates.split() if "-" not in line)
 
 
-def unit(part: Part, state: str, todo: str) -> Finding | None:
+def unit(part: HostService, state: str, todo: str) -> Finding | None:
     """The fault of a part whose unit does not run; `state`: systemctl is-active's word."""
     if state == "active":
         return None
     return fault(part.name, f"{part.unit} is {state}", todo)
 
 
-def read_unit(site: Site, part: Part) -> Finding | None:
+def read_unit(site: HostServices, part: HostService) -> Finding | None:
     """The same, asked of systemd; nothing to say where there is none."""
     if site.folder:
         return None

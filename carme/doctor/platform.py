@@ -8,22 +8,22 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from carme.doctor import people
+from carme.doctor import test_user
 from carme.doctor.finding import Finding, absent, fault, ok, warning
 from carme.doctor.host import read_unit
-from carme.doctor.programs import Done, as_user, call, get
-from carme.doctor.site import Part, Site
+from carme.doctor.host_services import HostService, HostServices
+from carme.doctor.programs import ProgramResult, as_user, call, get
 from carme.errors import UnavailableError
-from carme.slurm.helper import VERBS
+from carme.helper.program import VERBS
 from carme.slurm.snapshot import Snapshot
-from carme.slurm.view_client import ViewClient
 from carme.units import format_duration
+from carme.view.client import ViewClient
 
 MAKE_HOMES = ("root", r"/usr/sbin/mkhomedir_helper ^[a-z_][a-z0-9_-]{0\,31} 0077$")
 """The sudo rule beside the helper's, as sudo lists it: whom to run as, and the command."""
 
 
-def read_hub(site: Site, part: Part | None) -> Finding:
+def read_hub(site: HostServices, part: HostService | None) -> Finding:
     """The hub answers where proxy and sessions look for it, asked from every host."""
     if part and (bad := read_unit(site, part)):
         return bad
@@ -49,7 +49,7 @@ def proxy(status: int, control: int, todo: str) -> Finding:
     return fault("proxy", f"answers {status}", todo)
 
 
-def read_proxy(site: Site, part: Part) -> Finding:
+def read_proxy(site: HostServices, part: HostService) -> Finding:
     if bad := read_unit(site, part):
         return bad
     hub = site.config.hub
@@ -76,7 +76,7 @@ def view(snapshot: Snapshot, now: float, poll_seconds: float, todo: str) -> Find
     return ok("view", f"{len(snapshot.nodes)} nodes and {len(snapshot.jobs)} jobs, as of now")
 
 
-def read_view(site: Site, part: Part) -> Finding:
+def read_view(site: HostServices, part: HostService) -> Finding:
     if bad := read_unit(site, part):
         return bad
     settings = site.config.view
@@ -98,7 +98,7 @@ def service(status: int, body: bytes, todo: str) -> Finding:
     return ok("service", "answers, and so does its database")
 
 
-def read_service(site: Site, part: Part) -> Finding:
+def read_service(site: HostServices, part: HostService) -> Finding:
     if bad := read_unit(site, part):
         return bad
     answer = get(f"http://{part.address}:{part.ports[0]}/services/carme/healthz")
@@ -132,17 +132,17 @@ def sudo_rule(said: str, helper: str, group: str, todo: str) -> Finding:
     return ok("sudo rule", f"the helper's {len(VERBS)} verbs as people, nothing more")
 
 
-def _helper(site: Site) -> list[str]:
+def _helper(site: HostServices) -> list[str]:
     return [str(Path(sys.prefix) / "bin/carme-helper"), "--config", str(site.config_path)]
 
 
-def read_sudo_rule(site: Site) -> Finding:
+def read_sudo_rule(site: HostServices) -> Finding:
     done = call(["sudo", "-l", "-U", site.config.hub.user])
     todo = site.up if site.folder else "ansible-playbook site.yml --tags jupyterhub"
     return sudo_rule(done.out, " ".join(_helper(site)), site.config.hub.users_group, todo)
 
 
-def helper(done: Done, person: str, todo: str) -> Finding:
+def helper(done: ProgramResult, person: str, todo: str) -> Finding:
     """The helper's answer about a session that is not there."""
     try:
         error = json.loads(done.out)["error"]
@@ -153,9 +153,9 @@ def helper(done: Done, person: str, todo: str) -> Finding:
     return ok("helper", f"the hub can act as {person}")
 
 
-def read_helper(site: Site) -> Finding:
+def read_helper(site: HostServices) -> Finding:
     """The whole way that a spawn goes: hub's user, sudo, the helper as a person."""
-    person = people.somebody(site.config.hub.users_group)
+    person = test_user.somebody(site.config.hub.users_group)
     if not person:
         words = f"nobody is in group {site.config.hub.users_group}: there is nobody to act for"
         return warning("helper", words, "add people: common_users in the inventory, or usermod -aG")
@@ -164,7 +164,7 @@ def read_helper(site: Site) -> Finding:
     return helper(done, person, "see the line sudo rule; journalctl -t sudo -n 20")
 
 
-def read_supervisor(site: Site) -> Finding:
+def read_supervisor(site: HostServices) -> Finding:
     """What keeps the parts of the one-machine cluster running."""
     path = f"{site.folder}/run/supervisor.sock"
     with socket.socket(socket.AF_UNIX) as connection:
@@ -177,17 +177,17 @@ def read_supervisor(site: Site) -> Finding:
     return ok("supervisor", "runs, and starts again what ends")
 
 
-def read_rest(site: Site, part: Part) -> Finding:
+def read_rest(site: HostServices, part: HostService) -> Finding:
     """slurmrestd of the one-machine cluster."""
-    from carme.local import probes
+    from carme.local import health_checks
 
     path = site.config.slurm.rest_socket
     if not path:
         return absent(part.name)
-    return ok(part.name, probes.unix_http(path, "/slurm/v0.0.38/ping"))
+    return ok(part.name, health_checks.unix_http(path, "/slurm/v0.0.38/ping"))
 
 
-def read_virtual(site: Site, part: Part) -> Finding:
+def read_virtual(site: HostServices, part: HostService) -> Finding:
     """The daemon that moves the stand-ins' counters."""
     from carme.local import vgpu
 
@@ -197,6 +197,6 @@ def read_virtual(site: Site, part: Part) -> Finding:
     return ok(part.name, done.out.strip() or "answers")
 
 
-def read_only_unit(site: Site, part: Part) -> Finding:
+def read_only_unit(site: HostServices, part: HostService) -> Finding:
     """A part of which only systemd can tell."""
     return read_unit(site, part) or ok(part.name, f"{part.unit} runs")

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import psutil
 
 from carme.doctor.finding import Finding, absent, fault, ok
-from carme.doctor.site import Site
+from carme.doctor.host_services import HostServices
 
 _MOST = 6
 
 
 @dataclass(frozen=True)
-class Holder:
+class PortOwner:
     """Who listens on a port; without a process where only root could see it."""
 
     pid: int | None = None
@@ -22,7 +22,7 @@ class Holder:
 
 
 def ports(
-    wanted: Mapping[int, tuple[str, str]], holders: Mapping[int, list[Holder]], up: str
+    wanted: Mapping[int, tuple[str, str]], holders: Mapping[int, list[PortOwner]], up: str
 ) -> Finding:
     """`wanted`: part and a word of its command line, by port; `up`: how missing parts start."""
     silent, taken = [], []
@@ -43,7 +43,7 @@ def ports(
     return ok("ports", f"{len(wanted)} open" + (", each held by its part" if seen else ""))
 
 
-def read_ports(site: Site) -> Finding:
+def read_ports(site: HostServices) -> Finding:
     wanted = {port: (part.name, part.program) for part in site.parts for port in part.ports}
     if not wanted:
         return absent("ports", "no part that listens")
@@ -51,9 +51,9 @@ def read_ports(site: Site) -> Finding:
     return ports(wanted, listeners(wanted), up)
 
 
-def listeners(wanted: Container[int]) -> dict[int, list[Holder]]:
+def listeners(wanted: Container[int]) -> dict[int, list[PortOwner]]:
     """Who listens on those ports of this host, on whatever address."""
-    holders: dict[int, list[Holder]] = {}
+    holders: dict[int, list[PortOwner]] = {}
     for connection in psutil.net_connections("tcp"):
         if connection.status == psutil.CONN_LISTEN and connection.laddr:
             port = connection.laddr.port
@@ -62,12 +62,12 @@ def listeners(wanted: Container[int]) -> dict[int, list[Holder]]:
     return holders
 
 
-def _holder(pid: int | None) -> Holder:
+def _holder(pid: int | None) -> PortOwner:
     if not pid:
-        return Holder()
+        return PortOwner()
     try:
         process = psutil.Process(pid)
         name = process.name()
-        return Holder(pid, " ".join((name, *process.cmdline())), name)
+        return PortOwner(pid, " ".join((name, *process.cmdline())), name)
     except psutil.Error:
-        return Holder(pid)  # it ended just now
+        return PortOwner(pid)  # it ended just now

@@ -23,7 +23,7 @@ _PREFIX = re.compile(r"^(?:[\w-]+: )?(?:error|fatal): ", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Done:
+class ProgramResult:
     """How a program ended."""
 
     code: int
@@ -44,7 +44,7 @@ def call(
     stdin: str | None = None,
     env: Mapping[str, str] | None = None,
     seconds: float = _SECONDS,
-) -> Done:
+) -> ProgramResult:
     """Run a program to its end, in `/`, so that it needs no right to the current folder."""
     words = [str(word) for word in argv]
     try:
@@ -64,7 +64,7 @@ def call(
         raise MissingError(f"the program {words[0]} is not installed") from None
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"{words[0]} gives no answer within {seconds:g} s") from None
-    return Done(done.returncode, done.stdout, done.stderr)
+    return ProgramResult(done.returncode, done.stdout, done.stderr)
 
 
 def output(
@@ -87,7 +87,7 @@ def as_user(user: str, argv: Sequence[str | Path]) -> list[str | Path]:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """What an address answered; a refusal is an answer, too."""
 
     status: int
@@ -95,7 +95,9 @@ class Answer:
     body: bytes
 
 
-def get(url: str, login: tuple[str, str] | None = None, seconds: float = _HTTP_SECONDS) -> Answer:
+def get(
+    url: str, login: tuple[str, str] | None = None, seconds: float = _HTTP_SECONDS
+) -> HttpAnswer:
     """The answer of one of our own addresses; UnavailableError when there is none."""
     request = urllib.request.Request(url)  # noqa: S310 (our own addresses)
     if login:
@@ -108,10 +110,10 @@ def get(url: str, login: tuple[str, str] | None = None, seconds: float = _HTTP_S
     )
     try:
         with opener.open(request, timeout=seconds) as answer:
-            return Answer(answer.status, answer.headers, answer.read(_MOST_BYTES))
+            return HttpAnswer(answer.status, answer.headers, answer.read(_MOST_BYTES))
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(error.code, error.headers, error.read(_MOST_BYTES))
+            return HttpAnswer(error.code, error.headers, error.read(_MOST_BYTES))
     except (OSError, http.client.HTTPException) as error:
         raise UnavailableError(f"{url} does not answer: {_why(error)}") from None
 

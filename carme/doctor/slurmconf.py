@@ -22,7 +22,7 @@ _HOST = re.compile(r"([^(),\s]+)(?:\(([^()]+)\))?")
 
 
 @dataclass(frozen=True)
-class Node:
+class ConfiguredNode:
     """A node as slurm.conf declares it."""
 
     name: str
@@ -42,9 +42,9 @@ class SlurmConf:
     controller_port: int
     database_port: int
     munge_socket: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[ConfiguredNode, ...]
 
-    def on(self, hostname: str) -> tuple[Node, ...]:
+    def on(self, hostname: str) -> tuple[ConfiguredNode, ...]:
         """The nodes that the host of this name is."""
         short = hostname.split(".")[0]
         return tuple(n for n in self.nodes if short in (n.hostname.split(".")[0], n.name))
@@ -64,7 +64,7 @@ def parse(text: str) -> SlurmConf:
     """slurm.conf; the node name DEFAULT gives later lines what they do not say."""
     general: dict[str, str] = {}
     controllers: list[tuple[str, str]] = []
-    nodes: list[Node] = []
+    nodes: list[ConfiguredNode] = []
     defaults: dict[str, str] = {}
     for pairs in _lines(text):
         if "nodename" in pairs:
@@ -109,14 +109,14 @@ def _lines(text: str) -> Iterator[dict[str, str]]:
             yield pairs
 
 
-def _nodes(pairs: dict[str, str], port: str) -> Iterator[Node]:
+def _nodes(pairs: dict[str, str], port: str) -> Iterator[ConfiguredNode]:
     names = expand(pairs["nodename"])
     hostnames = _each(pairs.get("nodehostname", pairs["nodename"]), len(names))
     addresses = _each(pairs.get("nodeaddr", ",".join(hostnames)), len(names))
     ports = _each(pairs.get("port", port), len(names))
     gpus = sum(gpus_of_gres(parse_gres(pairs.get("gres", ""))).values())
     for name, host, address, number in zip(names, hostnames, addresses, ports, strict=True):
-        yield Node(name, host, address, _port(number, 6818), gpus)
+        yield ConfiguredNode(name, host, address, _port(number, 6818), gpus)
 
 
 def _each(text: str, count: int) -> tuple[str, ...]:

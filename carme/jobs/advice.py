@@ -7,7 +7,7 @@ dies for want of a gigabyte costs more than the gigabyte.
 import math
 from collections.abc import Iterator
 
-from carme.jobs.models import Advice, JobLine, Measured
+from carme.jobs.models import JobLine, MeasuredUsage, ReportAdvice
 from carme.slurm.states import JobState
 from carme.units import format_bytes, format_duration
 
@@ -18,18 +18,20 @@ _SHORT_SECONDS = 20
 """What a job does in its first seconds says little about the rest."""
 
 
-def advise(job: JobLine) -> tuple[Advice, ...]:
+def advise(job: JobLine) -> tuple[ReportAdvice, ...]:
     """One sentence for each thing that should be asked for differently."""
     if job.state.waiting or not job.elapsed_seconds:
         return ()
     found = list(_all(job))
     if not found and job.measured and job.elapsed_seconds >= _SHORT_SECONDS:
-        found = [Advice(what="fine", text="It used what it asked for: ask for the same again.")]
+        found = [
+            ReportAdvice(what="fine", text="It used what it asked for: ask for the same again.")
+        ]
     return tuple(found)
 
 
-def _all(job: JobLine) -> Iterator[Advice]:
-    measured = job.measured or Measured()
+def _all(job: JobLine) -> Iterator[ReportAdvice]:
+    measured = job.measured or MeasuredUsage()
     yield from _memory(job, measured)
     if job.elapsed_seconds >= _SHORT_SECONDS:
         yield from _gpus(job, measured)
@@ -37,7 +39,7 @@ def _all(job: JobLine) -> Iterator[Advice]:
     yield from _time(job)
 
 
-def _gpus(job: JobLine, measured: Measured) -> Iterator[Advice]:
+def _gpus(job: JobLine, measured: MeasuredUsage) -> Iterator[ReportAdvice]:
     held, busy = job.asked.gpu_count, measured.gpu_busy_ratio
     if not held or busy is None:
         return
@@ -53,10 +55,10 @@ def _gpus(job: JobLine, measured: Measured) -> Iterator[Advice]:
         )
     else:
         return
-    yield Advice(what="gpus", text=text)
+    yield ReportAdvice(what="gpus", text=text)
 
 
-def _cpus(job: JobLine) -> Iterator[Advice]:
+def _cpus(job: JobLine) -> Iterator[ReportAdvice]:
     used = job.cpus_used
     if used is None or job.asked.cpus <= 1:
         return
@@ -64,15 +66,15 @@ def _cpus(job: JobLine) -> Iterator[Advice]:
     enough = max(1, job.asked.nodes, math.ceil(used * _RESERVE))
     if enough <= _WORTH * job.asked.cpus:
         text = f"It kept {used:.2g} of {job.asked.cpus} CPUs at work. Ask for {enough}."
-        yield Advice(what="cpus", text=text)
+        yield ReportAdvice(what="cpus", text=text)
 
 
-def _memory(job: JobLine, measured: Measured) -> Iterator[Advice]:
+def _memory(job: JobLine, measured: MeasuredUsage) -> Iterator[ReportAdvice]:
     asked, nodes = job.asked.memory_bytes, max(1, job.asked.nodes)
     if job.state == JobState.OUT_OF_MEMORY or measured.oom_kills:
         more = _round_memory(max(asked / nodes, measured.memory_peak_node_bytes or 0) * 1.5)
         text = f"It ran out of memory. Ask for {format_bytes(more)}{_each(nodes)} or more."
-        yield Advice(what="memory", text=text)
+        yield ReportAdvice(what="memory", text=text)
         return
     peak = measured.memory_peak_node_bytes
     if not peak or not asked or job.elapsed_seconds < _SHORT_SECONDS:
@@ -83,7 +85,7 @@ def _memory(job: JobLine, measured: Measured) -> Iterator[Advice]:
             f"It used {format_bytes(peak)} of {format_bytes(asked / nodes)}{_each(nodes)}."
             f" Ask for {format_bytes(enough)}."
         )
-        yield Advice(what="memory", text=text)
+        yield ReportAdvice(what="memory", text=text)
 
 
 def _each(nodes: int) -> str:
@@ -96,7 +98,7 @@ def _round_memory(size: float) -> float:
     return math.ceil(size / unit) * unit
 
 
-def _time(job: JobLine) -> Iterator[Advice]:
+def _time(job: JobLine) -> Iterator[ReportAdvice]:
     limit = job.asked.limit_seconds
     if not limit:
         return
@@ -105,7 +107,7 @@ def _time(job: JobLine) -> Iterator[Advice]:
             f"Its {format_duration(limit)} were not enough. Ask for more time, or save and"
             " resume from checkpoints."
         )
-        yield Advice(what="time", text=text)
+        yield ReportAdvice(what="time", text=text)
     elif job.state == JobState.COMPLETED:
         enough = math.ceil(job.elapsed_seconds * _RESERVE / 300) * 300
         if enough <= _WORTH * limit:
@@ -113,4 +115,4 @@ def _time(job: JobLine) -> Iterator[Advice]:
                 f"It took {format_duration(job.elapsed_seconds)} of {format_duration(limit)}. Ask"
                 f" for {format_duration(enough)}: shorter jobs start sooner."
             )
-            yield Advice(what="time", text=text)
+            yield ReportAdvice(what="time", text=text)

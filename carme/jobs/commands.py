@@ -13,10 +13,10 @@ from rich.console import Console
 
 from carme.config import load
 from carme.errors import InputError, MissingError
-from carme.jobs import show
-from carme.jobs.answers import MAX_JOBS
+from carme.jobs import terminal
 from carme.jobs.models import JobLine
-from carme.slurm.view_client import ViewClient
+from carme.jobs.reporter import MAX_JOBS
+from carme.view.client import ViewClient
 
 _CONFIG = click.option(
     "--config", "path", type=click.Path(path_type=Path), help="carme.toml to use."
@@ -47,7 +47,7 @@ def job(number: str, path: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
     else:
         console = Console(highlight=False)
-        for part in show.report(found):
+        for part in terminal.report(found):
             console.print(part)
     if found.problem and not found.state.waiting:
         raise SystemExit(3)
@@ -102,7 +102,7 @@ def jobs(
         click.echo(to_csv(found.jobs), nl=False)
     else:
         console = Console(highlight=False)
-        for part in show.listing(found):
+        for part in terminal.listing(found):
             console.print(part)
     if found.problem and (as_json or as_csv):
         click.echo(f"carme: {found.problem}", err=True)

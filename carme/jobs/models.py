@@ -5,11 +5,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from carme.slurm.models import Gpus, Model
+from carme.slurm.models import Gpus, SlurmModel
 from carme.slurm.states import JobState
 
 
-class Asked(Model):
+class RequestedResources(SlurmModel):
     """What the job asked for and got."""
 
     nodes: int = 0
@@ -24,7 +24,7 @@ class Asked(Model):
         return sum(self.gpus.values())
 
 
-class Measured(Model):
+class MeasuredUsage(SlurmModel):
     """The last values of a job's counters, all nodes together; None: nobody measured it."""
 
     joules: Mapping[str, float] = {}
@@ -74,21 +74,21 @@ class Measured(Model):
         return max(0.0, 1 - self.gpu_idle_seconds / self.gpu_held_seconds)
 
 
-class Plot(Model):
+class Plot(SlurmModel):
     """A few values over a job's time, evenly spaced; None where nobody measured."""
 
     step_seconds: float
     values: tuple[float | None, ...] = ()
 
 
-class Advice(Model):
+class ReportAdvice(SlurmModel):
     """What to ask for next time."""
 
     what: Literal["gpus", "cpus", "memory", "time", "fine"]
     text: str
 
 
-class JobLine(Model):
+class JobLine(SlurmModel):
     """A job in a list: Slurm's record, and what was measured, as far as it was."""
 
     id: int
@@ -107,13 +107,13 @@ class JobLine(Model):
     elapsed_seconds: float = 0
     exit_code: int | None = None
     exit_signal: int | None = None
-    asked: Asked = Asked()
-    measured: Measured | None = None
+    asked: RequestedResources = RequestedResources()
+    measured: MeasuredUsage | None = None
 
     @property
     def cpus_used(self) -> float | None:
         """Mean number of processors at work."""
-        measured = self.measured or Measured()
+        measured = self.measured or MeasuredUsage()
         # Both counters were read at one moment, which the clock of a running job was not.
         if (busy := measured.cpu_busy_ratio) is not None:
             return self.asked.cpus * busy
@@ -134,10 +134,10 @@ class JobReport(JobLine):
     """Watts."""
     network_plot: Plot | None = None
     """Bytes a second."""
-    advice: tuple[Advice, ...] = ()
+    advice: tuple[ReportAdvice, ...] = ()
 
 
-class JobList(Model):
+class JobList(SlurmModel):
     """The newest jobs first."""
 
     jobs: tuple[JobLine, ...] = ()
@@ -147,7 +147,7 @@ class JobList(Model):
     """Why nothing was measured, in words."""
 
 
-class Idleness(Model):
+class Idleness(SlurmModel):
     """What a running job did lately, for whoever ends idle sessions."""
 
     gpu_busy_ratio: float
@@ -156,7 +156,7 @@ class Idleness(Model):
     """Mean number of processors at work."""
 
 
-class IdleJobs(Model):
+class IdleJobs(SlurmModel):
     """By job id; a job that was not measured all the time is not in it."""
 
     jobs: Mapping[int, Idleness] = {}

@@ -9,8 +9,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from carme.jobs.models import Idleness, Measured, Plot
-from carme.prometheus import Line, Sample
+from carme.jobs.models import Idleness, MeasuredUsage, Plot
+from carme.prometheus import RangeSeries, Sample
 
 SETTLE_SECONDS = 60
 """Exporter and Prometheus need two of their intervals to have a job's last values."""
@@ -110,7 +110,9 @@ def read_idleness(samples: Iterable[Sample], seconds: float) -> dict[int, Idlene
     return answer
 
 
-def read_totals(samples: Iterable[Sample], peaks: Iterable[Sample] = ()) -> dict[int, Measured]:
+def read_totals(
+    samples: Iterable[Sample], peaks: Iterable[Sample] = ()
+) -> dict[int, MeasuredUsage]:
     """The answer to `totals` or `line_totals`, by job."""
     by_job: dict[int, list[Sample]] = defaultdict(list)
     for sample in samples:
@@ -120,7 +122,7 @@ def read_totals(samples: Iterable[Sample], peaks: Iterable[Sample] = ()) -> dict
     return {job_id: _measured(own, peaks) for job_id, own in by_job.items()}
 
 
-def _measured(samples: Sequence[Sample], peaks: Sequence[Sample]) -> Measured:
+def _measured(samples: Sequence[Sample], peaks: Sequence[Sample]) -> MeasuredUsage:
     named: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         named[sample.name.removeprefix("carme_job_")].append(sample)
@@ -139,7 +141,7 @@ def _measured(samples: Sequence[Sample], peaks: Sequence[Sample]) -> Measured:
     worked = [s.value for s in peaks if s.labels.get("what") == "worked"]
     memory = [s.value for s in peaks if s.labels.get("what") == "memory"]
     node_peaks = [s.value for s in named["memory_peak_bytes"]]
-    return Measured(
+    return MeasuredUsage(
         joules=by("energy_joules_total", "component"),
         joules_by_node=nodes,
         estimated_joules=total("energy_estimated_joules_total") or 0.0,
@@ -174,7 +176,9 @@ def plot_step(seconds: float) -> float:
     return max(15.0, seconds / PLOT_POINTS)
 
 
-def read_gpu_plot(lines: Sequence[Line], start: float, step: float, count: int) -> Plot | None:
+def read_gpu_plot(
+    lines: Sequence[RangeSeries], start: float, step: float, count: int
+) -> Plot | None:
     """The answer to `gpu_use`, asked at the end of each step."""
     if not lines:
         return None
@@ -182,7 +186,9 @@ def read_gpu_plot(lines: Sequence[Line], start: float, step: float, count: int) 
     return Plot(step_seconds=step, values=tuple(known.get(i) for i in range(1, count + 1)))
 
 
-def read_rate_plot(lines: Sequence[Line], start: float, step: float, count: int) -> Plot | None:
+def read_rate_plot(
+    lines: Sequence[RangeSeries], start: float, step: float, count: int
+) -> Plot | None:
     """Watts from joules, or bytes a second from bytes, at the end of each step: a counter misses
     nothing in between."""
     if not lines:

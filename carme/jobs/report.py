@@ -3,20 +3,20 @@
 from typing import NamedTuple
 
 from carme.jobs.advice import advise
-from carme.jobs.models import Asked, JobLine, JobReport, Measured, Plot
+from carme.jobs.models import JobLine, JobReport, MeasuredUsage, Plot, RequestedResources
 from carme.slurm.models import HistoryJob, Job
 
 
 class Series(NamedTuple):
     """What Prometheus has of one job."""
 
-    measured: Measured | None = None
+    measured: MeasuredUsage | None = None
     gpu_plot: Plot | None = None
     power_plot: Plot | None = None
     network_plot: Plot | None = None
 
 
-def line(job: Job | HistoryJob, now: float, measured: Measured | None = None) -> JobLine:
+def line(job: Job | HistoryJob, now: float, measured: MeasuredUsage | None = None) -> JobLine:
     """The job as one line of a list."""
     ended = _ended_at(job)
     return JobLine(
@@ -34,7 +34,7 @@ def line(job: Job | HistoryJob, now: float, measured: Measured | None = None) ->
         elapsed_seconds=_elapsed(job, ended, now),
         exit_code=job.exit_code,
         exit_signal=job.exit_signal,
-        asked=Asked(
+        asked=RequestedResources(
             nodes=job.node_count or len(job.nodes),
             cpus=job.cpus,
             memory_bytes=job.memory_bytes,
@@ -85,12 +85,12 @@ def _elapsed(job: Job | HistoryJob, ended: int | None, now: float) -> float:
     return max(0.0, (ended if ended is not None else now) - job.started_at)
 
 
-def _with_slurm(job: Job | HistoryJob, measured: Measured | None) -> Measured | None:
+def _with_slurm(job: Job | HistoryJob, measured: MeasuredUsage | None) -> MeasuredUsage | None:
     """What only Slurm's accounting saw, where no exporter measured."""
     # While a job runs the accounting says zero.
     if not isinstance(job, HistoryJob) or not (job.state.ended or job.state.ending):
         return measured
-    base = measured or Measured()
+    base = measured or MeasuredUsage()
     changes: dict[str, float] = {}
     if base.cpu_seconds is None and job.cpu_seconds is not None:
         changes["cpu_seconds"] = job.cpu_seconds

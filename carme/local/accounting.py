@@ -2,8 +2,8 @@
 
 from carme.local.layout import LOOPBACK, Layout
 from carme.local.render import SLURM_DB
-from carme.local.run import run
 from carme.local.secrets import Secrets
+from carme.system.programs import run
 
 ACCOUNT = "research"
 QOS = {

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carme.errors import ConfigError
-from carme.local.files import write
 from carme.local.layout import Layout
-from carme.local.run import run
+from carme.system.files import write
+from carme.system.programs import run
 
 
 @dataclass(frozen=True)
-class Made:
+class CreatedAccounts:
     """What this cluster added to the machine, by name."""
 
     users: dict[str, str]
@@ -26,19 +26,19 @@ def _record(layout: Layout) -> Path:
     return layout.secrets / "accounts.json"
 
 
-def made(layout: Layout) -> Made:
+def created(layout: Layout) -> CreatedAccounts:
     """What earlier starts made."""
     try:
         data = json.loads(_record(layout).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Made({}, ())
-    return Made(data["users"], tuple(data["groups"]))
+        return CreatedAccounts({}, ())
+    return CreatedAccounts(data["users"], tuple(data["groups"]))
 
 
-def ensure(layout: Layout) -> Made:
+def ensure(layout: Layout) -> CreatedAccounts:
     """All users and groups of the cluster; each is recorded before it is made."""
     hub, local = layout.config.hub, layout.config.local
-    known = made(layout)
+    known = created(layout)
     users, groups = dict(known.users), list(known.groups)
 
     def remember() -> None:
@@ -85,12 +85,12 @@ def ensure(layout: Layout) -> Made:
         argv = ["useradd", "--no-create-home", "--user-group", "--shell", "/bin/bash"]
         run([*argv, "--groups", memberships, person])
         run(["chpasswd"], input=f"{person}:{users[person]}\n")
-    return Made(users, tuple(groups))
+    return CreatedAccounts(users, tuple(groups))
 
 
 def remove(layout: Layout) -> list[str]:
     """Remove every user (with home) and group that `ensure` made; their names."""
-    known = made(layout)
+    known = created(layout)
     for user in known.users:
         if _exists(pwd.getpwnam, user):
             home = pwd.getpwnam(user).pw_dir

@@ -14,24 +14,15 @@ import tomli_w
 
 from carme.config import Config
 from carme.errors import CarmeError, UnavailableError
-from carme.local import (
-    accounting,
-    accounts,
-    apptainer,
-    devices,
-    host,
-    packages,
-    purge,
-    render,
-    secrets,
-)
-from carme.local.files import write
+from carme.local import accounting, accounts, devices, host_checks, packages, purge, render, secrets
 from carme.local.layout import layout_for
 from carme.local.packages import Say
-from carme.local.parts import Part, parts
 from carme.local.purge import INSTALL_LOG, SITE_FILE
-from carme.local.run import run, run_module
-from carme.local.supervise import Process, Supervisor, end_strays
+from carme.local.services import LocalService, local_services
+from carme.local.supervisor import ProcessStatus, Supervisor, end_strays
+from carme.system import apptainer
+from carme.system.files import write
+from carme.system.programs import run, run_module
 
 _READY_SECONDS = 60
 T = TypeVar("T")
@@ -40,11 +31,11 @@ RENDERED_FILE = "etc/carme.toml"
 
 
 @dataclass(frozen=True)
-class Health:
+class ServiceHealth:
     """One line of `carme status`."""
 
-    part: Part
-    process: Process | None
+    part: LocalService
+    process: ProcessStatus | None
     well: bool
     words: str
 
@@ -59,12 +50,12 @@ class LocalCluster:
 
     def up(self, say: Say) -> bool:
         """Bring everything up and wait until it answers; False if nothing had to be done."""
-        host.check_root()
+        host_checks.check_root()
         with self._lock():
             running = self.supervisor.alive()
             if not running:
                 end_strays(self.layout)
-            system = host.check(self.layout, running)
+            system = host_checks.check(self.layout, running)
             return self._up(say, system, running)
 
     @property
@@ -86,7 +77,7 @@ class LocalCluster:
         self.layout = layout_for(self._site, program)
         self.supervisor = Supervisor(self.layout)
 
-        known = accounts.made(self.layout)
+        known = accounts.created(self.layout)
         if accounts.ensure(self.layout) != known:
             say("Made users and groups")
             changed = True
@@ -99,7 +90,7 @@ class LocalCluster:
         changed |= accounting.make_database_files(self.layout)
         run_module("carme_containers", "base", env=self._env, say=say)
 
-        wanted = parts(self.layout, shared, proxy)
+        wanted = local_services(self.layout, shared, proxy)
         self.supervisor.configure(wanted)
         self.supervisor.start()
         if not running:
@@ -122,10 +113,10 @@ class LocalCluster:
             self._wait(part)
         return changed
 
-    def _wait(self, part: Part) -> None:
+    def _wait(self, part: LocalService) -> None:
         self._until(part, part.probe)
 
-    def _until(self, part: Part, step: Callable[[], T]) -> T:
+    def _until(self, part: LocalService, step: Callable[[], T]) -> T:
         """What `step` returns, tried until the part is ready for it."""
         end = time.monotonic() + _READY_SECONDS
         while True:
@@ -136,36 +127,36 @@ class LocalCluster:
                     raise self._not_ready(part, error) from error
                 time.sleep(0.2)
 
-    def _not_ready(self, part: Part, error: CarmeError) -> UnavailableError:
+    def _not_ready(self, part: LocalService, error: CarmeError) -> UnavailableError:
         return UnavailableError(
             f"{part.name} is not ready after {_READY_SECONDS} s: {error.message}",
             f"see {self.layout.log}/{part.name}.log",
         )
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[LocalService]:
         """Every part of the cluster that is there."""
         shared = secrets.ensure(self.layout.secrets)
-        return parts(self.layout, shared, packages.proxy_program(self.layout.cache))
+        return local_services(self.layout, shared, packages.proxy_program(self.layout.cache))
 
-    def health(self) -> list[Health]:
+    def health(self) -> list[ServiceHealth]:
         """How each part does, asked all at once."""
-        host.check_root()  # most of them tell nobody else
+        host_checks.check_root()  # most of them tell nobody else
         wanted = self.parts()
         processes = self.supervisor.processes() if self.supervisor.alive() else {}
 
-        def ask(part: Part) -> Health:
+        def ask(part: LocalService) -> ServiceHealth:
             try:
                 words, well = part.probe(), True
             except CarmeError as error:
                 words, well = error.message.strip().splitlines()[-1].strip(), False
-            return Health(part, processes.get(part.name), well, words)
+            return ServiceHealth(part, processes.get(part.name), well, words)
 
         with ThreadPoolExecutor(len(wanted)) as pool:
             return list(pool.map(ask, wanted))
 
     def down(self, say: Say) -> None:
         """End all jobs and parts; nothing of the cluster runs afterwards."""
-        host.check_root()
+        host_checks.check_root()
         with self._lock():
             if self.supervisor.alive():
                 self._cancel_jobs(say)

@@ -100,7 +100,7 @@ def _summary(cluster: LocalCluster) -> None:
     if layout.virtual:
         console.print("GPUs named virtual are stand-ins: nothing computes on them.")
     console.print(f"\n[bold]Open [cyan]{config.hub.url}[/] and log in[/]")
-    users = accounts.made(layout).users
+    users = accounts.created(layout).users
     table = _table("login", "password", "")
     for name in (*config.local.users, *config.local.admins):
         table.add_row(name, users.get(name, ""), "admin" if name in config.local.admins else "")

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from carme.local.files import locked, write
 from carme.local.layout import Layout
+from carme.system.files import locked, write
 
 _NVIDIA_MAJOR = 195
 DEV = Path("/dev")

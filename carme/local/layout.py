@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from carme.config import Config, GpuModel, LocalNode
+from carme.config import Config, LocalGpus, LocalNode
 from carme.errors import ConfigError
 from carme.local import vgpu
 
@@ -201,7 +201,7 @@ def with_gpus(nodes: tuple[LocalNode, ...], real: list[vgpu.RealGpu]) -> tuple[L
     holder = next((node for node in nodes if node.gpus), nodes[0])
     return tuple(
         node.model_copy(
-            update={"gpus": GpuModel(type=kind, count=len(real)) if node is holder else None}
+            update={"gpus": LocalGpus(type=kind, count=len(real)) if node is holder else None}
         )
         for node in nodes
     )

@@ -4,9 +4,9 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
-from carme.local.files import folder
 from carme.local.layout import LOOPBACK, Layout
 from carme.local.secrets import Secrets
+from carme.system.files import folder
 from carme.templates import render
 
 RULES = ("recording.yml", "alerts.yml")

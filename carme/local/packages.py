@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from carme.errors import UnavailableError
-from carme.local.files import locked
-from carme.local.run import run
+from carme.system.files import locked
+from carme.system.programs import run
 
 PROXY_VERSION = "5.3.0"
 """configurable-http-proxy, the proxy that JupyterHub is made for."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from carme.errors import InputError
 from carme.local import render
 from carme.local.layout import Layout
-from carme.local.run import run
+from carme.system.programs import run
 
 SITE_FILE = "etc/site.toml"
 """What `up` was given."""

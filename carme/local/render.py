@@ -12,11 +12,11 @@ from typing import Any
 import bcrypt
 import tomli_w
 
-from carme import holders
-from carme.local import host, monitoring, vgpu
-from carme.local.files import folder, write
+from carme.local import host_checks, monitoring, vgpu
 from carme.local.layout import LOOPBACK, Layout
 from carme.local.secrets import Secrets
+from carme.node import gpu_allocations
+from carme.system.files import folder, write
 from carme.templates import render
 
 SLURM_DB = "slurm_acct"
@@ -85,7 +85,7 @@ def write_files(layout: Layout, secrets: Secrets) -> set[Path]:
 def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, Any]]]:
     config, local = layout.config, layout.config.local
     slurm = layout.etc / "slurm"
-    plugin = host.cgroup_plugin()
+    plugin = host_checks.cgroup_plugin()
     common: dict[str, Any] = {
         "cluster_name": config.cluster.name,
         "slurm_user": "slurm",
@@ -112,7 +112,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
         *(
             (
                 slurm / event,
-                holders.script(event, layout.holders, environment=library),
+                gpu_allocations.script(event, layout.holders, environment=library),
                 {"mode": 0o755},
             )
             for event in ("prolog", "epilog")

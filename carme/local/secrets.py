@@ -5,7 +5,7 @@ import secrets as random
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from carme.local.files import write
+from carme.system.files import write
 
 
 @dataclass(frozen=True)

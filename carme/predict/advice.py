@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from carme.errors import CarmeError
-from carme.predict.figures import Part
+from carme.predict.estimates import FrozenModel
 from carme.predict.prediction import Prediction
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_duration, format_joules, hours_within
@@ -18,7 +18,7 @@ GIB = 2**30
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")]
 
 
-class Wish(Part):
+class AdviceRequest(FrozenModel):
     """What the form holds; for a declared workload also how it is trained."""
 
     partition: Name
@@ -34,7 +34,7 @@ class Wish(Part):
     epochs: Annotated[float, Field(gt=0, le=10**6)] | None = None
 
 
-class Suggestion(Part):
+class Suggestion(FrozenModel):
     """Another choice on as many nodes: only what differs is set."""
 
     kind: Literal["smaller", "better", "time", "memory"]
@@ -44,7 +44,7 @@ class Suggestion(Part):
     hours: float | None = None
 
 
-class Wait(Part):
+class QueueWait(FrozenModel):
     """When it would start: now, when Slurm expects it, or not known."""
 
     starts_now: bool
@@ -52,14 +52,14 @@ class Wait(Part):
     words: str
 
 
-class Advice(Part):
-    wait: Wait
+class RequestAdvice(FrozenModel):
+    wait: QueueWait
     prediction: Prediction | None
     suggestions: tuple[Suggestion, ...]
     notes: tuple[str, ...] = ()
 
 
-def starts_now(wish: Wish, snapshot: Snapshot) -> bool:
+def starts_now(wish: AdviceRequest, snapshot: Snapshot) -> bool:
     """Whether enough open nodes of the partition have all of this free."""
     partition = snapshot.partition(wish.partition)
     if partition is None or not partition.up:
@@ -78,7 +78,7 @@ def _free(gpus: dict[str, int], kind: str) -> int:
     return gpus.get(kind, 0) if kind else sum(gpus.values())
 
 
-def placing(wish: Wish, here: Prediction) -> tuple[str, ...]:
+def placing(wish: AdviceRequest, here: Prediction) -> tuple[str, ...]:
     """What to say where a prediction has the GPUs on fewer nodes than are asked for."""
     if here.nodes == wish.nodes:
         return ()
@@ -90,10 +90,10 @@ def placing(wish: Wish, here: Prediction) -> tuple[str, ...]:
 
 
 def suggestions(
-    wish: Wish,
+    wish: AdviceRequest,
     snapshot: Snapshot,
     here: Prediction,
-    ask: Callable[[Wish], Prediction],
+    ask: Callable[[AdviceRequest], Prediction],
 ) -> Iterator[Suggestion]:
     """What to ask for instead; `ask` predicts another wish."""
     others = list(_others(wish, snapshot, ask))
@@ -136,7 +136,7 @@ def suggestions(
     yield from _time(wish, here, partition.max_seconds if partition else None)
 
 
-def _time(wish: Wish, here: Prediction, most: int | None) -> Iterator[Suggestion]:
+def _time(wish: AdviceRequest, here: Prediction, most: int | None) -> Iterator[Suggestion]:
     needed = here.time.high / 3600
     allowed = hours_within(most) if most else inf
     if most and here.time.value > most:
@@ -162,8 +162,8 @@ def _time(wish: Wish, here: Prediction, most: int | None) -> Iterator[Suggestion
 
 
 def _others(
-    wish: Wish, snapshot: Snapshot, ask: Callable[[Wish], Prediction]
-) -> Iterator[tuple[Wish, Prediction]]:
+    wish: AdviceRequest, snapshot: Snapshot, ask: Callable[[AdviceRequest], Prediction]
+) -> Iterator[tuple[AdviceRequest, Prediction]]:
     """Other counts of the same GPUs, and the partition's other GPUs, as far as they can run."""
     kinds = {k: c for k, c in snapshot.largest_free_block(wish.partition).items() if k}
     whole = {kind: _most(wish, snapshot, kind) for kind in kinds}
@@ -180,18 +180,21 @@ def _others(
                 continue
 
 
-def _most(wish: Wish, snapshot: Snapshot, kind: str) -> int:
+def _most(wish: AdviceRequest, snapshot: Snapshot, kind: str) -> int:
     """GPUs of a kind that each of so many nodes has."""
     counts = sorted((n.gpus.get(kind, 0) for n in snapshot.nodes_in(wish.partition)), reverse=True)
     return counts[wish.nodes - 1] if wish.nodes <= len(counts) else 0
 
 
-def _each(wish: Wish) -> str:
+def _each(wish: AdviceRequest) -> str:
     return f" on each of {wish.nodes} nodes" if wish.nodes > 1 else ""
 
 
 def _change(
-    wish: Wish, other: Wish, kind: Literal["smaller", "better", "memory"], why: str
+    wish: AdviceRequest,
+    other: AdviceRequest,
+    kind: Literal["smaller", "better", "memory"],
+    why: str,
 ) -> Suggestion:
     return Suggestion(
         kind=kind,

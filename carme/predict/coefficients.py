@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from carme.predict.figures import Part, Spread
-from carme.simulator.hardware import Cluster, LinkType
-from carme.simulator.workload import Workload
+from carme.predict.estimates import FrozenModel, Spread
+from carme.simulator.hardware.cluster import Cluster, LinkModel
+from carme.simulator.workloads.workload import Workload
 
 Source = Literal["data sheet", "fit", "history"]
 
@@ -32,7 +32,7 @@ def _bounded(name: str) -> object:
     return Field(ge=low, le=high)
 
 
-class Coefficients(Part):
+class Coefficients(FrozenModel):
     """Times are multiplied: `compute` = 2 means that products take twice what the data sheet
     promises."""
 
@@ -82,7 +82,7 @@ class Coefficients(Part):
             seen = workload.model_copy(update={"step_overhead_seconds": overhead})
         return seen, cluster.model_copy(update={"node": node})
 
-    def _slower(self, link: LinkType) -> LinkType:
+    def _slower(self, link: LinkModel) -> LinkModel:
         return link.model_copy(
             update={
                 "bandwidth": link.bandwidth / self.network,
@@ -91,7 +91,7 @@ class Coefficients(Part):
         )
 
 
-class Provenance(Part):
+class Provenance(FrozenModel):
     """Where coefficients come from, for whoever has to trust them."""
 
     source: Source = "data sheet"
@@ -110,7 +110,7 @@ class Provenance(Part):
     """Coefficients that the measurements say nothing about: the data sheet's."""
 
 
-class Knowledge(Part):
+class Calibration(FrozenModel):
     """Coefficients with what is known about their error."""
 
     coefficients: Coefficients = Coefficients()
@@ -119,4 +119,4 @@ class Knowledge(Part):
     power: Spread = UNCALIBRATED_POWER
 
 
-DATA_SHEET = Knowledge()
+DATA_SHEET = Calibration()

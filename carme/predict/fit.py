@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from carme.errors import InputError
-from carme.predict.coefficients import BOUNDS, Coefficients, Knowledge, Provenance
-from carme.predict.figures import Spread
+from carme.predict.coefficients import BOUNDS, Calibration, Coefficients, Provenance
+from carme.predict.estimates import Spread
 from carme.predict.measurements import OwnName, PhaseName, TrackedStep
-from carme.simulator.hardware import Cluster
-from carme.simulator.plan import Synchronous
-from carme.simulator.result import Result
-from carme.simulator.run import simulate
-from carme.simulator.workload import Workload
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.plans.plan import Synchronous
+from carme.simulator.runs.result import SimulationResult
+from carme.simulator.runs.simulate import simulate
+from carme.simulator.workloads.workload import Workload
 
 Floats = NDArray[np.float64]
 SCALES = ("compute", "memory", "network")
@@ -43,7 +43,7 @@ MODEL_ERROR = 0.04
 """Left over at the measured point itself, as a share."""
 
 
-class Point(NamedTuple):
+class MeasuredPoint(NamedTuple):
     """Steps of one batch and worker count, by their medians."""
 
     batch: int
@@ -57,12 +57,12 @@ class Point(NamedTuple):
     """Relative, of the median."""
 
     @property
-    def of_one(self) -> Point:
+    def of_one(self) -> MeasuredPoint:
         """The same samples a worker, for one worker."""
         return self._replace(batch=max(round(self.batch / self.gpus), 1), gpus=1)
 
 
-def group(steps: Sequence[TrackedStep]) -> list[Point]:
+def group(steps: Sequence[TrackedStep]) -> list[MeasuredPoint]:
     """The points in the steps."""
     found: dict[tuple[int, int], list[TrackedStep]] = defaultdict(list)
     for step in steps:
@@ -70,7 +70,7 @@ def group(steps: Sequence[TrackedStep]) -> list[Point]:
     return [_point(batch, gpus, members) for (batch, gpus), members in sorted(found.items())]
 
 
-def _point(batch: int, gpus: int, members: list[TrackedStep]) -> Point:
+def _point(batch: int, gpus: int, members: list[TrackedStep]) -> MeasuredPoint:
     times = np.array([m.seconds for m in members])
     middle = float(np.median(times))
     deviation = 1.4826 * float(np.median(np.abs(times - middle)))
@@ -85,7 +85,7 @@ def _point(batch: int, gpus: int, members: list[TrackedStep]) -> Point:
     seconds = sum(phases.values()) + float(np.median(untimed))
     if seconds < 0.1 * middle:  # each step spent its time in another phase: no median has any
         seconds, phases = middle, {}
-    return Point(
+    return MeasuredPoint(
         batch, gpus, len(members), seconds, phases, alone,
         float(np.median(watts)) if watts else None,
         1.2533 * deviation / middle / sqrt(len(members)),
@@ -94,7 +94,7 @@ def _point(batch: int, gpus: int, members: list[TrackedStep]) -> Point:
 
 def fit(
     workload: Workload, cluster: Cluster, plan: Synchronous, steps: Sequence[TrackedStep]
-) -> Knowledge:
+) -> Calibration:
     """Coefficients that make the simulator take as long as the steps did, and their provenance."""
     points = group(steps)
     _check(cluster, points)
@@ -131,7 +131,7 @@ def fit(
     return _knowledge(workload, cluster, plan, points, best, (*unseen, *hidden))
 
 
-def _check(cluster: Cluster, points: list[Point]) -> None:
+def _check(cluster: Cluster, points: list[MeasuredPoint]) -> None:
     most = max(point.gpus for point in points)
     if most > cluster.gpus:
         raise InputError(
@@ -140,7 +140,7 @@ def _check(cluster: Cluster, points: list[Point]) -> None:
         )
 
 
-def _hidden_shares(points: list[Point]) -> tuple[str, ...]:
+def _hidden_shares(points: list[MeasuredPoint]) -> tuple[str, ...]:
     """How workers slow each other shows in what one takes alone, or in other worker counts."""
     if len({point.gpus for point in points}) > 1:
         return ()
@@ -157,8 +157,8 @@ def _bounds(hidden: tuple[str, ...]) -> tuple[Floats, Floats]:
 
 
 def _run(
-    workload: Workload, cluster: Cluster, plan: Synchronous, point: Point, c: Coefficients
-) -> Result:
+    workload: Workload, cluster: Cluster, plan: Synchronous, point: MeasuredPoint, c: Coefficients
+) -> SimulationResult:
     """One epoch at the point's batch and workers."""
     seen, place = c.apply(workload, cluster)
     here = plan.model_copy(
@@ -167,7 +167,7 @@ def _run(
     return simulate(seen, place, here)
 
 
-def step_phases(result: Result) -> dict[PhaseName, float]:
+def step_phases(result: SimulationResult) -> dict[PhaseName, float]:
     """Seconds of one mean step by phase, as steps are tracked."""
     steps = max(result.steps, 1.0)
     return {
@@ -178,7 +178,7 @@ def step_phases(result: Result) -> dict[PhaseName, float]:
     }
 
 
-def _misses(result: Result, point: Point) -> list[float]:
+def _misses(result: SimulationResult, point: MeasuredPoint) -> list[float]:
     """Simulated less measured, over the measured step: the total, and each phase that was timed."""
     said = step_phases(result)
     rows = [(result.step_seconds - point.seconds) / point.seconds]
@@ -188,7 +188,9 @@ def _misses(result: Result, point: Point) -> list[float]:
     return rows
 
 
-def _start(workload: Workload, cluster: Cluster, plan: Synchronous, points: list[Point]) -> Floats:
+def _start(
+    workload: Workload, cluster: Cluster, plan: Synchronous, points: list[MeasuredPoint]
+) -> Floats:
     """Where to begin: ratios of what was measured to what the data sheet says."""
     ratios: dict[str, float] = dict.fromkeys(SCALES, 0.0)
     point = max(points, key=lambda p: p.number)
@@ -210,7 +212,7 @@ def _unseen(
     workload: Workload,
     cluster: Cluster,
     plan: Synchronous,
-    points: list[Point],
+    points: list[MeasuredPoint],
     best: Coefficients,
 ) -> tuple[str, ...]:
     """Coefficients whose doubling would change no fitted step."""
@@ -235,7 +237,7 @@ def _with_power(
     workload: Workload,
     cluster: Cluster,
     plan: Synchronous,
-    points: list[Point],
+    points: list[MeasuredPoint],
     best: Coefficients,
 ) -> Coefficients:
     """The draw above idle is linear in its coefficient: one division, where watts were measured."""
@@ -255,10 +257,10 @@ def _knowledge(
     workload: Workload,
     cluster: Cluster,
     plan: Synchronous,
-    points: list[Point],
+    points: list[MeasuredPoint],
     best: Coefficients,
     unseen: tuple[str, ...],
-) -> Knowledge:
+) -> Calibration:
     misses = [_run(workload, cluster, plan, p, best).step_seconds / p.seconds - 1 for p in points]
     worst, point = max(zip(map(abs, misses), points, strict=True), key=lambda pair: pair[0])
     if worst > MOST_MISS:
@@ -281,7 +283,7 @@ def _knowledge(
         points=tuple((p.batch, p.gpus) for p in points),
         unseen=unseen if watts else (*unseen, "power"),
     )
-    power = Spread(sigma=0.08) if watts else Knowledge().power
-    return Knowledge(
+    power = Spread(sigma=0.08) if watts else Calibration().power
+    return Calibration(
         coefficients=best, provenance=provenance, time=Spread(sigma=sigma), power=power
     )

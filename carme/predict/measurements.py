@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from carme.errors import InputError
 from carme.jobs.models import JobLine
 from carme.library import explain
-from carme.predict.figures import Part
+from carme.predict.estimates import FrozenModel
 
 PhaseName = Literal["compute", "communication", "update", "load", "wait"]
 PHASE_COLUMNS: tuple[PhaseName, ...] = ("compute", "communication", "update", "load", "wait")
@@ -25,7 +25,7 @@ MOST_STEPS = 10_000
 M = TypeVar("M", bound=BaseModel)
 
 
-class TrackedStep(Part):
+class TrackedStep(FrozenModel):
     """One training step as it was timed."""
 
     batch: Annotated[int, Field(ge=1, le=10**9)]
@@ -60,7 +60,7 @@ def validated(model: type[M], data: Any, source: str) -> M:
         raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
 
 
-class StepsFile(Part):
+class StepsFile(FrozenModel):
     """The JSON form: `{"steps": [{"batch": 64, "gpus": 2, "seconds": 0.12}, …]}`."""
 
     steps: Steps

@@ -7,19 +7,19 @@ from math import log2
 from typing import Any, Literal
 
 from carme.errors import InputError
-from carme.predict.coefficients import DATA_SHEET, Coefficients, Knowledge, Provenance
-from carme.predict.figures import Figure, Part, Spread
-from carme.simulator.account import JOULES_PER_KWH
-from carme.simulator.hardware import Cluster
-from carme.simulator.limits import Limits, survey
-from carme.simulator.limits import read as read_limit
-from carme.simulator.plan import BasePlan, Synchronous
-from carme.simulator.result import Result
-from carme.simulator.run import simulate
-from carme.simulator.step import Step, plan_step
-from carme.simulator.synchronous import from_step
-from carme.simulator.timeline import burst_figures, window
-from carme.simulator.workload import Workload
+from carme.predict.coefficients import DATA_SHEET, Calibration, Coefficients, Provenance
+from carme.predict.estimates import Estimate, FrozenModel, Spread
+from carme.simulator.analysis.scaling_limits import ScalingLimits, survey
+from carme.simulator.analysis.scaling_limits import read as read_limit
+from carme.simulator.analysis.timeline import burst_figures, window
+from carme.simulator.costs.step import Step, plan_step
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.plans.plan import BasePlan, Synchronous
+from carme.simulator.runs.result import SimulationResult
+from carme.simulator.runs.simulate import simulate
+from carme.simulator.runs.synchronous import from_step
+from carme.simulator.runs.totals import JOULES_PER_KWH
+from carme.simulator.workloads.workload import Workload
 
 EXTRAPOLATION = 0.04
 """Standard deviation for each doubling of the batch or of the workers away from what was seen."""
@@ -32,7 +32,7 @@ MOST_PIECES = 4000
 """Micro-batches times stages in which bursts are looked for: each is an event, all a second."""
 
 
-class Rates(Part):
+class Rates(FrozenModel):
     """What a kilowatt hour emits and costs here."""
 
     grams_co2_per_kwh: float = 480.0
@@ -44,15 +44,15 @@ class Rates(Part):
 WORLD = Rates()
 
 
-class Phase(Part):
+class PhaseEstimate(FrozenModel):
     name: str
     seconds: float
     share: float
-    time: Figure | None = None
+    time: Estimate | None = None
     """The seconds with their interval; unset in predictions kept by older releases."""
 
 
-class MemoryFit(Part):
+class MemoryFit(FrozenModel):
     """Of one GPU."""
 
     fits: bool
@@ -61,7 +61,7 @@ class MemoryFit(Part):
     why_not: str = ""
 
 
-class Limit(Part):
+class BindingLimit(FrozenModel):
     """What costs most beside the work itself."""
 
     limit: str
@@ -73,7 +73,7 @@ class Limit(Part):
     """The first count that is not faster by a quarter than half as many."""
 
 
-class Burst(Part):
+class BurstEstimate(FrozenModel):
     """How a resource is used within a step: bursts and idle times in turn, or one of them."""
 
     resource: str
@@ -82,19 +82,19 @@ class Burst(Part):
     idle_seconds: float
     burst_amount: float
     idle_amount: float
-    burst_time: Figure | None = None
-    idle_time: Figure | None = None
+    burst_time: Estimate | None = None
+    idle_time: Estimate | None = None
     """With their intervals; unset in predictions kept by older releases."""
 
 
-class Idle(Part):
+class IdleEstimate(FrozenModel):
     """Of the plan's GPUs: time and energy in which they compute nothing."""
 
     share: float
-    gpu_energy: Figure
+    gpu_energy: Estimate
 
 
-class Prediction(Part):
+class Prediction(FrozenModel):
     """What a training run takes. `gpu_energy` is the plan's GPUs alone; `node_energy` is the nodes
     they are in, idle GPUs and hosts included, without cooling."""
 
@@ -104,29 +104,29 @@ class Prediction(Part):
     gpus: int
     nodes: int
     plan: dict[str, Any]
-    time: Figure
-    step_time: Figure
+    time: Estimate
+    step_time: Estimate
     steps: float
     epochs: float
     batch: float
     samples_per_second: float
-    gpu_energy: Figure
-    node_energy: Figure
-    average_gpu_power: Figure
+    gpu_energy: Estimate
+    node_energy: Estimate
+    average_gpu_power: Estimate
     """Of one GPU."""
-    peak_gpu_power: Figure
+    peak_gpu_power: Estimate
     """Of one GPU."""
-    average_node_power: Figure
+    average_node_power: Estimate
     """Of all nodes together."""
-    emissions: Figure
+    emissions: Estimate
     """From node energy times PUE."""
-    cost: Figure | None
+    cost: Estimate | None
     """Of node energy times PUE; none where no price is set."""
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseEstimate, ...]
     memory: MemoryFit
-    limit: Limit | None
-    bursts: tuple[Burst, ...]
-    idle: Idle
+    limit: BindingLimit | None
+    bursts: tuple[BurstEstimate, ...]
+    idle: IdleEstimate
     coefficients: Coefficients
     provenance: Provenance
     notes: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ def predict(
     workload: Workload,
     cluster: Cluster,
     plan: BasePlan,
-    knowledge: Knowledge = DATA_SHEET,
+    knowledge: Calibration = DATA_SHEET,
     rates: Rates = WORLD,
     *,
     scaling: bool = False,
@@ -179,7 +179,7 @@ def predict(
         emissions=energy.figure(result.grams_co2, "g CO2e"),
         cost=energy.figure(facility_kwh * price, rates.currency) if price is not None else None,
         phases=tuple(
-            Phase(
+            PhaseEstimate(
                 name=name,
                 seconds=seconds,
                 share=seconds / result.seconds,
@@ -203,7 +203,7 @@ def predict(
     )
 
 
-def _far(known: Provenance, result: Result) -> Spread:
+def _far(known: Provenance, result: SimulationResult) -> Spread:
     """What going beyond the measured batches and workers adds to the error."""
     points = known.points or tuple(product(known.batches, known.workers))
     if not points:
@@ -221,20 +221,20 @@ def _limit(
     cluster: Cluster,
     plan: BasePlan,
     step: Step | None,
-    result: Result,
+    result: SimulationResult,
     scaling: bool,
-) -> Limit | None:
+) -> BindingLimit | None:
     if not isinstance(plan, Synchronous) or step is None:
         return None
     if not scaling:
         read = read_limit(workload, cluster, plan, step, result)
-        return Limit(limit=read.limit, efficiency=read.efficiency)
+        return BindingLimit(limit=read.limit, efficiency=read.efficiency)
     try:
-        found: Limits = survey(workload, cluster, plan)
+        found: ScalingLimits = survey(workload, cluster, plan)
     except InputError:
         return None
     here = next(r for r in found.readings if r.gpus == found.gpus)
-    return Limit(
+    return BindingLimit(
         limit=found.limit,
         efficiency=here.efficiency,
         next_limit=found.next_limit,
@@ -250,7 +250,7 @@ def _bursts(
     step: Step | None,
     step_seconds: float,
     time: Spread,
-) -> tuple[Burst, ...]:
+) -> tuple[BurstEstimate, ...]:
     """Of the first GPU; its neighbours look alike, so two are enough to look at."""
     if isinstance(plan, Synchronous) and step and plan.pipeline > 1:
         micro_batches = step.samples / plan.copies / (plan.micro_batch or 1)
@@ -262,7 +262,7 @@ def _bursts(
     except InputError:
         return ()
     return tuple(
-        Burst(
+        BurstEstimate(
             resource=name,
             **figures._asdict(),
             burst_time=time.figure(figures.burst_seconds, "s"),
@@ -272,19 +272,19 @@ def _bursts(
     )
 
 
-def _idle(result: Result, energy: Spread) -> Idle:
+def _idle(result: SimulationResult, energy: Spread) -> IdleEstimate:
     working = result.phases["compute"] + result.phases["update"]
     seconds = max(result.seconds - working, 0.0)
     joules = sum(
         s.seconds * s.gpu_watts for s in result.segments if s.phase not in ("compute", "update")
     )
-    return Idle(
+    return IdleEstimate(
         share=seconds / result.seconds if result.seconds else 0.0,
         gpu_energy=energy.figure(result.gpus * joules, "J"),
     )
 
 
-def _notes(workload: Workload, result: Result, knowledge: Knowledge) -> tuple[str, ...]:
+def _notes(workload: Workload, result: SimulationResult, knowledge: Calibration) -> tuple[str, ...]:
     notes: list[str] = []
     if workload.unknown_operators:
         names = ", ".join(workload.unknown_operators[:5])

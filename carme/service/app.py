@@ -17,11 +17,11 @@ from carme.config import Config, load
 from carme.errors import CarmeError
 from carme.service import pages, problems
 from carme.service.api import calibrations, catalogue, cluster, jobs, pareto, predictions
+from carme.service.context import current_context, make_context
 from carme.service.endpoints import Api
-from carme.service.hub import PREFIX
+from carme.service.hub_client import PREFIX
 from carme.service.outcomes import CoverageMetrics
-from carme.service.parts import make_parts, parts
-from carme.service.predicted import PredictedMetrics
+from carme.service.prediction_metrics import PredictionMetrics
 
 API = f"{PREFIX}/api/v1"
 _UPLOAD = f"{API}/workloads/onnx"
@@ -52,7 +52,7 @@ def create_app(config: Config | None = None, token: str | None = None) -> Flask:
     app = Flask("carme.service", static_folder="static", static_url_path=f"{PREFIX}/static")
     app.config["CARME"] = config
     own = os.environ.get("JUPYTERHUB_API_TOKEN", "") if token is None else token
-    app.extensions["carme"] = make_parts(config, own)
+    app.extensions["carme"] = make_context(config, own)
     api = make_api()
     app.register_blueprint(api.blueprint(API))
     app.register_blueprint(pages.blueprint(api))
@@ -94,7 +94,7 @@ def _health(app: Flask) -> None:
     @app.get(f"{PREFIX}/healthz")
     def healthz() -> Response:
         """Well if it answers and its database does; the others may come and go."""
-        here = parts()
+        here = current_context()
         found = {"service": "ok", "database": "ok", "slurm view": "ok"}
         try:
             here.store.check()
@@ -119,7 +119,7 @@ def _metrics(app: Flask) -> None:
         "carme_service_request_seconds", "Time to answer.", ("endpoint",), registry=registry,
         buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
     )  # fmt: skip
-    for collector in (CoverageMetrics, PredictedMetrics):
+    for collector in (CoverageMetrics, PredictionMetrics):
         registry.register(collector(app.extensions["carme"].store))
     wanted = os.environ.get("CARME_PROMETHEUS_TOKEN", "")
 

@@ -14,15 +14,15 @@ from carme.config import load
 from carme.errors import InputError
 from carme.predict.fit import fit
 from carme.predict.measurements import parse_steps, with_watts
-from carme.simulate.options import (
+from carme.simulator.commands.options import (
     find_cluster,
     find_plan,
     find_workload,
     hardware_options,
     plan_options,
 )
-from carme.simulator.plan import Synchronous
-from carme.slurm.view_client import ViewClient
+from carme.simulator.plans.plan import Synchronous
+from carme.view.client import ViewClient
 
 _MOST_BYTES = 20_000_000
 

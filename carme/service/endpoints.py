@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from carme import __version__
-from carme.service.access import authenticate
+from carme.service.authentication import authenticate
 from carme.service.problems import Problem, Refused
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -22,7 +22,7 @@ _PATH = re.compile(r"<(?:(\w+)(?:\([^)]*\))?:)?(\w+)>")
 
 
 @dataclass(frozen=True)
-class Operation:
+class Endpoint:
     """One endpoint of the API."""
 
     method: str
@@ -45,7 +45,7 @@ class Api:
     """The endpoints in the order they were written."""
 
     def __init__(self) -> None:
-        self.operations: list[Operation] = []
+        self.operations: list[Endpoint] = []
 
     def endpoint(
         self,
@@ -64,7 +64,7 @@ class Api:
 
         def register(handler: Handler) -> Handler:
             self.operations.append(
-                Operation(
+                Endpoint(
                     method, path, handler, answer, body, query, status, also or {}, media, upload
                 )
             )
@@ -121,7 +121,7 @@ class Api:
         }  # fmt: skip
 
 
-def _view(operation: Operation) -> Callable[..., Response]:
+def _view(operation: Endpoint) -> Callable[..., Response]:
     def view(**path: Any) -> Response:
         given: dict[str, Any] = {"who": authenticate(), **path}
         if operation.query:
@@ -135,7 +135,7 @@ def _view(operation: Operation) -> Callable[..., Response]:
     return view
 
 
-def _response(operation: Operation, found: Any) -> Response:
+def _response(operation: Endpoint, found: Any) -> Response:
     if isinstance(found, Response):
         return found
     status = operation.status
@@ -146,7 +146,7 @@ def _response(operation: Operation, found: Any) -> Response:
     return Response(found.model_dump_json(), status, mimetype="application/json")
 
 
-def _described(operation: Operation, names: Any) -> dict[str, Any]:
+def _described(operation: Endpoint, names: Any) -> dict[str, Any]:
     def content(model: type[BaseModel] | None, mode: str, media: str) -> dict[str, Any]:
         if model is None:
             return {} if media == "application/json" else {"content": {media: {"schema": {}}}}

@@ -10,11 +10,11 @@ from flask import Blueprint, Response, make_response, redirect, render_template,
 
 from carme.config import Config
 from carme.errors import CarmeError
-from carme.service import access, problems
+from carme.service import authentication, problems
+from carme.service.browser_sessions import COOKIE, SECONDS, STATE_COOKIE
+from carme.service.context import current_context
 from carme.service.endpoints import Api
-from carme.service.hub import PREFIX
-from carme.service.parts import parts
-from carme.service.sessions import COOKIE, SECONDS, STATE_COOKIE
+from carme.service.hub_client import PREFIX
 
 TABS = (
     ("plan", "Plan"), ("explore", "Explore"), ("jobs", "My jobs"), ("cluster", "Cluster"),
@@ -52,13 +52,13 @@ def blueprint(api: Api) -> Blueprint:
 
 def _page(api: Api, name: str, title: str, **more: Any) -> Any:
     try:
-        who = access.visitor()
+        who = authentication.visitor()
     except CarmeError as error:
         return _sorry(error)
     if who is None:
         return _login()
     session = request.cookies.get(COOKIE, "")
-    here = parts()
+    here = current_context()
     return render_template(
         f"{name}.html",
         title=title,
@@ -77,7 +77,7 @@ def _login() -> Response:
     """Send the browser to the hub; come back to where it wanted to go."""
     state = secrets.token_urlsafe(24)
     query = f"?{request.query_string.decode('ascii', 'replace')}" if request.query_string else ""
-    response = make_response(redirect(parts().hub.login_url(state)))
+    response = make_response(redirect(current_context().hub.login_url(state)))
     _set(response, STATE_COOKIE, f"{state} {request.path}{query}"[:3000], 600)
     return response
 
@@ -88,7 +88,7 @@ def _callback() -> Any:
     given, code = request.args.get("state", ""), request.args.get("code", "")
     if not state or not secrets.compare_digest(state.encode(), given.encode()) or not code:
         return problems.answer(403, "this login was not begun here", f"open {PREFIX}/ again")
-    here = parts()
+    here = current_context()
     token = here.hub.token_for(code)
     user = here.hub.user_of(token) if token else None
     if not token or not user:
@@ -104,15 +104,15 @@ def _callback() -> Any:
 
 def _logout() -> Response:
     """End the session here; the hub's own session stays."""
-    access.authenticate()  # checks that our own page asks
-    parts().sessions.close(request.cookies.get(COOKIE, ""))
+    authentication.authenticate()  # checks that our own page asks
+    current_context().sessions.close(request.cookies.get(COOKIE, ""))
     response = Response(status=204)
     response.delete_cookie(COOKIE, path=PREFIX)
     return response
 
 
 def _set(response: Response, name: str, value: str, seconds: int) -> None:
-    config: Config = parts().config
+    config: Config = current_context().config
     response.set_cookie(
         name, value, max_age=seconds, path=PREFIX, httponly=True, samesite="Lax",
         secure=config.hub.url.startswith("https:"),
@@ -122,6 +122,6 @@ def _set(response: Response, name: str, value: str, seconds: int) -> None:
 def _sorry(error: CarmeError) -> Any:
     page = render_template(
         "sorry.html", title="Not now", error=error, prefix=PREFIX, tabs=(), tab="", who=None,
-        site=parts().config.cluster.title, csrf="",
+        site=current_context().config.cluster.title, csrf="",
     )  # fmt: skip
     return page, 503

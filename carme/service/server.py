@@ -16,8 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from carme.config import load
 from carme.errors import CarmeError
 from carme.service.app import create_app
+from carme.service.context import ServiceContext
 from carme.service.outcomes import keep_recording
-from carme.service.parts import Parts
 
 log = logging.getLogger("carme.service")
 _THREADS = 16
@@ -34,7 +34,7 @@ def main() -> None:
     except CarmeError as error:
         sys.exit(f"carme-service: {error}")
     app = create_app(config)
-    here: Parts = app.extensions["carme"]
+    here: ServiceContext = app.extensions["carme"]
     stopping = threading.Event()
     threading.Thread(target=_work, args=(here, stopping), daemon=True).start()
     here.tasks.warm()
@@ -61,7 +61,7 @@ def main() -> None:
     _end(here)
 
 
-def _end(here: Parts) -> None:
+def _end(here: ServiceContext) -> None:
     """Close the pool of processes; one that is busy for long does not hold the end up."""
     here.apart.close()
     closing = threading.Thread(target=here.tasks.close, daemon=True)
@@ -73,7 +73,7 @@ def _end(here: Parts) -> None:
         os._exit(0)  # the interpreter's own end would wait for the pool
 
 
-def _work(here: Parts, stopping: threading.Event) -> None:
+def _work(here: ServiceContext, stopping: threading.Event) -> None:
     """Bring the database up to date, then record what comes of predictions."""
     while not stopping.is_set():
         try:

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Any, Literal
 
 from carme.errors import MissingError, UnavailableError
-from carme.simulate.suites import Suite
-from carme.simulator.suite import Outcome, Point
+from carme.simulator.analysis.suite import Outcome, Point
+from carme.simulator.commands.suite_runner import Suite
 
 State = Literal["running", "done", "cancelled", "failed"]
 CHUNK = 50
@@ -33,7 +33,7 @@ MOST_KEPT = 20
 
 
 @dataclass
-class Task:
+class BackgroundTask:
     """A suite under way or done."""
 
     user: str
@@ -70,13 +70,13 @@ class Task:
                 return
 
 
-class Tasks:
+class TaskPool:
     """All tasks, and the processes that work on them."""
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._pool: ProcessPoolExecutor | None = None
-        self._kept: dict[str, Task] = {}
+        self._kept: dict[str, BackgroundTask] = {}
         self._lock = threading.Lock()
 
     def warm(self) -> None:
@@ -85,9 +85,11 @@ class Tasks:
         for _ in range(self._processes):
             pool.submit(_ready)
 
-    def start(self, user: str, suite: Suite, points: Sequence[Point], question: Any) -> Task:
+    def start(
+        self, user: str, suite: Suite, points: Sequence[Point], question: Any
+    ) -> BackgroundTask:
         """Begin a task; UnavailableError if the user has too many."""
-        task = Task(user, len(points), question)
+        task = BackgroundTask(user, len(points), question)
         with self._lock:
             self._forget(user)
             mine = [t for t in self._kept.values() if t.user == user and t.state == "running"]
@@ -102,7 +104,7 @@ class Tasks:
         ).start()
         return task
 
-    def get(self, user: str, task_id: str) -> Task:
+    def get(self, user: str, task_id: str) -> BackgroundTask:
         """The user's task of this id."""
         with self._lock:
             task = self._kept.get(task_id)
@@ -110,7 +112,7 @@ class Tasks:
             raise MissingError(f"no task {task_id}", "tasks are kept for an hour")
         return task
 
-    def cancel(self, user: str, task_id: str) -> Task:
+    def cancel(self, user: str, task_id: str) -> BackgroundTask:
         """Stop it; what is already simulated is dropped."""
         task = self.get(user, task_id)
         task.end("cancelled")
@@ -151,7 +153,7 @@ def _chunks(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
 
 
 def _collect(
-    task: Task,
+    task: BackgroundTask,
     suite: Suite,
     chunks: Iterator[Sequence[Point]],
     pool: ProcessPoolExecutor,

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from carme.errors import CarmeError, InputError, MissingError
-from carme.onnx_file import from_model
-from carme.service.apart import Apart
-from carme.simulator.workload import Workload
+from carme.library.onnx import from_model
+from carme.service.sandbox_process import SandboxProcess
+from carme.simulator.workloads.workload import Workload
 
 SECONDS = 30
 _DEEP = 20
 """Graphs within graphs (branches, loops) that are followed."""
 
 
-def read_upload(apart: Apart, data: bytes, name: str) -> Workload:
+def read_upload(apart: SandboxProcess, data: bytes, name: str) -> Workload:
     """The workload in the file; InputError for one that is broken or reaches outside of itself."""
     if not data:
         raise InputError("the body is empty", "send the ONNX file as the body")

@@ -7,21 +7,27 @@
     result = simulate(library.workload("resnet-50"), cluster, Synchronous(gpus=8))
 
 Pure: no I/O, no wall clock, no global random state. Hardware and workload files are read by
-`carme.library`; commands live in `carme.simulate`.
+`carme.library`; commands live in `carme.simulator.commands`.
 """
 
-from carme.simulator.engine import Simulation
-from carme.simulator.graph import Graph
-from carme.simulator.hardware import Cluster, Gpu, LinkType, NodeType, StorageType
-from carme.simulator.limits import survey
-from carme.simulator.montecarlo import replicate
-from carme.simulator.operations import Arrive, Compute, Get, Join, Load, Put, Transfer, Wait
-from carme.simulator.plan import Asynchronous, Averaging, ParameterServer, Synchronous
-from carme.simulator.result import Result
-from carme.simulator.run import simulate
-from carme.simulator.suite import Exhaustive, Outcome, Random, front, points
-from carme.simulator.timeline import burst_figures, chrome_trace, window
-from carme.simulator.workload import Dataset, Workload
+from carme.simulator.analysis.monte_carlo import replicate
+from carme.simulator.analysis.scaling_limits import survey
+from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
+from carme.simulator.analysis.timeline import burst_figures, chrome_trace, window
+from carme.simulator.events.engine import Simulation
+from carme.simulator.events.operations import Arrive, Compute, Get, Join, Load, Put, Transfer, Wait
+from carme.simulator.events.task_graph import TaskGraph
+from carme.simulator.hardware.cluster import (
+    Cluster,
+    Gpu,
+    LinkModel,
+    NodeModel,
+    StorageModel,
+)
+from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
+from carme.simulator.runs.result import SimulationResult
+from carme.simulator.runs.simulate import simulate
+from carme.simulator.workloads.workload import Dataset, Workload
 
 __all__ = [
     "Arrive",
@@ -33,19 +39,19 @@ __all__ = [
     "Exhaustive",
     "Get",
     "Gpu",
-    "Graph",
     "Join",
-    "LinkType",
+    "LinkModel",
     "Load",
-    "NodeType",
+    "NodeModel",
     "Outcome",
     "ParameterServer",
     "Put",
     "Random",
-    "Result",
     "Simulation",
-    "StorageType",
+    "SimulationResult",
+    "StorageModel",
     "Synchronous",
+    "TaskGraph",
     "Transfer",
     "Wait",
     "Workload",

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from carme.config import Slurm
+from carme.config import SlurmSettings
 from carme.errors import ConfigError
-from carme.slurm import pyslurm
-from carme.slurm.cli import CommandClient
+from carme.slurm import pyslurm_client
+from carme.slurm.command_client import CommandClient
 from carme.slurm.models import Choice, ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
-from carme.slurm.rest import RestClient
+from carme.slurm.rest_client import RestClient
 from carme.slurm.rights import Rights
 from carme.slurm.snapshot import Snapshot, queue_load
 
@@ -85,7 +85,7 @@ def snapshot(
         )
 
 
-def connect(slurm: Slurm) -> Client:
+def connect(slurm: SlurmSettings) -> Client:
     """The backend that the configuration asks for."""
     if slurm.backend == "rest":
         return RestClient.of(slurm)
@@ -93,10 +93,10 @@ def connect(slurm: Slurm) -> Client:
     if slurm.backend == "cli":
         return commands
     release = commands.version()
-    reason = pyslurm.unusable(release)
+    reason = pyslurm_client.unusable(release)
     if not reason:
-        module = pyslurm.load_module(slurm.conf)
-        return pyslurm.PyslurmClient(commands, module, release, slurm.retry_seconds)
+        module = pyslurm_client.load_module(slurm.conf)
+        return pyslurm_client.PyslurmClient(commands, module, release, slurm.retry_seconds)
     if slurm.backend == "pyslurm":
         raise ConfigError(f"slurm.backend is pyslurm, but {reason}", "use auto, cli or rest")
     log.info("reading Slurm by its commands: %s", reason)

@@ -19,8 +19,8 @@ from carme.slurm.client import connect, snapshot
 from carme.slurm.hostlist import compress
 from carme.slurm.models import Gpus, Job, Node
 from carme.slurm.snapshot import Snapshot
-from carme.slurm.view_client import ViewClient
 from carme.units import format_bytes, format_duration
+from carme.view.client import ViewClient
 
 _CONFIG = click.option(
     "--config", "path", type=click.Path(path_type=Path), help="carme.toml to use."

@@ -32,13 +32,13 @@ _CLOSED = {
 }
 
 
-class Model(BaseModel):
+class SlurmModel(BaseModel):
     """Frozen; fields of a newer Carme are ignored, so that parts can be upgraded one by one."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Partition(Model):
+class Partition(SlurmModel):
     """A queue: its nodes, limits and who may use it. An empty `allow_…` means everybody."""
 
     name: str
@@ -74,7 +74,7 @@ class Partition(Model):
         return self.state == "UP"
 
 
-class Node(Model):
+class Node(SlurmModel):
     """A compute node and what is taken of it."""
 
     name: str
@@ -121,7 +121,7 @@ class Node(Model):
         return free_gpus(self.gpus, self.gpus_used)
 
 
-class Job(Model):
+class Job(SlurmModel):
     """A job in the queue, or one that ended a moment ago."""
 
     id: int
@@ -171,7 +171,7 @@ class Job(Model):
         return sum(self.gpus.values())
 
 
-class Reservation(Model):
+class Reservation(SlurmModel):
     """Nodes set aside for a time, for people or for maintenance."""
 
     name: str
@@ -191,7 +191,7 @@ class Reservation(Model):
         return "MAINT" in self.flags
 
 
-class HistoryJob(Model):
+class HistoryJob(SlurmModel):
     """A job as the accounting database keeps it, its steps folded in."""
 
     id: int
@@ -225,13 +225,13 @@ class HistoryJob(Model):
     work_dir: str = ""
 
 
-class History(Model):
+class History(SlurmModel):
     """Jobs of the accounting database in a span of time."""
 
     jobs: tuple[HistoryJob, ...] = ()
 
 
-class Choice(Model):
+class Choice(SlurmModel):
     """What somebody thinks of submitting, for the question when it would start."""
 
     partition: Word = ""
@@ -249,7 +249,7 @@ class Choice(Model):
     reservation: Word = ""
 
 
-class ExpectedStart(Model):
+class ExpectedStart(SlurmModel):
     """Slurm's answer to `sbatch --test-only`: a guess that changes as the queue does."""
 
     starts_at: int

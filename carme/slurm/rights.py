@@ -9,12 +9,12 @@ from functools import cached_property
 
 from pydantic import Field
 
-from carme.slurm.models import Choice, Model
+from carme.slurm.models import Choice, SlurmModel
 
 Amounts = Mapping[str, int]
 
 
-class Limits(Model):
+class AssociationLimits(SlurmModel):
     """What one QoS or association allows; None and missing amounts: it says nothing of that."""
 
     max_seconds: int | None = None
@@ -36,12 +36,12 @@ class Limits(Model):
     """Of all jobs together that run at once."""
 
 
-class Qos(Model):
+class Qos(SlurmModel):
     """A quality of service."""
 
     name: str
     flags: tuple[str, ...] = ()
-    limits: Limits = Limits()
+    limits: AssociationLimits = AssociationLimits()
 
     @property
     def over_partition_qos(self) -> bool:
@@ -54,7 +54,7 @@ class Qos(Model):
         return "PartitionTimeLimit" in self.flags and self.limits.max_seconds is not None
 
 
-class Association(Model):
+class Association(SlurmModel):
     """A user in an account, perhaps in one partition only; without a user, the account itself."""
 
     account: str
@@ -67,11 +67,11 @@ class Association(Model):
     """The accounts whose jobs count here, too; filled in for `UserRights.accounts`."""
     qos: tuple[str, ...] = ()
     default_qos: str = ""
-    limits: Limits = Limits()
+    limits: AssociationLimits = AssociationLimits()
     """Those of the accounts above included, except for `group…`."""
 
 
-class UserRights(Model):
+class UserRights(SlurmModel):
     """What one user may choose from, as the accounting database said at `taken_at`."""
 
     user: str
@@ -136,7 +136,7 @@ class UserRights(Model):
         return tuple(found)
 
 
-class Rights(Model):
+class Rights(SlurmModel):
     """Everybody's, in one reading."""
 
     enforced: tuple[str, ...] = ()

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from carme.slurm.models import Gpus, Job, Model, Node, Partition, Reservation
+from carme.slurm.models import Gpus, Job, Node, Partition, Reservation, SlurmModel
 
 
-class QueueLoad(Model):
+class QueueLoad(SlurmModel):
     """How busy a partition is; says nothing of who."""
 
     running: int = 0
@@ -15,7 +15,7 @@ class QueueLoad(Model):
     gpus_waiting: int = 0
 
 
-class Snapshot(Model):
+class Snapshot(SlurmModel):
     """The whole cluster at one moment."""
 
     taken_at: float

@@ -5,7 +5,7 @@ import sys
 from carme.config import load
 from carme.errors import CarmeError
 from carme.local.layout import cache_dir
-from carme_containers.ensure import ensure_image
+from carme_containers.publication import ensure_image
 
 try:
     ensure_image(sys.argv[1], load(), cache_dir(), lambda line: print(line, flush=True))

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from carme.errors import UnavailableError
-from carme.images import Built, Image, file_digest
-from carme.local.files import locked
+from carme.images.catalogue import Built, Image, file_digest
+from carme.system.files import locked
 from carme.units import format_bytes, format_duration
-from carme_containers.buildlog import BuildLog, Progress
-from carme_containers.builduser import BuildUser, build_user
-from carme_containers.inside import Inside
+from carme_containers.build_log import BuildLog, Progress
+from carme_containers.build_user import BuildUser, build_user
+from carme_containers.image_inspector import ImageInspector
 from carme_containers.recipe import Recipe
 
 IGNORED = shutil.ignore_patterns("__pycache__")
@@ -37,7 +37,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class Result:
+class BuildResult:
     """A built image in the cache."""
 
     path: Path
@@ -57,7 +57,7 @@ class Builder:
         self.logs = cache / "logs"
         self.progress = progress
 
-    def build(self, recipe: Recipe, force: bool = False) -> Result:
+    def build(self, recipe: Recipe, force: bool = False) -> BuildResult:
         """The image of `recipe`, its parents built before it; verified, or an error."""
         if not force and (ready := self.ready(recipe)):
             return ready
@@ -80,7 +80,7 @@ class Builder:
             if not Path("/proc", builder).exists():
                 shutil.rmtree(left, ignore_errors=True)
 
-    def ready(self, recipe: Recipe) -> Result | None:
+    def ready(self, recipe: Recipe) -> BuildResult | None:
         """The image when the cache has it whole."""
         path = self.images / recipe.file
         try:
@@ -90,13 +90,13 @@ class Builder:
             return None
         # Title and hints may have changed since; they are no reason to build again.
         described = image.model_copy(update=description(recipe))
-        return Result(path, described, fresh=False) if whole else None
+        return BuildResult(path, described, fresh=False) if whole else None
 
     def log_path(self, recipe: Recipe) -> Path:
         """Where the log of a build is."""
         return self.logs / f"image-{recipe.name}-{recipe.version}.log"
 
-    def _build(self, recipe: Recipe, parent: Result | None) -> Result:
+    def _build(self, recipe: Recipe, parent: BuildResult | None) -> BuildResult:
         started = time.monotonic()
         user = build_user()
         folder = self.work / f"{recipe.file}.{os.getpid()}"
@@ -115,14 +115,14 @@ class Builder:
     def _inspect(
         self,
         recipe: Recipe,
-        parent: Result | None,
+        parent: BuildResult | None,
         made: Path,
         log: BuildLog,
         user: BuildUser,
         seconds: float,
     ) -> Image:
         """Everything the index says about the new image; a failing `verify` is an error."""
-        inside = Inside(self.apptainer, made, user, self.work)
+        inside = ImageInspector(self.apptainer, made, user, self.work)
         log.say("verifying")
         verified = inside.verify()
         for line in ("--- verify ---", *verified.output.splitlines()):
@@ -151,7 +151,7 @@ class Builder:
             packages=inside.packages(),
         )
 
-    def _keep(self, recipe: Recipe, made: Path, image: Image) -> Result:
+    def _keep(self, recipe: Recipe, made: Path, image: Image) -> BuildResult:
         """Move the finished image into the cache, the description last: it makes it valid."""
         path = self.images / recipe.file
         if os.geteuid() == 0:
@@ -161,7 +161,7 @@ class Builder:
         write_atomically(path.with_suffix(".json"), json.dumps(image.model_dump(mode="json")))
         spent = format_duration(image.built.seconds)
         self.progress(f"{recipe.id}: built in {spent}, {format_bytes(image.size_bytes)}")
-        return Result(path, image, fresh=True)
+        return BuildResult(path, image, fresh=True)
 
 
 def _stage(recipe: Recipe, folder: Path, user: BuildUser) -> None:

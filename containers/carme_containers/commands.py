@@ -8,22 +8,22 @@ import click
 
 from carme.config import Config, load
 from carme.errors import CarmeError, InputError, UnavailableError
-from carme.images import Catalogue, check_file, file_stamp, load_catalogue
+from carme.images.catalogue import Catalogue, check_file, file_stamp, load_catalogue
+from carme.images.own_image import check_own_image
 from carme.local.layout import cache_dir
-from carme.ownimage import check_own_image
-from carme_containers import show
-from carme_containers.apptainer import ApptainerEngine
-from carme_containers.builder import Builder, Engine, Result
-from carme_containers.buildlog import Progress
-from carme_containers.builduser import build_user
-from carme_containers.catalogue import Publisher
-from carme_containers.ensure import apptainer_for, publish_result
-from carme_containers.inside import Inside
-from carme_containers.nodecache import fill
+from carme_containers import tables
+from carme_containers.apptainer_engine import ApptainerEngine
+from carme_containers.build_log import Progress
+from carme_containers.build_user import build_user
+from carme_containers.builder import Builder, BuildResult, Engine
+from carme_containers.image_inspector import ImageInspector
+from carme_containers.images_in_use import files_in_use
+from carme_containers.node_cache import fill
+from carme_containers.publication import apptainer_for, publish_result
+from carme_containers.publisher import Publisher
 from carme_containers.recipe import OWN_RECIPES, Recipe, find_recipes, load_recipe
 from carme_containers.signing import signer
-from carme_containers.slurmjob import build_in_job, open_private_tmp
-from carme_containers.usage import files_in_use
+from carme_containers.slurm_build import build_in_job, open_private_tmp
 
 
 @click.group()
@@ -49,7 +49,7 @@ def _builder(config: Config, engine: str, progress: Progress) -> Builder:
     maker: Engine = ApptainerEngine(program, config.images.debian_mirror)
     if engine == "docker":
         # Imported when used: the SDK is an extra, and Apptainer needs none of it.
-        from carme_containers.dockerengine import DockerEngine
+        from carme_containers.docker_engine import DockerEngine
 
         maker = DockerEngine(ApptainerEngine(program, config.images.debian_mirror))
     return Builder(maker, program, cache, progress)
@@ -129,7 +129,7 @@ def list_images(config: Config, everything: bool, as_json: bool) -> None:
     """List the published images."""
     catalogue = load_catalogue(config.images.folder, bool(config.images.verify_key))
     recipes = find_recipes(_folders(config)) if everything else {}
-    show.catalogue(catalogue, everything, recipes, as_json)
+    tables.catalogue(catalogue, everything, recipes, as_json)
 
 
 @images.command("show")
@@ -140,7 +140,7 @@ def list_images(config: Config, everything: bool, as_json: bool) -> None:
 def show_image(config: Config, image: str, packages: bool, as_json: bool) -> None:
     """Show what is known about IMAGE (name or name:version)."""
     catalogue = load_catalogue(config.images.folder)
-    show.image(catalogue, catalogue.find(image), packages, as_json)
+    tables.image(catalogue, catalogue.find(image), packages, as_json)
 
 
 @images.command()
@@ -163,7 +163,7 @@ def publish(config: Config, name: str, variant: str, engine: str, default: bool)
     click.echo(f"{placed.id}: published, {placed.digest}")
 
 
-def _ready(config: Config, recipe: Recipe) -> Result:
+def _ready(config: Config, recipe: Recipe) -> BuildResult:
     program = config.images.apptainer or Path("apptainer")
     ready = Builder(ApptainerEngine(program), program, cache_dir(), say).ready(recipe)
     if not ready:
@@ -205,7 +205,7 @@ def verify(config: Config, wanted: tuple[str, ...], quick: bool) -> None:
                 changes["signed_by"] = signer(program, path, key)
                 problem = "" if changes["signed_by"] else "it is not signed with images.verify_key"
         if not problem and not quick:
-            inside = Inside(program, path, build_user(), _scratch())
+            inside = ImageInspector(program, path, build_user(), _scratch())
             result = inside.verify()
             changes["verified"] = result
             problem = "" if result.passed else f"verify fails: {result.output[-300:]}"

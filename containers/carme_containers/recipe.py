@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from carme.errors import ConfigError, InputError, MissingError
-from carme.images import Application, GpuNeeds, Hints, ImageName, ImageVersion
+from carme.images.catalogue import Application, GpuNeeds, Hints, ImageName, ImageVersion
 
 OWN_RECIPES = Path(__file__).parent / "recipes"
 REQUIRED = ("image.toml", "verify")

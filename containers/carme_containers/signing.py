@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from carme.errors import ConfigError, UnavailableError
-from carme_containers.builduser import PATH
+from carme_containers.build_user import PATH
 
 
 def sign(apptainer: Path, image: Path, key: Path) -> None:

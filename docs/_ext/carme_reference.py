@@ -7,7 +7,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from carme.config import Config, Section
-from carme.explain import explanations
+from carme.config.explanations import explanations
 
 
 class ConfigReference(SphinxDirective):

@@ -9,7 +9,7 @@ import yaml
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from carme_monitoring.recording import Rule, groups
+from carme_monitoring.recording import RecordingRule, groups
 
 _TITLES = {
     "job": "Jobs",
@@ -46,7 +46,7 @@ def _levels() -> Iterator[str]:
         yield ""
 
 
-def _table(rules: list[Rule]) -> Iterator[str]:
+def _table(rules: list[RecordingRule]) -> Iterator[str]:
     """Rules that differ in their window only share a row."""
     yield "| name | labels | meaning |"
     yield "|---|---|---|"

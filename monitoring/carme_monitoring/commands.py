@@ -10,21 +10,21 @@ from typing import Any, Literal
 
 import click
 
-from carme.config import Config, Exporter, load
+from carme.config import Config, ExporterSettings, load
 from carme.errors import CarmeError, ConfigError, InputError
 from carme_monitoring import webconfig
 from carme_monitoring.collectors import network
 from carme_monitoring.collectors.gpu import NvmlGpus
 from carme_monitoring.collectors.power import SlowReader, ask_ipmi, ask_redfish
-from carme_monitoring.collectors.slurm import Cluster, Scheduler
+from carme_monitoring.collectors.slurm import ClusterCollector, SchedulerCollector
 from carme_monitoring.guard import Guards
 from carme_monitoring.metrics import TABLE
 from carme_monitoring.node import NodeExporter, Roots
+from carme_monitoring.process import ExporterProcess, MetricsSource
 from carme_monitoring.profiles import tables
-from carme_monitoring.sampler import Sampler
-from carme_monitoring.samples import Tally
-from carme_monitoring.server import Page
-from carme_monitoring.service import Service, Source
+from carme_monitoring.sampler import GpuSampler
+from carme_monitoring.samples import LabelledCounter
+from carme_monitoring.server import MetricsPage
 
 Mode = Literal["node", "controller"]
 _path = click.Path(path_type=Path)
@@ -94,7 +94,7 @@ def exporter(
                 f"{settings.web_config} asks nobody for credentials", "add users, or use --open"
             )
     _make_state_folder(settings.state)
-    Service(make_source(whole, settings, mode, name, roots), web).run()
+    ExporterProcess(make_source(whole, settings, mode, name, roots), web).run()
 
 
 @exporter.command("web-config")
@@ -127,39 +127,41 @@ def web_config(
 
 def make_source(
     config: Config,
-    settings: Exporter,
+    settings: ExporterSettings,
     mode: Mode,
     node: str,
     roots: Roots,
     is_once: bool = False,
-) -> Source:
+) -> MetricsSource:
     """What the exporter collects from, as configured; background readers are started."""
     if mode == "controller":
-        from carme.slurm.view_client import ViewClient
+        from carme.view.client import ViewClient
 
-        scheduler = Scheduler(*_sdiag(config))
+        scheduler = SchedulerCollector(*_sdiag(config))
         if is_once:
             scheduler.ask()
         else:
             scheduler.start()
-        return Source(settings, None, Cluster(ViewClient.of(config.view), scheduler))
+        return MetricsSource(
+            settings, None, ClusterCollector(ViewClient.of(config.view), scheduler)
+        )
     guards = Guards({"gpu": 10.0})  # a driver without persistence mode wakes up slowly
     gpus = NvmlGpus(guards.value_errors)
     slow = _slow_power(settings, guards.value_errors)
     for reader in slow:
         reader.start()
-    sampler = None if is_once else Sampler(gpus.sample, lambda: _traffic(roots))
+    sampler = None if is_once else GpuSampler(gpus.sample, lambda: _traffic(roots))
     found = NodeExporter(
         node, settings, gpus, roots=roots, guards=guards, slow_power=slow, sampler=sampler
     )
     if sampler:
         guards.run("gpu", gpus.watch_xids)
         sampler.start()
-    return Source(settings, found, None)
+    return MetricsSource(settings, found, None)
 
 
-def _page(settings: Exporter) -> Page:
-    return Page((*TABLE, *tables(settings.profiles)), settings.series_limit)
+def _page(settings: ExporterSettings) -> MetricsPage:
+    return MetricsPage((*TABLE, *tables(settings.profiles)), settings.series_limit)
 
 
 def _sdiag(config: Config) -> tuple[str, dict[str, str]]:
@@ -171,7 +173,7 @@ def _sdiag(config: Config) -> tuple[str, dict[str, str]]:
     return command, environment
 
 
-def _slow_power(settings: Exporter, errors: Tally) -> list[SlowReader]:
+def _slow_power(settings: ExporterSettings, errors: LabelledCounter) -> list[SlowReader]:
     readers = []
     if redfish := settings.redfish:
         secret = redfish.password_file.read_text().strip() if redfish.password_file else ""

@@ -19,10 +19,10 @@ import click
 
 from carme.config import Config, load
 from carme.errors import CarmeError, ConfigError
-from carme.local.files import write
 from carme.slurm.models import Node
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import NodeState
+from carme.system.files import write
 
 log = logging.getLogger(__name__)
 _EVERY_SECONDS = 10.0
@@ -30,8 +30,8 @@ _OFF = {"POWERED_DOWN", "POWERING_DOWN"}
 """A cloud node that is switched off has no exporter, and that is no fault."""
 
 
-class View(Protocol):
-    """What is needed of carme.slurm.view_client.ViewClient."""
+class SnapshotSource(Protocol):
+    """What is needed of carme.view.client.ViewClient."""
 
     def snapshot(self) -> Snapshot: ...
 
@@ -66,7 +66,12 @@ class Discovery:
     """Keeps the file as the view says. `update` once; `run` until `stop`."""
 
     def __init__(
-        self, view: View, path: Path, cluster: str, port: int, ports: Mapping[str, int] | None
+        self,
+        view: SnapshotSource,
+        path: Path,
+        cluster: str,
+        port: int,
+        ports: Mapping[str, int] | None,
     ) -> None:
         self._view, self._path = view, path
         self._cluster, self._port, self._ports = cluster, port, ports
@@ -124,7 +129,7 @@ class Discovery:
 @click.option("--local", is_flag=True, help="The one-machine cluster: a port for each node.")
 def discovery(config: Path | None, once: bool, local: bool) -> None:
     """Write the nodes that Slurm has to prometheus.targets, for Prometheus' file_sd."""
-    from carme.slurm.view_client import ViewClient
+    from carme.view.client import ViewClient
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     whole = load(config)

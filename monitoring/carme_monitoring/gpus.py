@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from carme_monitoring.energy.shares import Slot
+from carme_monitoring.energy.shares import GpuSlot
 from carme_monitoring.samples import Samples
 
 THROTTLE_REASONS = {
@@ -41,7 +41,7 @@ class GpuProcess:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuReading:
     """One reading of one GPU; None is what the card does not tell."""
 
     index: int
@@ -82,7 +82,7 @@ class Gpu:
         return self.minor if self.minor is not None else self.index
 
 
-def with_absent(known: Iterable[Gpu], found: Iterable[Gpu]) -> list[Gpu]:
+def with_absent(known: Iterable[GpuReading], found: Iterable[GpuReading]) -> list[GpuReading]:
     """`found`, and as they were last known those that do not answer now.
 
     A GPU that fell off the bus keeps its place and its slices: Slurm counts on. One that answers
@@ -95,18 +95,20 @@ def with_absent(known: Iterable[Gpu], found: Iterable[Gpu]) -> list[Gpu]:
     return [*now.values(), *absent]
 
 
-def slots(gpus: Iterable[Gpu]) -> list[Slot]:
+def slots(gpus: Iterable[GpuReading]) -> list[GpuSlot]:
     """What Slurm hands out, in the order of its index: by minor number, slices one by one."""
     found = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.place):
         if gpu.mig and gpu.slices:
-            found += [Slot(part.uuid, gpu.uuid, part.share) for part in gpu.slices]
+            found += [GpuSlot(part.uuid, gpu.uuid, part.share) for part in gpu.slices]
         else:
-            found.append(Slot(gpu.uuid, gpu.uuid))
+            found.append(GpuSlot(gpu.uuid, gpu.uuid))
     return found
 
 
-def add_samples(out: Samples, gpus: Sequence[Gpu], absent: Sequence[Gpu] = ()) -> None:
+def add_samples(
+    out: Samples, gpus: Sequence[GpuReading], absent: Sequence[GpuReading] = ()
+) -> None:
     """The samples of `gpus`; those that are absent keep their places in Slurm's count."""
     places = list(enumerate(slots(with_absent(absent, gpus))))
     first_slot = {slot.gpu: str(i) for i, slot in reversed(places)}

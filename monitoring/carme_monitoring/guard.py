@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from carme.errors import CarmeError
-from carme_monitoring.samples import Samples, Tally
+from carme_monitoring.samples import LabelledCounter, Samples
 
 Result = TypeVar("Result")
 _DEFAULT_LIMIT_SECONDS = 5.0
@@ -27,7 +27,7 @@ class Guard:
         self._busy: queue.SimpleQueue[Any] | None = None
         self._thread: threading.Thread | None = None
 
-    def run(self, call: Callable[[], Result], failures: Tally) -> Result | None:
+    def run(self, call: Callable[[], Result], failures: LabelledCounter) -> Result | None:
         """What `call` returns; None when it failed, with the reason counted."""
         began = time.monotonic()
         reason, result = "", None
@@ -79,8 +79,8 @@ class Guards:
     def __init__(self, limits: dict[str, float] | None = None) -> None:
         self._limits = limits or {}
         self._guards: dict[str, Guard] = {}
-        self.failures = Tally()
-        self.value_errors = Tally()
+        self.failures = LabelledCounter()
+        self.value_errors = LabelledCounter()
 
     def run(self, name: str, call: Callable[[], Result]) -> Result | None:
         """Run `call` as part of the collector `name`."""

@@ -8,32 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from carme import __version__, hook
-from carme.config import Exporter
-from carme.holders import Holding, Reading, Watch
-from carme_monitoring import factors as factor
-from carme_monitoring import state
+from carme import __version__
+from carme.config import ExporterSettings
+from carme.node import hook
+from carme.node.gpu_allocations import AllocationReader, CounterReading, GpuAllocation
+from carme_monitoring import emission_factors as factor
+from carme_monitoring import state_file
 from carme_monitoring.collectors import cgroup, disk, host, jobs, network, power, rapl
 from carme_monitoring.collectors.cgroup import JobUse
 from carme_monitoring.collectors.crosscheck import CrossCheck
 from carme_monitoring.collectors.jobs import Change, JobTable
+from carme_monitoring.emission_factors import EmissionFactors
 from carme_monitoring.energy.accountant import Accountant, EnergyReading, Zone
 from carme_monitoring.energy.ledger import CONSUMERS
-from carme_monitoring.energy.shares import Activity, Slot
-from carme_monitoring.factors import Factors
-from carme_monitoring.gpus import Gpu, add_samples, slots, with_absent
+from carme_monitoring.energy.shares import GpuSlot, NodeActivity
+from carme_monitoring.gpus import GpuReading, add_samples, slots, with_absent
 from carme_monitoring.guard import Guards
-from carme_monitoring.owners import Owners
+from carme_monitoring.job_counters import JobCounters
+from carme_monitoring.previous_reading import PreviousReading
 from carme_monitoring.report import (
     add_energy_samples,
     add_job_samples,
     add_xid_samples,
     job_figures,
 )
-from carme_monitoring.sampler import Sampler, Seen
+from carme_monitoring.sampler import GpuActivity, GpuSampler
 from carme_monitoring.samples import Samples
-from carme_monitoring.since import Since
-from carme_monitoring.tallies import Tallies
+from carme_monitoring.user_counters import UserCounters
 
 
 class Gpus(Protocol):
@@ -41,7 +42,7 @@ class Gpus(Protocol):
 
     xids: dict[tuple[str, int], int]
 
-    def read(self) -> list[Gpu]: ...
+    def read(self) -> list[GpuReading]: ...
     def energy_mj(self) -> dict[str, int]: ...
 
 
@@ -62,36 +63,36 @@ class NodeExporter:
     def __init__(
         self,
         node: str,
-        config: Exporter,
+        config: ExporterSettings,
         gpus: Gpus | None,
         *,
         roots: Roots = Roots(),  # noqa: B008  frozen
         guards: Guards | None = None,
         slow_power: Sequence[power.SlowReader] = (),
-        sampler: Sampler | None = None,
+        sampler: GpuSampler | None = None,
     ) -> None:
         self.node, self.config, self.gpus, self._roots = node, config, gpus, roots
         self.guards = guards or Guards()
         self.sampler = sampler
         self.table = JobTable(config.keep_seconds)
         self.accountant = Accountant(max_step_seconds=4 * config.interval_seconds)
-        self.tallies = Tallies()
+        self.tallies = JobCounters()
         # Prometheus must read at least once in this time: see carme.config.Prometheus.
-        self.owners = Owners(2 * config.interval_seconds)
+        self.owners = UserCounters(2 * config.interval_seconds)
         self._boot = hook.boot_id(str(roots.proc))
-        self._watch = Watch(config.run, node, self._boot)
+        self._watch = AllocationReader(config.run, node, self._boot)
         self._rapl = rapl.Rapl(self.guards.value_errors, roots.sys)
         self._rapl_totals = rapl.RaplTotals()
         self._power = power.NodePower(roots.sys, slow_power)
         self._cgroups = cgroup.JobCgroups(node, roots.cgroup, roots.proc, os.sysconf("SC_CLK_TCK"))
         self._check = CrossCheck(roots.proc)
-        self._slots: list[Slot] = []
-        self._gpus_now: list[Gpu] = []
-        self._gpus_known: list[Gpu] = []
+        self._slots: list[GpuSlot] = []
+        self._gpus_now: list[GpuReading] = []
+        self._gpus_known: list[GpuReading] = []
         self._sm: dict[tuple[str, int], float] = {}
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, GpuActivity] = {}
         self._uses: dict[int, JobUse] = {}
-        self._before = Since()
+        self._before = PreviousReading()
         self._state_failures = 0
         self._lock = threading.RLock()
         self.state_path = config.state / f"{node}.json"
@@ -158,7 +159,9 @@ class NodeExporter:
             self.guards.run("power", self._power.check)
         return found or []
 
-    def _ours(self, uses: dict[int, JobUse], holdings: Sequence[Holding]) -> dict[int, JobUse]:
+    def _ours(
+        self, uses: dict[int, JobUse], holdings: Sequence[GpuAllocation]
+    ) -> dict[int, JobUse]:
         """Without those of another cluster on this machine, where that has been said."""
         if self.config.unrecorded_jobs:
             return uses
@@ -167,7 +170,7 @@ class NodeExporter:
 
     def _catch_up(
         self,
-        holdings: Sequence[Holding],
+        holdings: Sequence[GpuAllocation],
         jobid: int | None,
         at_ns: int,
         machine: host.Host | None,
@@ -195,7 +198,7 @@ class NodeExporter:
             self.table.apply(change, moment)
         return right_now, charged_ns
 
-    def _hook_reading(self, taken: Reading) -> EnergyReading:
+    def _hook_reading(self, taken: CounterReading) -> EnergyReading:
         ranges = self._rapl.read()
         zones = {
             name: Zone(uj, ranges[name].range_uj, ranges[name].component)
@@ -212,16 +215,18 @@ class NodeExporter:
         for _ in self.table.see_uses(self._uses, at_ns, self._roots.time_s()):
             self._check.conflicts.add(("stale_record",))
 
-    def _charge(self, reading: EnergyReading, activity: Activity) -> None:
+    def _charge(self, reading: EnergyReading, activity: NodeActivity) -> None:
         present = [entry.presence(self._slots) for entry in self.table.entries.values()]
         self.accountant.settle(reading, present, self._slots, activity)
 
-    def _activity(self, machine: host.Host | None, cpu_seconds: Mapping[int, float]) -> Activity:
+    def _activity(
+        self, machine: host.Host | None, cpu_seconds: Mapping[int, float]
+    ) -> NodeActivity:
         if machine is None:
-            return Activity(job_cpu_seconds=cpu_seconds, sm_share=self._sm)
+            return NodeActivity(job_cpu_seconds=cpu_seconds, sm_share=self._sm)
         jobs_memory = sum(use.memory_bytes or 0 for use in self._uses.values())
         used = machine.memory_total_bytes - machine.memory_available_bytes
-        return Activity(
+        return NodeActivity(
             cpus=machine.cpus,
             memory_bytes=machine.memory_total_bytes,
             job_cpu_seconds=cpu_seconds,
@@ -235,7 +240,7 @@ class NodeExporter:
     ) -> None:
         seen = self._drain()
         for gpu, look in seen.items():
-            mine = self._seen.setdefault(gpu, Seen())
+            mine = self._seen.setdefault(gpu, GpuActivity())
             mine.seconds += look.seconds
             mine.utilised_seconds += look.utilised_seconds
         if 0 <= self._before.at_ns < at_ns:
@@ -263,7 +268,7 @@ class NodeExporter:
         found = self._power.read()
         return found[0].source if found else "none"
 
-    def _drain(self) -> dict[str, Seen]:
+    def _drain(self) -> dict[str, GpuActivity]:
         if self.sampler is None:
             return {}
         return self.guards.run("gpu", self.sampler.drain) or {}
@@ -287,9 +292,9 @@ class NodeExporter:
             self.owners.forget(jobid)
             self._before.forget(jobid)
 
-    def factors(self) -> Factors:
+    def factors(self) -> EmissionFactors:
         """Grams and price per kWh now."""
-        static = Factors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
+        static = EmissionFactors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
         return factor.current(static, self.config.factors_file)
 
     # -- telling ----------------------------------------------------------------------------
@@ -370,25 +375,25 @@ class NodeExporter:
             "before": self._before.save(),
         }
         try:
-            state.write(self.state_path, content)
+            state_file.write(self.state_path, content)
         except OSError:
             self._state_failures += 1
 
     def _restore(self) -> None:
-        saved = state.read(self.state_path)
+        saved = state_file.read(self.state_path)
         if saved is None:
             return
         same_boot = saved.get("boot_id") == self._boot
         try:
             accountant = Accountant(max_step_seconds=4 * self.config.interval_seconds)
             accountant.restore(saved["accountant"], same_boot)
-            tallies, table = Tallies(), JobTable(self.config.keep_seconds)
+            tallies, table = JobCounters(), JobTable(self.config.keep_seconds)
             tallies.restore(saved["tallies"])
-            owners = Owners(2 * self.config.interval_seconds)
+            owners = UserCounters(2 * self.config.interval_seconds)
             owners.restore(saved["owners"], same_boot)
             if same_boot:
                 table.restore(saved["jobs"], saved.get("closed", ()))
-                self._before = Since.restored(saved["before"])
+                self._before = PreviousReading.restored(saved["before"])
                 self._rapl_totals.values = {k: (a, b) for k, (a, b) in saved["rapl"].items()}
             else:
                 for jobid in list(accountant.ledger.accounts):

@@ -30,7 +30,7 @@ _HELD_BACK = "10m"
 
 
 @dataclass(frozen=True)
-class Rule:
+class RecordingRule:
     """A recording rule, and what it means to the reader of a dashboard."""
 
     record: str
@@ -40,7 +40,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Figure:
+class RecordedFigure:
     """Something that is counted on every node and adds up over nodes."""
 
     name: str
@@ -62,19 +62,20 @@ class Ratio:
 
 
 FIGURES = (
-    Figure("energy_joules", "energy_joules_total", "increase", "Energy used."),
-    Figure("power_watts", "energy_joules_total", "avg", "Mean power."),
-    Figure("emissions_grams", "emissions_grams_total", "increase", "CO2 equivalent."),
-    Figure("cost", "cost_total", "increase", "Cost of the energy.", ("currency",)),
-    Figure("gpus_held", "gpu_held_seconds_total", "avg", "GPUs held by jobs, on average."),
-    Figure("gpus_idle", "gpu_idle_seconds_total", "avg",
+    RecordedFigure("energy_joules", "energy_joules_total", "increase", "Energy used."),
+    RecordedFigure("power_watts", "energy_joules_total", "avg", "Mean power."),
+    RecordedFigure("emissions_grams", "emissions_grams_total", "increase", "CO2 equivalent."),
+    RecordedFigure("cost", "cost_total", "increase", "Cost of the energy.", ("currency",)),
+    RecordedFigure("gpus_held", "gpu_held_seconds_total", "avg", "GPUs held by jobs, on average."),
+    RecordedFigure("gpus_idle", "gpu_idle_seconds_total", "avg",
            "GPUs held by jobs and doing nothing, on average."),
-    Figure("gpus_utilised", "gpu_utilised_seconds_total", "avg",
+    RecordedFigure("gpus_utilised", "gpu_utilised_seconds_total", "avg",
            "GPUs held by jobs times their utilisation, on average."),
-    Figure("gpu_idle_joules", "gpu_idle_joules_total", "increase",
+    RecordedFigure("gpu_idle_joules", "gpu_idle_joules_total", "increase",
            "GPU energy while held and doing nothing."),
-    Figure("cpus_asked", "cpu_asked_seconds_total", "avg", "Processors asked for, on average."),
-    Figure("cpus_idle", "cpu_idle_seconds_total", "avg",
+    RecordedFigure("cpus_asked", "cpu_asked_seconds_total", "avg",
+           "Processors asked for, on average."),
+    RecordedFigure("cpus_idle", "cpu_idle_seconds_total", "avg",
            "Processors asked for and not used, on average."),
 )  # fmt: skip
 RATIOS = (
@@ -99,9 +100,9 @@ JOB_TOTALS = (
 )  # fmt: skip
 
 
-def groups() -> dict[str, tuple[int | None, list[Rule]]]:
+def groups() -> dict[str, tuple[int | None, list[RecordingRule]]]:
     """The groups of rules: name → (seconds between evaluations, rules in their order)."""
-    found: dict[str, tuple[int | None, list[Rule]]] = {"carme_jobs": (None, list(_jobs()))}
+    found: dict[str, tuple[int | None, list[RecordingRule]]] = {"carme_jobs": (None, list(_jobs()))}
     for window in WINDOWS:
         every = None if window == "5m" else 60  # an hour's figures change slowly
         rules = [*_owners(window), *_nodes(window), *_cluster(window)]
@@ -109,7 +110,7 @@ def groups() -> dict[str, tuple[int | None, list[Rule]]]:
     return found
 
 
-def _jobs() -> Iterator[Rule]:
+def _jobs() -> Iterator[RecordingRule]:
     info = "job_node:carme_job_info:last"
     labels = ("cluster", "jobid", "node", *OWNER)
     # Two at once would fail every join: a job may be known by its cgroup before its record is read.
@@ -118,27 +119,32 @@ def _jobs() -> Iterator[Rule]:
         for which in ('{user!=""}', "")
     )
     one = f"{known}\n  or on (cluster, jobid, node) {any_}"
-    yield Rule(info, f"max by ({', '.join(labels)}) (\n  {one}\n)", labels,
+    yield RecordingRule(info, f"max by ({', '.join(labels)}) (\n  {one}\n)", labels,
                "Whose job it is; to join with.")  # fmt: skip
     counted = f"last_over_time(carme_job_energy_joules_total[{_HELD_BACK}])"
     by = ("cluster", "jobid", "component")
-    yield Rule("job_component:carme_energy_joules:last", f"sum by ({', '.join(by)}) ({counted})",
-               by, "Energy so far by component: gpu, cpu, dram, rest.")  # fmt: skip
+    total = f"sum by ({', '.join(by)}) ({counted})"
+    yield RecordingRule("job_component:carme_energy_joules:last", total, by,
+               "Energy so far by component: gpu, cpu, dram, rest.")  # fmt: skip
     energy = "job_node:carme_energy_joules:last"
     by = ("cluster", "jobid", "node")
-    yield Rule(energy, f"sum by ({', '.join(by)}) ({counted})", by, "Energy so far on a node.")
-    yield Rule("job:carme_energy_joules:last", _join(energy), _JOB, "Energy so far.")
+    yield RecordingRule(
+        energy, f"sum by ({', '.join(by)}) ({counted})", by, "Energy so far on a node."
+    )
+    yield RecordingRule("job:carme_energy_joules:last", _join(energy), _JOB, "Energy so far.")
     for name, metric, meaning in JOB_TOTALS:
         more = ("currency",) if name == "cost" else ()
-        yield Rule(f"job:carme_{name}:last", _joined(metric, more), (*_JOB, *more), meaning)
+        yield RecordingRule(
+            f"job:carme_{name}:last", _joined(metric, more), (*_JOB, *more), meaning
+        )
     for name, over, meaning in (
         ("gpu_utilisation_ratio", "gpu_utilised_seconds", "Utilisation of its GPUs so far."),
         ("gpu_idle_ratio", "gpu_idle_seconds", "Part of its GPU time that was wasted so far."),
     ):
-        yield Rule(f"job:carme_{name}:last",
+        yield RecordingRule(f"job:carme_{name}:last",
                    f"job:carme_{over}:last / (job:carme_gpu_held_seconds:last > 0)",
                    _JOB, meaning)  # fmt: skip
-    yield Rule("job:carme_start_timestamp_seconds:min",
+    yield RecordingRule("job:carme_start_timestamp_seconds:min",
                _joined("job_start_timestamp_seconds", (), "min"), _JOB,
                "When it began, on its first node.")  # fmt: skip
     running = "unless on (cluster, jobid, node) carme_job_end_timestamp_seconds"
@@ -149,12 +155,12 @@ def _jobs() -> Iterator[Rule]:
     )
     base = f"{energy} offset 5m or {young} or min_over_time({energy}[5m])"
     gained = f"(clamp_min({energy} - ({base}), 0)\n    {running})"
-    yield Rule(
+    yield RecordingRule(
         "job:carme_power_watts:avg5m",
         f"{_join(gained)}\n/ clamp(time() - job:carme_start_timestamp_seconds:min, 1, 300)",
         _JOB, "Mean power of a running job in the last five minutes, or since it began.",
     )  # fmt: skip
-    yield Rule(
+    yield RecordingRule(
         "job:carme_gpu_utilisation_ratio:avg5m",
         _join("avg_over_time(carme_job_gpu_utilisation_ratio[5m])", "avg"),
         _JOB, "Mean utilisation of the GPUs of a running job in the last five minutes.",
@@ -182,7 +188,7 @@ def _join(inner: str, how: str = "sum", keep: tuple[str, ...] = ()) -> str:
     )
 
 
-def _owners(window: str) -> Iterator[Rule]:
+def _owners(window: str) -> Iterator[RecordingRule]:
     """Per user, account and partition together first: the three then only add up."""
     for figure in FIGURES:
         by = (_BY, *OWNER, *figure.keep)
@@ -191,24 +197,24 @@ def _owners(window: str) -> Iterator[Rule]:
         for figure in FIGURES:
             by = (_BY, level, *figure.keep)
             base = f"owner:carme_{figure.name}:{figure.how}{window}"
-            yield Rule(f"{level}:carme_{figure.name}:{figure.how}{window}",
+            yield RecordingRule(f"{level}:carme_{figure.name}:{figure.how}{window}",
                        f"sum by ({', '.join(by)}) ({base})", by,
                        f"{figure.meaning} {_last(window)}")  # fmt: skip
         yield from _ratios(level, (_BY, level), window)
 
 
-def _nodes(window: str) -> Iterator[Rule]:
+def _nodes(window: str) -> Iterator[RecordingRule]:
     for figure in FIGURES:
         by = (_BY, "node", *figure.keep)
         yield _figure("node", by, "node", figure, window)
     yield from _ratios("node", (_BY, "node"), window)
 
 
-def _cluster(window: str) -> Iterator[Rule]:
+def _cluster(window: str) -> Iterator[RecordingRule]:
     for figure in FIGURES:
         by = (_BY, *figure.keep)
         base = f"node:carme_{figure.name}:{figure.how}{window}"
-        yield Rule(f"cluster:carme_{figure.name}:{figure.how}{window}",
+        yield RecordingRule(f"cluster:carme_{figure.name}:{figure.how}{window}",
                    f"sum by ({', '.join(by)}) ({base})", by,
                    f"{figure.meaning} {_last(window)}")  # fmt: skip
     yield from _ratios("cluster", (_BY,), window)
@@ -218,14 +224,14 @@ def _cluster(window: str) -> Iterator[Rule]:
     yield energy
     for part, whose in (("consumer", "by who used it: jobs, unallocated, system"),
                         ("component", "by component: gpu, cpu, dram, rest")):  # fmt: skip
-        yield Rule(f"cluster_{part}:carme_power_watts:avg{window}",
+        yield RecordingRule(f"cluster_{part}:carme_power_watts:avg{window}",
                    f"sum by ({_BY}, {part}) ({energy.record}) / {WINDOWS[window]}", (_BY, part),
                    f"Mean power {whose}. {_last(window)}")  # fmt: skip
 
 
 def _figure(
-    level: str, by: tuple[str, ...], kind: str, figure: Figure, window: str, whose: str = ""
-) -> Rule:
+    level: str, by: tuple[str, ...], kind: str, figure: RecordedFigure, window: str, whose: str = ""
+) -> RecordingRule:
     seconds = WINDOWS[window]
     if figure.name == "power_watts":
         # Worked out just before.
@@ -239,17 +245,18 @@ def _figure(
         # A second less than an hour: sixty values, whether or not it is asked on the minute.
         expr = f"sum_over_time({short}[59m59s:1m]) / {parts}"
     words = " ".join(filter(None, (figure.meaning.rstrip("."), whose))) + "."
-    return Rule(f"{level}:carme_{figure.name}:{figure.how}{window}", expr, by,
+    return RecordingRule(f"{level}:carme_{figure.name}:{figure.how}{window}", expr, by,
                 f"{words} {_last(window)}")  # fmt: skip
 
 
-def _ratios(level: str, by: tuple[str, ...], window: str) -> Iterator[Rule]:
+def _ratios(level: str, by: tuple[str, ...], window: str) -> Iterator[RecordingRule]:
     for ratio in RATIOS:
         over, under = (
             f"{level}:carme_{name}:{_BY_NAME[name].how}{window}"
             for name in (ratio.over, ratio.under)
         )
-        yield Rule(f"{level}:carme_{ratio.name}:avg{window}", f"{over} / ({under} > 0)", by,
+        name = f"{level}:carme_{ratio.name}:avg{window}"
+        yield RecordingRule(name, f"{over} / ({under} > 0)", by,
                    f"{ratio.meaning} {_last(window)}")  # fmt: skip
 
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from carme_monitoring.collectors.cgroup import JobUse
 from carme_monitoring.energy.ledger import CONSUMERS
-from carme_monitoring.energy.shares import Slot
-from carme_monitoring.gpus import Gpu
-from carme_monitoring.sampler import Seen
+from carme_monitoring.energy.shares import GpuSlot
+from carme_monitoring.gpus import GpuReading
+from carme_monitoring.sampler import GpuActivity
 from carme_monitoring.samples import Samples
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ def add_energy_samples(out: Samples, exporter: "NodeExporter") -> None:
 def add_job_samples(
     out: Samples,
     exporter: "NodeExporter",
-    gpus: Sequence[Gpu],
-    slots: Sequence[Slot],
+    gpus: Sequence[GpuReading],
+    slots: Sequence[GpuSlot],
     uses: Mapping[int, JobUse],
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, GpuActivity],
 ) -> None:
     """Waste, traffic, GPU use and bursts of every job."""
     node, factors = exporter.node, exporter.factors()
@@ -138,14 +138,16 @@ def _add_node_costs(out: Samples, exporter: "NodeExporter") -> None:
             out.add("carme_node_cost_total", (consumer, currency), round(tally.cost, 9))
 
 
-def add_xid_samples(out: Samples, gpus: Sequence[Gpu], source: "Gpus | None") -> None:
+def add_xid_samples(out: Samples, gpus: Sequence[GpuReading], source: "Gpus | None") -> None:
     """Driver errors by GPU and number."""
     index_of = {gpu.uuid: str(gpu.index) for gpu in gpus}
     for (uuid, xid), count in (source.xids if source else {}).items():
         out.add("carme_gpu_xid_errors_total", (index_of.get(uuid, ""), uuid, str(xid)), count)
 
 
-def _add_held_gpu(out: Samples, key: tuple[str, ...], gpu: Gpu, seen: Seen | None) -> None:
+def _add_held_gpu(
+    out: Samples, key: tuple[str, ...], gpu: GpuReading, seen: GpuActivity | None
+) -> None:
     mean = seen.utilisation if seen else None
     value = gpu.utilisation if mean is None else round(mean, 4)
     out.add("carme_job_gpu_utilisation_ratio", key, value)

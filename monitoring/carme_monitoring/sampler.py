@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from carme.bursts import Bursts, bursts
+from carme.jobs.bursts import Bursts, bursts
 
 SIGNALS = ("gpu", "gpu_memory", "send", "receive")
 IDLE_BELOW = 0.01
@@ -22,7 +22,7 @@ GpuSample = tuple[float | None, int | None, int | None]
 
 
 @dataclass
-class Seen:
+class GpuActivity:
     """What was seen of a GPU since it was last asked for."""
 
     seconds: float = 0.0
@@ -40,7 +40,7 @@ class Seen:
 
 
 @dataclass
-class Profile:
+class BurstProfile:
     """A job's last five minutes at 20 Hz."""
 
     gpus: tuple[str, ...]
@@ -57,7 +57,7 @@ class Profile:
         }
 
 
-class Sampler:
+class GpuSampler:
     """The thread; `drain` and `figures` are for the collection."""
 
     def __init__(
@@ -68,9 +68,9 @@ class Sampler:
     ) -> None:
         self._look, self._traffic, self._now = look, traffic, now
         self._lock = threading.Lock()
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, GpuActivity] = {}
         self._last: dict[str, tuple[float, int | None]] = {}
-        self._profiles: dict[int, Profile] = {}
+        self._profiles: dict[int, BurstProfile] = {}
         self._bytes: tuple[float, int, int] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True, name="sampler")
@@ -90,9 +90,9 @@ class Sampler:
                 del self._profiles[jobid]
             for jobid, gpus in jobs.items():
                 if jobid not in self._profiles:
-                    self._profiles[jobid] = Profile(tuple(gpus))
+                    self._profiles[jobid] = BurstProfile(tuple(gpus))
 
-    def drain(self) -> dict[str, Seen]:
+    def drain(self) -> dict[str, GpuActivity]:
         """What was seen of each GPU since the last call, up to this moment."""
         self.step()
         with self._lock:
@@ -122,7 +122,7 @@ class Sampler:
         seconds = now - before
         if utilisation is None or seconds <= 0:
             return
-        seen = self._seen.setdefault(gpu, Seen())
+        seen = self._seen.setdefault(gpu, GpuActivity())
         seen.seconds += seconds
         seen.utilised_seconds += utilisation * seconds
         if utilisation < IDLE_BELOW:

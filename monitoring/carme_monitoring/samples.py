@@ -40,7 +40,7 @@ class Samples:
                 yield name, labels, value
 
 
-class Tally:
+class LabelledCounter:
     """Counters that only grow, by label values."""
 
     def __init__(self, start: Mapping[LabelValues, float] | None = None) -> None:

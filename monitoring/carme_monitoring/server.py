@@ -11,11 +11,11 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from carme_monitoring.cap import Cap
-from carme_monitoring.itself import Itself, clock
 from carme_monitoring.metrics import Metric
+from carme_monitoring.process_metrics import ProcessMetrics, clock
 from carme_monitoring.render import OPENMETRICS, TEXT, Renderer
 from carme_monitoring.samples import Samples
+from carme_monitoring.series_limit import SeriesLimit
 from carme_monitoring.webconfig import Users, WebConfig, tls_context
 
 log = logging.getLogger(__name__)
@@ -25,12 +25,12 @@ _HOME = b"""<!doctype html><meta charset="utf-8"><title>Carme exporter</title>
 <h1>Carme exporter</h1><p><a href="/metrics">/metrics</a></p>\n"""
 
 
-class Page:
+class MetricsPage:
     """The last answer, in the four forms it may be asked for; each is made once."""
 
     def __init__(self, table: tuple[Metric, ...], limit: int) -> None:
-        self._cap, self._renderer = Cap(limit), Renderer(table)
-        self.itself = Itself()
+        self._cap, self._renderer = SeriesLimit(limit), Renderer(table)
+        self.itself = ProcessMetrics()
         self._lock = threading.Lock()
         self.samples = Samples()
         self._made: dict[tuple[bool, bool], bytes] = {}
@@ -74,10 +74,10 @@ class Page:
         return self.itself.append_to(body, openmetrics)
 
 
-class Handler(BaseHTTPRequestHandler):
+class MetricsHandler(BaseHTTPRequestHandler):
     """GET and HEAD of `/metrics`, `/` and `/-/healthy`."""
 
-    server: "Server"
+    server: "MetricsServer"
     protocol_version = "HTTP/1.1"
     server_version = "carme-exporter"
     sys_version = ""
@@ -140,21 +140,21 @@ class Handler(BaseHTTPRequestHandler):
         log.debug(format, *args)
 
 
-class Server(ThreadingHTTPServer):
+class MetricsServer(ThreadingHTTPServer):
     """The HTTP server; credentials and TLS by `web`, none without it."""
 
     daemon_threads = True
     request_queue_size = 64
     allow_reuse_address = True
 
-    def __init__(self, address: str, port: int, page: Page, web: WebConfig | None) -> None:
+    def __init__(self, address: str, port: int, page: MetricsPage, web: WebConfig | None) -> None:
         if ":" in address:
             self.address_family = socket.AF_INET6
         self.page = page
         self.users = Users(web.basic_auth_users) if web and web.basic_auth_users else None
         self.headers = dict(web.http_server_config.headers) if web else {}
         self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-        super().__init__((address, port), Handler)
+        super().__init__((address, port), MetricsHandler)
         if web and web.tls_server_config:
             # The handshake happens in the connection's thread: a silent client holds up nobody.
             self.socket = tls_context(web.tls_server_config).wrap_socket(

@@ -15,9 +15,9 @@ from rich.text import Text
 from carme.config import load
 from carme.errors import UnavailableError
 from carme.units import format_bytes, format_duration, format_joules
-from carme_monitoring import everywhere
-from carme_monitoring.board import Row
-from carme_monitoring.service import BOARDS
+from carme_monitoring import cluster_top
+from carme_monitoring.process import BOARDS
+from carme_monitoring.top_rows import JobRow
 
 _COLUMNS = ("job", "user", "node", "time", "GPUs", "GPU use", "GPU mem", "power", "memory",
             "energy", "GPU idle")  # fmt: skip
@@ -45,8 +45,8 @@ def top(
     """Show jobs live: GPUs, utilisation, power, energy so far, waste. You see your own."""
     folder = (run_folder or load(config).exporter.run) / BOARDS if not url else Path()
 
-    def look() -> list[Row]:
-        found = everywhere.read(url, login) if url else read(folder, node)
+    def look() -> list[JobRow]:
+        found = cluster_top.read(url, login) if url else read(folder, node)
         return [row for row in found if node in (None, row["node"])]
 
     if as_json:
@@ -62,10 +62,10 @@ def top(
             live.update(draw(look()))
 
 
-def read(folder: Path, node: str | None = None) -> list[Row]:
+def read(folder: Path, node: str | None = None) -> list[JobRow]:
     """The jobs that the exporters on this machine show to the one who asks."""
     sockets = sorted(folder.glob(f"{node or '*'}.sock"))
-    found: list[Row] = []
+    found: list[JobRow] = []
     answered = False
     for path in sockets:
         try:
@@ -84,7 +84,7 @@ def read(folder: Path, node: str | None = None) -> list[Row]:
     return found
 
 
-def draw(rows: Iterable[Row]) -> Table:
+def draw(rows: Iterable[JobRow]) -> Table:
     """The table; the busiest job first."""
     table = Table(*_COLUMNS, box=None, pad_edge=False, header_style="bold")
     for column in table.columns[3:]:

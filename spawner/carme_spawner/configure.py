@@ -12,7 +12,7 @@ from tornado import web
 
 from carme.config import Config, load
 from carme_spawner.handlers import handlers
-from carme_spawner.prediction import NAME, advice_handlers, service_entry, service_token
+from carme_spawner.prediction_service import NAME, advice_handlers, service_entry, service_token
 
 LOOPBACK = "127.0.0.1"
 

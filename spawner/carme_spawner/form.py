@@ -7,13 +7,13 @@ import jinja2
 
 from carme import library
 from carme.config import Preset
-from carme.images import Catalogue
+from carme.images.catalogue import Catalogue
 from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_duration, hours_within
 from carme_spawner.options import LABELS, Options, Problems, summary
-from carme_spawner.permits import describe
-from carme_spawner.person import Person
+from carme_spawner.slurm_user import SlurmUser
+from carme_spawner.user_limits import describe
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
@@ -33,7 +33,7 @@ def render(
     values: Mapping[str, Any],
     found: Problems,
     *,
-    person: Person,
+    person: SlurmUser,
     now: float,
     projects: Collection[str] = (),
     own_images: bool = False,
@@ -90,13 +90,13 @@ def _plain(value: Any) -> Any:
     return f"{value:g}" if isinstance(value, float) else value
 
 
-def _visible(snapshot: Snapshot, person: Person) -> list[Partition]:
+def _visible(snapshot: Snapshot, person: SlurmUser) -> list[Partition]:
     """The partitions that this person can get into; all that are shown if that is none."""
     shown = [partition for partition in snapshot.partitions if not partition.hidden]
     return [partition for partition in shown if person.may_use(partition)] or shown
 
 
-def _rights(person: Person) -> dict[str, Any]:
+def _rights(person: SlurmUser) -> dict[str, Any]:
     """Accounts and QoS for the form; it shows a field where there is a choice."""
     rights = person.rights
     own = [item for item in rights.associations if item.qos or item.account] if rights else []
@@ -117,7 +117,7 @@ def _rights(person: Person) -> dict[str, Any]:
     }
 
 
-def _reservations(snapshot: Snapshot, person: Person, now: float) -> list[dict[str, str]]:
+def _reservations(snapshot: Snapshot, person: SlurmUser, now: float) -> list[dict[str, str]]:
     found = []
     for plan in person.reservations(snapshot, now):
         if (plan.starts_at or 0) > now:

@@ -13,15 +13,15 @@ from carme.config import Config
 from carme.errors import CarmeError, InputError
 from carme.slurm.models import Choice
 from carme.slurm.snapshot import Snapshot
-from carme_spawner import options, outlook, permits
-from carme_spawner.care import SessionHandler, spawner_of
+from carme_spawner import availability, options, user_limits
+from carme_spawner.cluster_state import ClusterState, cluster_state_for
 from carme_spawner.failure import SessionFailure
-from carme_spawner.watch import Watch, watch_for
+from carme_spawner.session_handler import SessionHandler, spawner_of
 
 MIN_PORT, MAX_PORT = 1024, 65535
 _FRESH_SECONDS = 5
 """How old the panel's figures may be; the view refreshes once for all who look."""
-_overviews = outlook.Overviews()
+_overviews = availability.AvailabilityPanel()
 
 
 _AT_ONCE_SECONDS = 5
@@ -63,7 +63,7 @@ class ClusterHandler(APIHandler):
     async def get(self) -> None:
         """The panel's figures; 503 with a reason while nobody knows."""
         try:
-            snapshot = await watch_for(self._config).recent(_FRESH_SECONDS)
+            snapshot = await cluster_state_for(self._config).recent(_FRESH_SECONDS)
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
         self.write(_overviews.of(snapshot, time.time()))
@@ -82,7 +82,7 @@ class OutlookHandler(ClusterHandler):
             self.set_status(400)
             self.write(_refusal(400, options.summary(found), found))
             return
-        watch = watch_for(self._config)
+        watch = cluster_state_for(self._config)
         try:
             snapshot, person = await asyncio.gather(
                 watch.recent(_FRESH_SECONDS), watch.person(self.current_user.name)
@@ -90,33 +90,33 @@ class OutlookHandler(ClusterHandler):
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
         now, most = time.time(), self._config.session.max_nodes
-        if impossible := permits.limits(choice, snapshot, person, now, most):
+        if impossible := user_limits.limits(choice, snapshot, person, now, most):
             refused = {"refused": options.summary(impossible), "errors": options.listed(impossible)}
             self.write({"starts_now": False, **refused})
             return
-        short = permits.shortages(choice, snapshot, person)
-        held = permits.held(short)
-        if not held and outlook.starts_now(choice, snapshot, now):
+        short = user_limits.shortages(choice, snapshot, person)
+        held = user_limits.held(short)
+        if not held and availability.starts_now(choice, snapshot, now):
             self.write({"starts_now": True})
             return
-        room = permits.reduced(choice, short)
+        room = user_limits.reduced(choice, short)
         answer: dict[str, Any] = {
             "starts_now": False,
             "held": held,
-            "smaller": outlook.smaller(room, snapshot, now) if room else None,
+            "smaller": availability.smaller(room, snapshot, now) if room else None,
         }
         if not held:
             answer |= await self._expected(watch, choice, snapshot, now)
         self.write(answer)
 
     async def _expected(
-        self, watch: Watch, choice: options.Options, snapshot: Snapshot, now: float
+        self, watch: ClusterState, choice: options.Options, snapshot: Snapshot, now: float
     ) -> dict[str, Any]:
         """When Slurm, or the reservation, would let it start; nothing if nobody says."""
-        plan = outlook.reservation(choice, snapshot)
+        plan = availability.reservation(choice, snapshot)
         if plan and (plan.starts_at or 0) > now:
             return {"expected_at": plan.starts_at}
-        if outlook.closed(choice, snapshot, now):
+        if availability.closed(choice, snapshot, now):
             return {"held": _CLOSED}
         try:
             starts_at = (await watch.expected_start(asked(choice))).starts_at

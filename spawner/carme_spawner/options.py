@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from carme.config import Session
+from carme.config import SessionSettings
 from carme.errors import InputError
-from carme.images import Catalogue
+from carme.images.catalogue import Catalogue
 from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_bytes, hours_within
@@ -91,7 +91,9 @@ LABELS = {
 }
 
 
-def defaults(settings: Session, snapshot: Snapshot | None, catalogue: Catalogue) -> dict[str, Any]:
+def defaults(
+    settings: SessionSettings, snapshot: Snapshot | None, catalogue: Catalogue
+) -> dict[str, Any]:
     """What the form shows at first, and what REST options leave out."""
     partition = _default_partition(snapshot)
     offered = catalogue.offered()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from carme.unix import groups_of
+from carme.system.users import groups_of
 
 
 def projects(root: Path | None, user: str) -> dict[str, Path]:

@@ -18,19 +18,19 @@ from traitlets import Instance, Integer, default
 
 from carme.config import Config, config_path, load
 from carme.errors import CarmeError
-from carme.slurm.helper_client import HelperClient
+from carme.helper.client import HelperClient
 from carme.slurm.models import Job
-from carme_spawner import form, words
-from carme_spawner.desk import Desk
+from carme_spawner import form, messages
+from carme_spawner.cluster_state import cluster_state_for
 from carme_spawner.failure import SessionFailure
 from carme_spawner.handlers import with_error_lists
-from carme_spawner.idle import Care, figures_for
-from carme_spawner.launch import idle_options, job_scripts, session_files
+from carme_spawner.idle_policy import IdlePolicy, figures_for
 from carme_spawner.options import Options, Problems
-from carme_spawner.prediction import keep_prediction
+from carme_spawner.prediction_service import keep_prediction
 from carme_spawner.progress import Progress
-from carme_spawner.session import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob, SessionOver
-from carme_spawner.watch import watch_for
+from carme_spawner.request_checker import SpawnRequestChecker
+from carme_spawner.session_files import idle_options, job_scripts, session_files
+from carme_spawner.session_job import LOOK_SECONDS, POLL_AGE_SECONDS, SessionEnded, SessionJob
 
 # batchspawner's own endpoint sets whatever attribute a request names, a command prefix among them,
 # and importing it is enough to have it served.
@@ -83,13 +83,13 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._job = self._new_job()
         self.ended_message = ""
         """What became of the last session, for its user."""
-        self._care = Care(self.carme.session)
+        self._care = IdlePolicy(self.carme.session)
         self._ask_token = ("", float("-inf"))
         self._kept_prediction: asyncio.Future[Any] | None = None
         self._progress = Progress()
 
     def _new_job(self) -> SessionJob:
-        return SessionJob(self.carme, watch_for(self.carme), self._helper)
+        return SessionJob(self.carme, cluster_state_for(self.carme), self._helper)
 
     @property
     def _helper(self) -> HelperClient:
@@ -98,8 +98,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     # --- what the user asks for -----------------------------------------------------------------
 
     @property
-    def _desk(self) -> Desk:
-        return Desk(self.carme, self.user.name, self._helper)
+    def _desk(self) -> SpawnRequestChecker:
+        return SpawnRequestChecker(self.carme, self.user.name, self._helper)
 
     async def _render_form(self) -> str:
         chosen = self.user_options or self.orm_spawner.user_options or {}
@@ -183,7 +183,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     async def _until_up(self) -> str:
         try:
             url = await self._job.until_up(self._progress.say)
-        except SessionOver as over:
+        except SessionEnded as over:
             log = await self._job.tail(self.user.name, self.session_name)
             raise SessionFailure(
                 over.message, reason=over.reason, log=log, status_code=500
@@ -239,7 +239,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         if job.state.ending:
             await asyncio.sleep(2 * LOOK_SECONDS)  # the reason comes with the next state
             job = await self._job.look() or job
-        self.ended_message = self._care.over or words.ended(job)
+        self.ended_message = self._care.over or messages.ended(job)
         self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
         return 1
 
@@ -321,7 +321,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         super().clear_state()
         self._job.restore({})
         self._job = self._new_job()
-        self._care = Care(self.carme.session)
+        self._care = IdlePolicy(self.carme.session)
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         """A line whenever something changed."""

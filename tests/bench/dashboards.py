@@ -21,7 +21,7 @@ from typing import get_args
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from carme.config import Config
-from carme.prometheus import Prometheus
+from carme.prometheus import PrometheusClient
 from carme_monitoring import recording
 from carme_monitoring.dashboards import promql
 from carme_monitoring.dashboards.boards import BOARDS
@@ -56,7 +56,7 @@ def is_here(result: Checked) -> bool:
     return not any(name.startswith(_ELSEWHERE) for name in names)
 
 
-def ask(prometheus: Prometheus) -> list[Checked]:
+def ask(prometheus: PrometheusClient) -> list[Checked]:
     """Every query, with the median of its times; the worst answer of the rounds."""
     times: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     found: dict[tuple[str, str, str], Checked] = {}
@@ -72,7 +72,7 @@ def ask(prometheus: Prometheus) -> list[Checked]:
     return [replace(r, milliseconds=statistics.median(times[key])) for key, r in found.items()]
 
 
-def rules_ms(prometheus: Prometheus) -> float:
+def rules_ms(prometheus: PrometheusClient) -> float:
     """One evaluation of all recording rules; says what that is of the machine's time."""
     usual = Config().prometheus.evaluation_seconds
     total = share = 0.0

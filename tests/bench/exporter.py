@@ -30,9 +30,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from carme import hook
 from carme.local import vgpu
 from carme.local.vgpu.commands import ask
+from carme.node import hook
 from carme_monitoring import webconfig
 from carme_monitoring.metrics import TABLE, Metric
 from carme_monitoring.render import Renderer

@@ -26,7 +26,7 @@ import requests
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from carme.slurm.models import Job, Node, Partition
-from carme.slurm.rights import Association, Limits, Qos, Rights
+from carme.slurm.rights import Association, AssociationLimits, Qos, Rights
 from carme.slurm.states import JobState, NodeState
 from support.ports import free_port
 from support.slurm_memory import Cluster, Serving, config
@@ -143,7 +143,7 @@ def _job(number: int) -> Job:
 def _rights() -> Rights:
     people = [*(f"user{number}" for number in range(200)), USER]
     labs = [f"lab{number}" for number in range(10)]
-    limits = Limits(group={"gres/gpu": 4000, "cpu": 100_000}, group_jobs=100_000)
+    limits = AssociationLimits(group={"gres/gpu": 4000, "cpu": 100_000}, group_jobs=100_000)
     return Rights(
         enforced=("associations", "limits", "qos"),
         associations=(
@@ -156,7 +156,7 @@ def _rights() -> Rights:
             ),
         ),
         qos=tuple(
-            Qos(name=name, limits=Limits(per_user={"gres/gpu": 64}, max_jobs=500))
+            Qos(name=name, limits=AssociationLimits(per_user={"gres/gpu": 64}, max_jobs=500))
             for name in ("normal", "short")
         ),
         default_accounts=dict.fromkeys(people, "lab0"),

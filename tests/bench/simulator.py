@@ -15,16 +15,16 @@ import numpy as np
 import simpy
 
 from carme import library
-from carme.simulate.suites import Suite, run_suite
-from carme.simulator import models, queues
-from carme.simulator.averaging import run as run_averaging
-from carme.simulator.averaging_plan import message_seconds, package_sizes, schedule
-from carme.simulator.engine import Simulation
-from carme.simulator.operations import Compute, Transfer
+from carme.simulator.analysis.suite import Exhaustive
+from carme.simulator.commands.suite_runner import Suite, run_suite
+from carme.simulator.events import compiled_queues, models
+from carme.simulator.events.engine import Simulation
+from carme.simulator.events.operations import Compute, Transfer
 from carme.simulator.papers import merpsys
-from carme.simulator.plan import Synchronous
-from carme.simulator.run import simulate
-from carme.simulator.suite import Exhaustive
+from carme.simulator.plans.averaging_schedule import message_seconds, package_sizes, schedule
+from carme.simulator.plans.plan import Synchronous
+from carme.simulator.runs.averaging import run as run_averaging
+from carme.simulator.runs.simulate import simulate
 
 WORKERS, ROUNDS, TRANSFER = 64, 500, 0.015
 TARGETS = {
@@ -98,15 +98,15 @@ def shared_link():
     slows all alike, and the best are the least disturbed."""
     compute = np.random.default_rng(7).lognormal(0, 0.1, (WORKERS, ROUNDS))
     rows = compute.tolist()
-    queues.shared_link(compute, TRANSFER)  # compiled, or loaded from the cache
+    compiled_queues.shared_link(compute, TRANSFER)  # compiled, or loaded from the cache
     simpy_times, engine_times, fast_times = [], [], []
     for _ in range(7):
         seconds, theirs = timed(in_simpy, rows, TRANSFER)
         simpy_times.append(seconds)
         seconds, report = timed(in_engine, rows, TRANSFER)
         engine_times.append(seconds)
-        fast_times += [timed(queues.shared_link, compute, TRANSFER)[0] for _ in range(20)]
-    same_trace(theirs, report, *queues.shared_link(compute, TRANSFER))
+        fast_times += [timed(compiled_queues.shared_link, compute, TRANSFER)[0] for _ in range(20)]
+    same_trace(theirs, report, *compiled_queues.shared_link(compute, TRANSFER))
     operations = 2 * WORKERS * ROUNDS
     simpy_rate = operations / min(simpy_times)
     return {

@@ -21,10 +21,10 @@ from types import TracebackType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from carme.config import Config, Slurm, View
+from carme.config import Config, SlurmSettings, ViewSettings
 from carme.errors import UnavailableError
 from carme.slurm.client import connect, snapshot
-from carme.slurm.view_client import ViewClient
+from carme.view.client import ViewClient
 from support.ports import free_port
 
 NODES = 1000
@@ -71,7 +71,7 @@ class Controller:
         self.nodes = nodes
         self.folder = Path(tempfile.mkdtemp(prefix="carme-bench-slurm-"))
         self.conf = self.folder / "slurm.conf"
-        self.slurm = Slurm(conf=self.conf, retry_seconds=30)
+        self.slurm = SlurmSettings(conf=self.conf, retry_seconds=30)
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -168,7 +168,9 @@ def measure_snapshot(controller: Controller) -> float:
 
 def measure_idle_calls(controller: Controller) -> float:
     """Calls a minute that a carme-view makes while nobody asks it anything."""
-    settings = Config(slurm=controller.slurm, view=View(socket=controller.folder / "view.sock"))
+    settings = Config(
+        slurm=controller.slurm, view=ViewSettings(socket=controller.folder / "view.sock")
+    )
     path = controller.folder / "carme.toml"
     path.write_text(
         f'[slurm]\nconf = "{controller.conf}"\n[view]\nsocket = "{settings.view.socket}"\n'
@@ -188,7 +190,7 @@ def measure_idle_calls(controller: Controller) -> float:
         log.close()
 
 
-def _answers(view: View) -> bool:
+def _answers(view: ViewSettings) -> bool:
     try:
         return len(ViewClient.of(view).snapshot().nodes) > 0
     except UnavailableError:

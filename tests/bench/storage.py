@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from carme.local import monitoring
-from carme.prometheus import Prometheus
+from carme.prometheus import PrometheusClient
 from support.page_server import served
 from support.recorded_series import serving
 
@@ -104,7 +104,7 @@ def held(page: Page, nodes: int) -> dict[str, float]:
                 }
 
 
-def _value(prometheus: Prometheus, expression: str) -> float:
+def _value(prometheus: PrometheusClient, expression: str) -> float:
     return max((row.value for row in prometheus.query(expression)), default=0.0)
 
 

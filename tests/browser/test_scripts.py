@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 import carme_spawner
 from carme import service
-from carme.predict.advice import Wish
+from carme.predict.advice import AdviceRequest
 
 STATIC = Path(service.__file__).with_name("static")
 ADVICE = Path(carme_spawner.__file__).with_name("templates") / "advice.js"
@@ -63,7 +63,7 @@ PREDICTION = {
 }
 
 
-def show_form(page, names=tuple(Wish.model_fields), **told):
+def show_form(page, names=tuple(AdviceRequest.model_fields), **told):
     """The form with the advice told; what its script asked."""
     given = {"prediction": PREDICTION, "notes": [], "suggestions": [], **told}
     asked = answer(page, "/hub/api/carme/advice?**", given)
@@ -85,7 +85,7 @@ def test_the_form_asks_for_all_its_nodes(page):
 
 
 def test_a_form_without_a_field_for_nodes_has_advice_too(page):
-    names = tuple(name for name in Wish.model_fields if name != "nodes")
+    names = tuple(name for name in AdviceRequest.model_fields if name != "nodes")
     [asked] = show_form(page, names, suggestions=[FEWER])
     assert "nodes" not in asked
     expect(page.get_by_role("button", name="Take 2 GPUs", exact=True)).to_be_visible()

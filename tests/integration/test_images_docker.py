@@ -9,9 +9,9 @@ import pytest
 
 from carme.errors import MissingError, UnavailableError
 from carme.local.layout import cache_dir
-from carme_containers.apptainer import ApptainerEngine
+from carme_containers.apptainer_engine import ApptainerEngine
 from carme_containers.builder import Builder
-from carme_containers.dockerengine import DockerEngine
+from carme_containers.docker_engine import DockerEngine
 from carme_containers.recipe import load_recipe
 from support.containers import docker_engine, real_apptainer, verify_as_nobody
 from support.recipes import tiny_recipe, tiny_root

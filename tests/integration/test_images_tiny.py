@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from carme.config import Config, Images
+from carme.config import Config, ImageSettings
 from carme.errors import ConfigError, MissingError, UnavailableError
-from carme.images import load_catalogue
+from carme.images.catalogue import load_catalogue
 from carme_containers import signing
-from carme_containers.apptainer import ApptainerEngine
-from carme_containers.builder import Builder, Result
-from carme_containers.catalogue import Publisher
-from carme_containers.ensure import publish_result
+from carme_containers.apptainer_engine import ApptainerEngine
+from carme_containers.builder import Builder, BuildResult
+from carme_containers.images_in_use import open_files
+from carme_containers.publication import publish_result
+from carme_containers.publisher import Publisher
 from carme_containers.recipe import load_recipe
-from carme_containers.usage import open_files
 from support.cluster import wait_for
 from support.containers import real_apptainer
 from support.recipes import tiny_recipe, tiny_root
@@ -47,7 +47,7 @@ class Site:
     def recipe(self, **values: object) -> None:
         tiny_recipe(self.recipes, self.root, **values)  # type: ignore[arg-type]
 
-    def build(self, name: str = "tiny", force: bool = False, **values: object) -> Result:
+    def build(self, name: str = "tiny", force: bool = False, **values: object) -> BuildResult:
         recipe = load_recipe(name, (self.recipes,), **values)  # type: ignore[arg-type]
         return self.builder().build(recipe, force)
 
@@ -56,9 +56,9 @@ class Site:
         return Builder(engine, self.apptainer, self.cache, self.said.append)
 
     def config(self, **values: object) -> Config:
-        return Config(images=Images(folder=self.images, apptainer=self.apptainer, **values))  # type: ignore[arg-type]
+        return Config(images=ImageSettings(folder=self.images, apptainer=self.apptainer, **values))  # type: ignore[arg-type]
 
-    def publish(self, result: Result, **values: object) -> str:
+    def publish(self, result: BuildResult, **values: object) -> str:
         return publish_result(self.config(**values), self.apptainer, result).id
 
     def offered(self) -> list[str]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from carme.prometheus import Prometheus
+from carme.prometheus import PrometheusClient
 from carme_monitoring.dashboards.boards import BOARDS
 from carme_monitoring.dashboards.check import Checker
 from carme_monitoring.dashboards.compat import PROFILES
@@ -31,7 +31,7 @@ class Loads:
         self.nodes = [node.name for node in cluster.config.local.nodes if node.gpus][:2]
         self.exporters = [Exporter(cluster, node) for node in self.nodes]
         settings = cluster.config.prometheus
-        self.prometheus = Prometheus.of(settings.url, settings.login_file)
+        self.prometheus = PrometheusClient.of(settings.url, settings.login_file)
         self.ids = {}
         self.owners = {}
 

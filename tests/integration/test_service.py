@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from carme.predict.measurements import parse_steps
-from carme.prometheus import Prometheus
+from carme.prometheus import PrometheusClient
 from support.cluster import wait_for
 from support.people import SERVICE, Person, ask
 
@@ -298,7 +298,7 @@ def test_how_often_intervals_held_is_told(cluster, people, judged_before, finish
     wait_for(counted, 150, "the outcome")
     settings = cluster.config.prometheus
     series = 'carme_service_predictions_judged{kind="job",source="data sheet",figure="time"}'
-    prometheus = Prometheus.of(settings.url, settings.login_file)
+    prometheus = PrometheusClient.of(settings.url, settings.login_file)
 
     def told():
         rows = prometheus.query(series)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from carme.errors import InputError, MissingError, UnavailableError
-from carme.slurm.cli import CommandClient
 from carme.slurm.client import Client, snapshot
-from carme.slurm.command import Commands
-from carme.slurm.models import Choice, Job, Model
-from carme.slurm.rest import RestClient
+from carme.slurm.command_client import CommandClient
+from carme.slurm.commands_runner import SlurmCommands
+from carme.slurm.models import Choice, Job, SlurmModel
+from carme.slurm.rest_client import RestClient
 from carme.slurm.states import JobState
 from support.slurm_live import Jobs, wait_until
 
@@ -39,8 +39,8 @@ def rest(cluster: Any) -> RestClient:
 
 
 def equal(
-    first: Client, second: Client, read: Callable[[Client], tuple[Model, ...]]
-) -> tuple[Model, ...]:
+    first: Client, second: Client, read: Callable[[Client], tuple[SlurmModel, ...]]
+) -> tuple[SlurmModel, ...]:
     """What both read, once they agree: between two reads the cluster may have moved on."""
     end = time.monotonic() + 20
     while True:
@@ -92,7 +92,7 @@ def test_both_ways_give_equal_models(
         with pytest.raises(MissingError):
             client.job(99_999_999)
 
-    columns = CommandClient(Commands.of(cluster.config.slurm), 0, use_json=False)
+    columns = CommandClient(SlurmCommands.of(cluster.config.slurm), 0, use_json=False)
     without = {job.id: job for job in columns.jobs()}
     for job_id, job in seen.items():
         same = {"gpu_indices": {}, "gpus": without[job_id].gpus}

@@ -11,7 +11,7 @@ import pytest
 from carme.errors import UnavailableError
 from carme.slurm.models import Choice, Job
 from carme.slurm.snapshot import Snapshot
-from carme.slurm.view_client import AsyncViewClient, ViewClient
+from carme.view.client import AsyncViewClient, ViewClient
 from support.slurm_live import Jobs, view, wait_until
 
 pytestmark = pytest.mark.cluster

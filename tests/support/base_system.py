@@ -10,8 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from carme import mirrors
-from carme.local.run import run
+from carme.system import mirrors
+from carme.system.programs import run
 
 SUITE = "bookworm"
 INCLUDE = (

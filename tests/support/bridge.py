@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from carme.local.run import run
+from carme.system.programs import run
 
 BRIDGE = "carmetest0"
 SUBNETS = [f"10.{number}.0.0/24" for number in range(77, 100)]

@@ -56,7 +56,7 @@ class Cluster:
         }
 
     def password(self, user: str) -> str:
-        return accounts.made(self.local.layout).users[user]
+        return accounts.created(self.local.layout).users[user]
 
     def run(self, argv: list[str], **kwargs: Any) -> "subprocess.CompletedProcess[str]":
         """The command as root, in the cluster's environment."""

@@ -13,10 +13,10 @@ import pytest
 
 from carme.errors import CarmeError
 from carme.local import packages
-from carme.local.apptainer import APT_PACKAGES, find_or_install
 from carme.local.layout import cache_dir
-from carme_containers.builduser import BuildUser
-from carme_containers.inside import Inside
+from carme.system.apptainer import APT_PACKAGES, find_or_install
+from carme_containers.build_user import BuildUser
+from carme_containers.image_inspector import ImageInspector
 
 
 def real_apptainer() -> Path:
@@ -65,13 +65,13 @@ def docker_engine(folder: Path) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def inside_as_nobody(apptainer: Path, image: Path) -> Inside:
+def inside_as_nobody(apptainer: Path, image: Path) -> ImageInspector:
     """The image, entered by somebody who neither built nor owns it."""
     nobody = pwd.getpwnam("nobody")
     user = BuildUser("nobody", nobody.pw_uid, nobody.pw_gid, switch=os.geteuid() == 0)
     scratch = cache_dir() / "build"
     scratch.mkdir(parents=True, exist_ok=True)
-    return Inside(apptainer, image, user, scratch)
+    return ImageInspector(apptainer, image, user, scratch)
 
 
 def verify_as_nobody(apptainer: Path, image: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from carme.slurm.models import Node, Partition
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import NodeState
-from carme.slurm.view_client import ViewClient
+from carme.view.client import ViewClient
 from carme_monitoring.discovery import Discovery
 
 NODES = 10_000

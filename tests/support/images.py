@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from carme.images import Built, Image, Verified, file_digest
-from carme.sif import DESCRIPTOR, HEADER, MAGIC, PARTITION, SIGNATURE
+from carme.images.catalogue import Built, Image, Verified, file_digest
+from carme.images.sif import DESCRIPTOR, HEADER, MAGIC, PARTITION, SIGNATURE
 
 
 def sif_bytes(payload: bytes = b"x" * 4096, arch: bytes = b"02\0", signed: bool = False) -> bytes:

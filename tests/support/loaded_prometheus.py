@@ -16,7 +16,7 @@ from pathlib import Path
 import requests
 
 from carme.local import monitoring
-from carme.prometheus import Prometheus
+from carme.prometheus import PrometheusClient
 from support.load import SCRAPE_SECONDS, Load, filled, page
 from support.page_server import served
 from support.recorded_series import add_blocks, serving
@@ -34,7 +34,7 @@ scrape_configs:
 
 
 @contextmanager
-def loaded_prometheus(load: Load, evaluate_seconds: float) -> Iterator[Prometheus]:
+def loaded_prometheus(load: Load, evaluate_seconds: float) -> Iterator[PrometheusClient]:
     """A Prometheus with these series, which evaluates Carme's rules on them."""
     for name in ("prometheus", "promtool"):
         if not shutil.which(name):
@@ -68,7 +68,7 @@ class Cost:
     """Its five dearest rules, in milliseconds, in the last evaluation."""
 
 
-def rule_costs(prometheus: Prometheus, evaluations: int = 3) -> dict[str, Cost]:
+def rule_costs(prometheus: PrometheusClient, evaluations: int = 3) -> dict[str, Cost]:
     """Each group of recording rules, after so many evaluations that are seen from now on."""
     times: dict[str, dict[str, float]] = {}
     last: dict[str, tuple[tuple[float, str], ...]] = {}

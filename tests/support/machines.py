@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from carme.local import packages
-from carme.local.files import locked
-from carme.local.run import run
+from carme.system.files import locked
+from carme.system.programs import run
 from support import base_system
 from support.bridge import BRIDGE, Network, take_down
 from support.cluster import wait_for

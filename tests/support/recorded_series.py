@@ -9,7 +9,7 @@ from pathlib import Path
 
 import requests
 
-from carme.prometheus import Prometheus
+from carme.prometheus import PrometheusClient
 from support.cluster import wait_for
 from support.ports import free_port
 
@@ -46,7 +46,7 @@ def add_blocks(source: Path, data: Path) -> None:
 
 
 @contextmanager
-def serving(data: Path, config: str = "") -> Iterator[Prometheus]:
+def serving(data: Path, config: str = "") -> Iterator[PrometheusClient]:
     """A Prometheus on the blocks in `data`, on a free port of loopback.
 
     It scrapes and evaluates what `config` says, in which `@self` is its own address.
@@ -64,7 +64,7 @@ def serving(data: Path, config: str = "") -> Iterator[Prometheus]:
     url = f"http://{address}"
     try:
         wait_for(lambda: _ready(url), 60, "Prometheus is ready")
-        yield Prometheus(url, timeout_seconds=60)
+        yield PrometheusClient(url, timeout_seconds=60)
     finally:
         process.terminate()
         process.wait(30)

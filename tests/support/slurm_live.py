@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from carme.slurm.cli import CommandClient
+from carme.slurm.command_client import CommandClient
 from carme.slurm.models import Job
 from support.cluster import wait_for
 from support.hub import User
@@ -17,7 +17,7 @@ _HELPER_CALL = """
 import asyncio, json, sys
 from pathlib import Path
 from carme.errors import CarmeError
-from carme.slurm.helper_client import HelperClient
+from carme.helper.client import HelperClient
 
 async def call(helper, config, verb, arguments):
     try:
@@ -34,7 +34,7 @@ _VIEW_CALL = """
 import json, sys
 from pathlib import Path
 from carme.errors import CarmeError
-from carme.slurm.view_client import ViewClient
+from carme.view.client import ViewClient
 
 try:
     arguments = json.loads(sys.argv[3])

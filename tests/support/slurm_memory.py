@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from carme.config import Config, View
+from carme.config import Config, ViewSettings
 from carme.errors import CarmeError, InputError, UnavailableError
 from carme.slurm.client import Client
 from carme.slurm.models import (
@@ -19,10 +19,10 @@ from carme.slurm.models import (
     Partition,
     Reservation,
 )
-from carme.slurm.rights import Association, Limits, Qos, Rights
+from carme.slurm.rights import Association, AssociationLimits, Qos, Rights
 from carme.slurm.states import JobState, NodeState
-from carme.slurm.view import View as Answers
-from carme.slurm.view_server import UnixServer
+from carme.view.server import UnixServer
+from carme.view.service import ViewService as Answers
 
 ALICE = Job(
     id=1,
@@ -45,7 +45,7 @@ RIGHTS = Rights(
         Association(account="lab", user="alice", qos=("normal", "short"), default_qos="normal"),
         Association(account="lab", user="bob", qos=("normal",)),
     ),
-    qos=(Qos(name="normal"), Qos(name="short", limits=Limits(max_seconds=3600))),
+    qos=(Qos(name="normal"), Qos(name="short", limits=AssociationLimits(max_seconds=3600))),
     default_accounts={"alice": "lab", "bob": "lab"},
 )
 NODE = Node(name="gpu01", state=NodeState.MIXED, partitions=("gpu",), cpus=8, cpus_used=2)
@@ -112,7 +112,7 @@ class Cluster(Client):
 
 
 def config(tmp_path: Path, **view: Any) -> Config:
-    return Config(view=View(socket=tmp_path / "view.sock", poll_seconds=600, **view))
+    return Config(view=ViewSettings(socket=tmp_path / "view.sock", poll_seconds=600, **view))
 
 
 class Serving:

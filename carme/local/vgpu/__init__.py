@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from carme.config import LocalNode
+from carme.local.vgpu.cards import Card, cards
 from carme.local.vgpu.detect import RealGpu, detect_real_gpus
 from carme.local.vgpu.library import build_library
-from carme.local.vgpu.models import Card, cards
 
 __all__ = [
     "Card",

@@ -10,7 +10,7 @@ import click
 from carme.config import load
 from carme.errors import CarmeError, UnavailableError
 from carme.local.vgpu import daemon
-from carme.local.vgpu.models import cards
+from carme.local.vgpu.cards import cards
 
 _run_option = click.option(
     "--run", "run_folder", type=click.Path(path_type=Path), required=True,

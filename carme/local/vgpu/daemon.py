@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from carme import holders
 from carme.errors import ConfigError
-from carme.local.vgpu.models import Card
+from carme.local.vgpu.cards import Card
 from carme.local.vgpu.node import VirtualNode
+from carme.node import gpu_allocations
 
 LISTENER = "10-vgpu"
 ERRORS = {
@@ -65,14 +65,14 @@ class Daemon:
         """Keep the GPUs until SIGTERM or SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        server = holders.listener(run_folder, LISTENER)
+        server = gpu_allocations.listener(run_folder, LISTENER)
         due = now()
         try:
             while self._running:
                 due = max(due + self._period, now())  # after a stall: no burst of late ticks
                 while self._running and (left := due - now()) > 0:
                     if select.select([server], [], [], left)[0]:
-                        holders.answer(server, self.handle)
+                        gpu_allocations.answer(server, self.handle)
                 for node in self.nodes.values():
                     node.tick()
         finally:

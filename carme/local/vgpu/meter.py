@@ -97,7 +97,7 @@ class Meter:
             self.span_start_pj = last["counter_picojoules"]
 
 
-class Record:
+class EnergyRecord:
     """The file of ended spans of a node, one JSON object a line."""
 
     def __init__(self, path: Path) -> None:

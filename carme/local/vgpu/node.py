@@ -4,10 +4,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from carme import holders, hook
-from carme.local.vgpu.follow import Follower
-from carme.local.vgpu.meter import Meter, Record, Span
-from carme.local.vgpu.models import Card
+from carme.local.vgpu.cards import Card
+from carme.local.vgpu.job_usage import Follower
+from carme.local.vgpu.meter import EnergyRecord, Meter, Span
 from carme.local.vgpu.state import (
     MAX_FAULTS,
     MAX_PROCESSES,
@@ -17,6 +16,7 @@ from carme.local.vgpu.state import (
     gpu_file,
     meter_file,
 )
+from carme.node import gpu_allocations, hook
 
 MAX_GAP_NS = 60 * 10**9
 """A daemon away for longer counts as a machine that was off: no energy for that time."""
@@ -50,12 +50,12 @@ class VirtualNode:
         time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.cards, self.name = cards, cards[0].node
-        self._holders = holders.Watch(run, self.name, hook.boot_id(str(proc)))
+        self._holders = gpu_allocations.AllocationReader(run, self.name, hook.boot_id(str(proc)))
         self._follower = Follower(self.name, cgroup, proc)
         self._now_ns, self._time_ns = now_ns, time_ns
         self._gpu_file = gpu_file(folder, self.name, len(cards))
         self._meter_file = meter_file(folder, self.name, len(cards))
-        self.record = Record(folder / f"{self.name}.jsonl")
+        self.record = EnergyRecord(folder / f"{self.name}.jsonl")
         self.meters = [Meter(self.name, card.index, card.uuid) for card in cards]
         self.faults: dict[tuple[int, str], int] = {}
         """(card, call or `*`) → NVML error code."""

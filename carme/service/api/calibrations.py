@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from carme.errors import InputError
 from carme.jobs.models import JobReport
-from carme.predict.coefficients import Knowledge
-from carme.predict.figures import Spread
+from carme.predict.coefficients import Calibration
+from carme.predict.estimates import Spread
 from carme.predict.fit import fit
 from carme.predict.measurements import TrackedStep, with_watts
 from carme.predict.prediction import Prediction
 from carme.service.api.jobs import find_job
-from carme.service.costs import check_points
+from carme.service.context import ServiceContext, current_context
+from carme.service.cost_limits import check_points
 from carme.service.endpoints import Api
-from carme.service.hub import Who
-from carme.service.kept import Kept
+from carme.service.hub_client import Caller
 from carme.service.models.calibrations import CalibrationAnswer, CalibrationPage, CalibrationRequest
-from carme.service.models.requests import Page
-from carme.service.parts import Parts, parts
+from carme.service.models.requests import PageQuery
+from carme.service.request_resolution import find_hardware, find_workload, knowledge_in
 from carme.service.store import CalibrationRow, PredictionRow, new_id, now
-from carme.service.subjects import find_hardware, find_workload, knowledge_in
+from carme.service.stored_rows import StoredRows
 from carme.slurm.states import JobState
 
 
@@ -28,12 +28,12 @@ def register(api: Api) -> None:
     @api.endpoint(
         "POST", "/calibrations", body=CalibrationRequest, answer=CalibrationAnswer, status=201
     )
-    def make_calibration(who: Who, body: CalibrationRequest) -> CalibrationAnswer:
+    def make_calibration(who: Caller, body: CalibrationRequest) -> CalibrationAnswer:
         """Fit the simulator's coefficients to measured steps.
 
         Predictions of this workload on this hardware use the newest fit from then on.
         """
-        here = parts()
+        here = current_context()
         workload = find_workload(here, who, body.workload)
         cluster, _ = find_hardware(here, body.hardware)
         steps = body.steps or ()
@@ -54,25 +54,25 @@ def register(api: Api) -> None:
         here.known.clear()
         return _shown(row)
 
-    @api.endpoint("GET", "/calibrations", query=Page, answer=CalibrationPage)
-    def list_calibrations(who: Who, query: Page) -> CalibrationPage:
+    @api.endpoint("GET", "/calibrations", query=PageQuery, answer=CalibrationPage)
+    def list_calibrations(who: Caller, query: PageQuery) -> CalibrationPage:
         """Own calibrations, the newest first; an admin sees everybody's."""
         items, more = KEPT.page(who, query)
         return CalibrationPage(items=items, next=more)
 
     @api.endpoint("GET", "/calibrations/<string:calibration_id>", answer=CalibrationAnswer)
-    def get_calibration(who: Who, calibration_id: str) -> CalibrationAnswer:
+    def get_calibration(who: Caller, calibration_id: str) -> CalibrationAnswer:
         """One calibration."""
         return _shown(KEPT.row(who, calibration_id))
 
     @api.endpoint("DELETE", "/calibrations/<string:calibration_id>", status=204)
-    def delete_calibration(who: Who, calibration_id: str) -> None:
+    def delete_calibration(who: Caller, calibration_id: str) -> None:
         """Forget a calibration of one's own."""
         KEPT.forget(who, calibration_id)
-        parts().known.clear()
+        current_context().known.clear()
 
 
-def _history(here: Parts, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
+def _history(here: ServiceContext, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
     """The mean step of a job that ran its declared workload to the end; a session says nothing."""
     if here.store.page(PredictionRow, job.user, 1, None, job_id=job.id, kind="session"):
         raise InputError(
@@ -93,7 +93,7 @@ def _history(here: Parts, job: JobReport, workload: str) -> tuple[TrackedStep, .
     return (step,) * 3
 
 
-def _as_history(known: Knowledge, job_id: int | None) -> Knowledge:
+def _as_history(known: Calibration, job_id: int | None) -> Calibration:
     words = f"from the time that job {job_id} took as a whole"
     told = known.provenance.model_copy(update={"source": "history", "words": words})
     return known.model_copy(update={"provenance": told, "time": Spread.within(1.25)})
@@ -106,4 +106,4 @@ def _shown(row: CalibrationRow) -> CalibrationAnswer:
     )  # fmt: skip
 
 
-KEPT = Kept("calibration", CalibrationRow, _shown)
+KEPT = StoredRows("calibration", CalibrationRow, _shown)

@@ -7,11 +7,12 @@ from sqlalchemy.exc import IntegrityError
 
 from carme import library
 from carme.errors import CarmeError, InputError, MissingError
-from carme.predict.figures import Part
-from carme.predict.site import known_gpu
-from carme.service.costs import check_workload
+from carme.predict.cluster_hardware import known_gpu
+from carme.predict.estimates import FrozenModel
+from carme.service.context import ServiceContext, current_context
+from carme.service.cost_limits import check_workload
 from carme.service.endpoints import Api
-from carme.service.hub import Who
+from carme.service.hub_client import Caller
 from carme.service.models.catalogue import (
     HardwareItem,
     HardwareList,
@@ -19,17 +20,16 @@ from carme.service.models.catalogue import (
     WorkloadItem,
     WorkloadPage,
 )
-from carme.service.models.requests import Page, Word
-from carme.service.parts import Parts, parts
+from carme.service.models.requests import PageQuery, Word
 from carme.service.store import WorkloadRow, new_id, next_cursor, now
 from carme.service.uploads import read_upload
-from carme.simulator.workload import Workload
+from carme.simulator.workloads.workload import Workload
 
 MOST_WORKLOADS = 200
 """Of one user."""
 
 
-class Upload(Part):
+class Upload(FrozenModel):
     """Where an uploaded file goes."""
 
     name: Word | None = None
@@ -40,10 +40,10 @@ class Upload(Part):
 def register(api: Api) -> None:
     """Add the endpoints."""
 
-    @api.endpoint("GET", "/workloads", query=Page, answer=WorkloadPage)
-    def list_workloads(who: Who, query: Page) -> WorkloadPage:
+    @api.endpoint("GET", "/workloads", query=PageQuery, answer=WorkloadPage)
+    def list_workloads(who: Caller, query: PageQuery) -> WorkloadPage:
         """Own workloads, the newest first; on the first page the bundled ones follow."""
-        rows = parts().store.page(WorkloadRow, who.name, query.limit, query.cursor)
+        rows = current_context().store.page(WorkloadRow, who.name, query.limit, query.cursor)
         items = [_item(Workload.model_validate(row.body), True, row.user) for row in rows]
         more = next_cursor(rows, query.limit)
         if query.cursor is None:
@@ -51,30 +51,30 @@ def register(api: Api) -> None:
         return WorkloadPage(items=tuple(items), next=more)
 
     @api.endpoint("POST", "/workloads", body=Workload, answer=WorkloadAnswer, status=201)
-    def add_workload(who: Who, body: Workload) -> WorkloadAnswer:
+    def add_workload(who: Caller, body: Workload) -> WorkloadAnswer:
         """Keep a workload of one's own; one of the same name is replaced."""
-        return keep(parts(), who, body)
+        return keep(current_context(), who, body)
 
     @api.endpoint(
         "POST", "/workloads/onnx", query=Upload, answer=WorkloadAnswer, status=201, upload=True
     )
-    def add_onnx(who: Who, query: Upload) -> WorkloadAnswer:
+    def add_onnx(who: Caller, query: Upload) -> WorkloadAnswer:
         """Keep the workload in an ONNX file, sent as the body.
 
         Only the graph is read: weights are not loaded, and external data files never opened.
         """
-        found = read_upload(parts().apart, request.get_data(), query.name or "")
+        found = read_upload(current_context().apart, request.get_data(), query.name or "")
         if query.samples is not None:
             if not 1 <= query.samples <= 10**13:
                 raise InputError("samples must be from 1 to 10^13")
             dataset = found.dataset.model_copy(update={"samples": query.samples})
             found = found.model_copy(update={"dataset": dataset})
-        return keep(parts(), who, found)
+        return keep(current_context(), who, found)
 
     @api.endpoint("GET", "/workloads/<string:name>", answer=WorkloadAnswer)
-    def get_workload(who: Who, name: str) -> WorkloadAnswer:
+    def get_workload(who: Caller, name: str) -> WorkloadAnswer:
         """A workload in full: one's own, or a bundled one."""
-        row = _own(parts(), who, name)
+        row = _own(current_context(), who, name)
         if row:
             return WorkloadAnswer(own=True, workload=Workload.model_validate(row.body))
         if name in library.names("workloads"):
@@ -82,18 +82,18 @@ def register(api: Api) -> None:
         raise MissingError(f"no workload {name[:64]!r}", "GET workloads lists them")
 
     @api.endpoint("DELETE", "/workloads/<string:name>", status=204)
-    def delete_workload(who: Who, name: str) -> None:
+    def delete_workload(who: Caller, name: str) -> None:
         """Forget a workload of one's own."""
-        here = parts()
+        here = current_context()
         row = _own(here, who, name)
         if row is None:
             raise MissingError(f"you keep no workload {name[:64]!r}", "GET workloads lists them")
         here.store.remove(row)
 
     @api.endpoint("GET", "/hardware", answer=HardwareList)
-    def list_hardware(who: Who) -> HardwareList:  # noqa: ARG001
+    def list_hardware(who: Caller) -> HardwareList:  # noqa: ARG001
         """GPUs (and CPUs) with known figures, and which of them this cluster has."""
-        here = parts()
+        here = current_context()
         names, notes = _here(here)
         items = []
         for name in library.names("gpus"):
@@ -109,7 +109,7 @@ def register(api: Api) -> None:
         return HardwareList(items=tuple(items), notes=notes)
 
 
-def keep(here: Parts, who: Who, workload: Workload) -> WorkloadAnswer:
+def keep(here: ServiceContext, who: Caller, workload: Workload) -> WorkloadAnswer:
     """Store it under its name."""
     if workload.name in library.names("workloads"):
         raise InputError(
@@ -137,7 +137,7 @@ def keep(here: Parts, who: Who, workload: Workload) -> WorkloadAnswer:
     return WorkloadAnswer(own=True, workload=workload)
 
 
-def _own(here: Parts, who: Who, name: str) -> WorkloadRow | None:
+def _own(here: ServiceContext, who: Caller, name: str) -> WorkloadRow | None:
     rows = here.store.page(WorkloadRow, who.name, 1, None, name=name)
     return rows[0] if rows else None
 
@@ -150,7 +150,7 @@ def _item(workload: Workload, own: bool, user: str | None = None) -> WorkloadIte
     )  # fmt: skip
 
 
-def _here(here: Parts) -> tuple[dict[str, str], tuple[str, ...]]:
+def _here(here: ServiceContext) -> tuple[dict[str, str], tuple[str, ...]]:
     """Slurm's GPU types by known names; what could not be told."""
     try:
         kinds = here.cluster.snapshot().gpus_total()

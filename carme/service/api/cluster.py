@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from carme.errors import CarmeError, InputError
-from carme.predict.advice import GIB, Advice, Wait, Wish, placing, starts_now, suggestions
+from carme.predict.advice import (
+    GIB,
+    AdviceRequest,
+    QueueWait,
+    RequestAdvice,
+    placing,
+    starts_now,
+    suggestions,
+)
 from carme.predict.prediction import Prediction
 from carme.service.api.predictions import prediction_for
+from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
-from carme.service.hub import Who
+from carme.service.hub_client import Caller
 from carme.service.models.cluster import ClusterAnswer, GpuCount, PartitionItem
 from carme.service.models.predictions import PredictionRequest
-from carme.service.models.requests import Hardware
-from carme.service.parts import Parts, parts
-from carme.simulator.plan import Synchronous
+from carme.service.models.requests import HardwareQuery
+from carme.simulator.plans.plan import Synchronous
 from carme.slurm.models import Choice
 from carme.slurm.snapshot import Snapshot
 
@@ -21,18 +29,18 @@ def register(api: Api) -> None:
     """Add the endpoints."""
 
     @api.endpoint("GET", "/cluster", answer=ClusterAnswer)
-    def get_cluster(who: Who) -> ClusterAnswer:  # noqa: ARG001
+    def get_cluster(who: Caller) -> ClusterAnswer:  # noqa: ARG001
         """The cluster now, in counts."""
-        here = parts()
+        here = current_context()
         return overview(here, here.cluster.snapshot())
 
-    @api.endpoint("POST", "/advice", body=Wish, answer=Advice)
-    def make_advice(who: Who, body: Wish) -> Advice:
+    @api.endpoint("POST", "/advice", body=AdviceRequest, answer=RequestAdvice)
+    def make_advice(who: Caller, body: AdviceRequest) -> RequestAdvice:
         """When a choice would start, what the workload would take, and what would be better."""
-        return advise(parts(), who, body)
+        return advise(current_context(), who, body)
 
 
-def overview(here: Parts, snapshot: Snapshot) -> ClusterAnswer:
+def overview(here: ServiceContext, snapshot: Snapshot) -> ClusterAnswer:
     """Counts of a snapshot."""
     opened = sum(node.open for node in snapshot.nodes)
     return ClusterAnswer(
@@ -66,7 +74,7 @@ def _partition(snapshot: Snapshot, name: str) -> PartitionItem:
     )
 
 
-def advise(here: Parts, who: Who, wish: Wish) -> Advice:
+def advise(here: ServiceContext, who: Caller, wish: AdviceRequest) -> RequestAdvice:
     """The advice for a wish."""
     snapshot = here.cluster.snapshot()
     if snapshot.partition(wish.partition) is None:
@@ -74,16 +82,16 @@ def advise(here: Parts, who: Who, wish: Wish) -> Advice:
         raise InputError(f"no partition {wish.partition!r}", f"there are {there}")
     wait = _wait(here, wish, snapshot)
     if not wish.workload:
-        return Advice(wait=wait, prediction=None, suggestions=())
+        return RequestAdvice(wait=wait, prediction=None, suggestions=())
     if not wish.gpus and snapshot.gpus_total(wish.partition):
         note = "no GPU is asked for; choose at least one to see what this workload takes"
-        return Advice(wait=wait, prediction=None, suggestions=(), notes=(note,))
+        return RequestAdvice(wait=wait, prediction=None, suggestions=(), notes=(note,))
 
-    def ask(other: Wish) -> Prediction:
+    def ask(other: AdviceRequest) -> Prediction:
         return prediction_for(here, who, _request(other), detail=False)
 
     found = prediction_for(here, who, _request(wish))
-    return Advice(
+    return RequestAdvice(
         wait=wait,
         prediction=found,
         suggestions=tuple(suggestions(wish, snapshot, found, ask)),
@@ -91,21 +99,21 @@ def advise(here: Parts, who: Who, wish: Wish) -> Advice:
     )
 
 
-def _request(wish: Wish) -> PredictionRequest:
+def _request(wish: AdviceRequest) -> PredictionRequest:
     count = wish.nodes * max(wish.gpus, 1)
     fields = {"gpus": count, "batch": wish.batch, "epochs": wish.epochs}
     plan = Synchronous.model_validate({k: v for k, v in fields.items() if v is not None})
-    hardware = Hardware(
+    hardware = HardwareQuery(
         partition=wish.partition, gpu_type=wish.gpu_type if wish.gpus else "", count=count
     )
     return PredictionRequest(workload=wish.workload, hardware=hardware, plan=plan)
 
 
-def _wait(here: Parts, wish: Wish, snapshot: Snapshot) -> Wait:
+def _wait(here: ServiceContext, wish: AdviceRequest, snapshot: Snapshot) -> QueueWait:
     if snapshot.controller == "away":
-        return Wait(starts_now=False, words="Slurm does not answer now")
+        return QueueWait(starts_now=False, words="Slurm does not answer now")
     if starts_now(wish, snapshot):
-        return Wait(starts_now=True, words="can start now")
+        return QueueWait(starts_now=True, words="can start now")
     try:
         expected = here.cluster.client.expected_start(
             Choice(
@@ -119,11 +127,11 @@ def _wait(here: Parts, wish: Wish, snapshot: Snapshot) -> Wait:
             )
         )
     except InputError as error:
-        return Wait(starts_now=False, words=f"would be refused: {error.message}")
+        return QueueWait(starts_now=False, words=f"would be refused: {error.message}")
     except CarmeError:
         # Slurm is asked at most six times a minute for everybody: no answer is no failure.
-        return Wait(starts_now=False, words="would wait; when it starts is not known")
-    return Wait(
+        return QueueWait(starts_now=False, words="would wait; when it starts is not known")
+    return QueueWait(
         starts_now=False,
         expected_at=expected.starts_at,
         words="would wait; Slurm's guess of the start often errs",

@@ -13,15 +13,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from carme.errors import MissingError, UnavailableError
 from carme.jobs.models import JobReport
-from carme.predict.figures import Figure, Part
+from carme.predict.estimates import Estimate, FrozenModel
 from carme.predict.prediction import Prediction
 from carme.service.api.predictions import shown
+from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
-from carme.service.hub import Who
+from carme.service.hub_client import Caller
 from carme.service.models.coverage import CoverageAnswer
 from carme.service.models.jobs import Comparison, JobAnswer, JobPage
 from carme.service.outcomes import coverage
-from carme.service.parts import Parts, parts
 from carme.service.store import PredictionRow
 from carme.slurm.states import JobState
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 _threads = ThreadPoolExecutor(4, "jobs")
 
 
-class JobsQuery(Part):
+class JobsQuery(FrozenModel):
     """Paging, and whose jobs."""
 
     limit: Annotated[int, Field(ge=1, le=100)] = 25
@@ -48,9 +48,9 @@ def register(api: Api) -> None:
     """Add the endpoints."""
 
     @api.endpoint("GET", "/jobs", query=JobsQuery, answer=JobPage)
-    def list_jobs(who: Who, query: JobsQuery) -> JobPage:
+    def list_jobs(who: Caller, query: JobsQuery) -> JobPage:
         """Jobs of the last month, those that wait and run first; an admin sees everybody's."""
-        here = parts()
+        here = current_context()
         user = query.user if who.admin else who.name
         found = _soon(
             lambda: here.cluster.client.reports(
@@ -65,9 +65,9 @@ def register(api: Api) -> None:
         return JobPage(items=items, next=more, problem=found.problem)
 
     @api.endpoint("GET", "/jobs/<int:job_id>", answer=JobAnswer)
-    def get_job(who: Who, job_id: int) -> JobAnswer:
+    def get_job(who: Caller, job_id: int) -> JobAnswer:
         """One job: measured so far, the rest as predicted, and the prediction against what came."""
-        here = parts()
+        here = current_context()
         job = find_job(here, who, job_id)
         try:
             rows = here.store.page(PredictionRow, job.user, 10, None, job_id=job_id)
@@ -77,12 +77,12 @@ def register(api: Api) -> None:
         return JobAnswer(job=job, comparisons=tuple(_compare(row, job) for row in rows))
 
     @api.endpoint("GET", "/coverage", answer=CoverageAnswer)
-    def get_coverage(who: Who) -> CoverageAnswer:  # noqa: ARG001
+    def get_coverage(who: Caller) -> CoverageAnswer:  # noqa: ARG001
         """How often the intervals of predictions held, over all jobs that have ended."""
-        return coverage(parts().store)
+        return coverage(current_context().store)
 
 
-def find_job(here: Parts, who: Who, job_id: int) -> JobReport:
+def find_job(here: ServiceContext, who: Caller, job_id: int) -> JobReport:
     """The job's report; MissingError if it is not there or not the caller's."""
     if not 0 < job_id < 2**31:
         raise MissingError(f"no job {job_id}", "GET jobs lists yours")
@@ -110,7 +110,7 @@ def _compare(row: PredictionRow, job: JobReport) -> Comparison:
     joules = job.measured.joules.get("gpu") if job.measured else None
     left = None
     if not over and job.started_at:
-        left = Figure(
+        left = Estimate(
             value=max(made.time.value - seconds, 0.0),
             low=max(made.time.low - seconds, 0.0),
             high=max(made.time.high - seconds, 0.0),

@@ -10,22 +10,27 @@ from flask import Response
 
 from carme.errors import CarmeError, InputError, UnavailableError
 from carme.predict.coefficients import Provenance
-from carme.service.costs import check_ranges
+from carme.service.context import ServiceContext, current_context
+from carme.service.cost_limits import check_ranges
 from carme.service.endpoints import Api
-from carme.service.hub import Who
+from carme.service.hub_client import Caller
 from carme.service.models.pareto import (
     Objective,
     ParetoAnswer,
+    ParetoObjective,
     ParetoPoint,
     ParetoRequest,
     TaskAnswer,
-    Wish,
 )
-from carme.service.parts import Parts, parts
-from carme.service.subjects import find_hardware, find_knowledge, find_workload, with_count
-from carme.service.tasks import Task
-from carme.simulate.suites import Suite
-from carme.simulator.suite import Exhaustive, Outcome, Point, Random, front
+from carme.service.request_resolution import (
+    find_hardware,
+    find_knowledge,
+    find_workload,
+    with_count,
+)
+from carme.service.tasks import BackgroundTask
+from carme.simulator.analysis.suite import Exhaustive, Outcome, Point, Random, front
+from carme.simulator.commands.suite_runner import Suite
 
 _KEPT_REASONS = 5
 
@@ -36,12 +41,12 @@ def register(api: Api) -> None:
     @api.endpoint(
         "POST", "/pareto", body=ParetoRequest, answer=ParetoAnswer, also={202: TaskAnswer}
     )
-    def make_pareto(who: Who, body: ParetoRequest) -> Any:
+    def make_pareto(who: Caller, body: ParetoRequest) -> Any:
         """Simulate every combination of ranges; which ones no other beats.
 
         A small suite is answered at once (200), a large one is a task (202): follow its `events`.
         """
-        here = parts()
+        here = current_context()
         suite, points, told, cost = _suite(here, who, body)
         if len(points) * cost <= here.config.service.points_at_once:
             outcomes = [suite.evaluate(point) for point in points]
@@ -50,22 +55,22 @@ def register(api: Api) -> None:
         return _shown(task), 202
 
     @api.endpoint("GET", "/tasks/<string:task_id>", answer=TaskAnswer)
-    def get_task(who: Who, task_id: str) -> TaskAnswer:
+    def get_task(who: Caller, task_id: str) -> TaskAnswer:
         """How far a task is, and its result when it is done."""
-        return _shown(parts().tasks.get(who.name, task_id))
+        return _shown(current_context().tasks.get(who.name, task_id))
 
     @api.endpoint("DELETE", "/tasks/<string:task_id>", answer=TaskAnswer)
-    def cancel_task(who: Who, task_id: str) -> TaskAnswer:
+    def cancel_task(who: Caller, task_id: str) -> TaskAnswer:
         """Cancel a task."""
-        return _shown(parts().tasks.cancel(who.name, task_id))
+        return _shown(current_context().tasks.cancel(who.name, task_id))
 
     @api.endpoint("GET", "/tasks/<string:task_id>/events", media="text/event-stream")
-    def follow_task(who: Who, task_id: str) -> Response:
+    def follow_task(who: Caller, task_id: str) -> Response:
         """Progress as server-sent events: `progress` with done and total, at last `end`.
 
         Few can be open at a time; beyond them the answer is 503: ask for the task itself instead.
         """
-        here = parts()
+        here = current_context()
         task = here.tasks.get(who.name, task_id)
         give_back = here.streams.take(who.name)
         if give_back is None:
@@ -81,14 +86,14 @@ def register(api: Api) -> None:
         return response
 
 
-def _events(task: Task) -> Iterator[str]:
+def _events(task: BackgroundTask) -> Iterator[str]:
     for state, done in task.follow():
         data = json.dumps({"state": state, "done": done, "total": task.total})
         yield f"event: {'progress' if state == 'running' else 'end'}\ndata: {data}\n\n"
 
 
 def _suite(
-    here: Parts, who: Who, body: ParetoRequest
+    here: ServiceContext, who: Caller, body: ParetoRequest
 ) -> tuple[Suite, list[Point], Provenance, float]:
     """The suite, its points, what it rests on, and what a point costs (1 for most plans)."""
     workload = find_workload(here, who, body.workload)
@@ -122,7 +127,7 @@ def _suite(
 def result(
     outcomes: Sequence[Outcome],
     objectives: tuple[Objective, ...],
-    wish: Wish | None,
+    wish: ParetoObjective | None,
     provenance: Provenance,
 ) -> ParetoAnswer:
     """Points, front and the wish's choice."""
@@ -146,14 +151,14 @@ def _point(outcome: Outcome, on_front: bool) -> ParetoPoint:
     return ParetoPoint(point=outcome.point, on_front=on_front, **figures)
 
 
-def _choice(points: list[ParetoPoint], wish: Wish) -> ParetoPoint | None:
+def _choice(points: list[ParetoPoint], wish: ParetoObjective) -> ParetoPoint | None:
     allowed = [
         p for p in points if all(getattr(p, name) <= most for name, most in wish.at_most.items())
     ]
     return min(allowed, key=lambda p: float(getattr(p, wish.minimize)), default=None)
 
 
-def _shown(task: Task) -> TaskAnswer:
+def _shown(task: BackgroundTask) -> TaskAnswer:
     found = None
     if task.state == "done":
         objectives, wish, provenance = task.question

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from carme.errors import InputError, MissingError
 from carme.predict.prediction import Prediction, predict
-from carme.service.costs import check_plan
+from carme.service.context import ServiceContext, current_context
+from carme.service.cost_limits import check_plan
 from carme.service.endpoints import Api
-from carme.service.hub import Who
-from carme.service.kept import Kept
+from carme.service.hub_client import Caller
 from carme.service.models.predictions import PredictionAnswer, PredictionPage, PredictionRequest
-from carme.service.models.requests import Page
-from carme.service.parts import Parts, parts
+from carme.service.models.requests import PageQuery
+from carme.service.request_resolution import (
+    find_hardware,
+    find_knowledge,
+    find_workload,
+    with_count,
+)
 from carme.service.store import PredictionRow, new_id, now
-from carme.service.subjects import find_hardware, find_knowledge, find_workload, with_count
+from carme.service.stored_rows import StoredRows
 
 
 def prediction_for(
-    here: Parts, who: Who, body: PredictionRequest, *, detail: bool = True
+    here: ServiceContext, who: Caller, body: PredictionRequest, *, detail: bool = True
 ) -> Prediction:
     """The prediction that a request asks for."""
     workload = find_workload(here, who, body.workload, body.samples)
@@ -36,12 +41,12 @@ def register(api: Api) -> None:
     """Add the endpoints."""
 
     @api.endpoint("POST", "/predictions", body=PredictionRequest, answer=PredictionAnswer)
-    def make_prediction(who: Who, body: PredictionRequest) -> PredictionAnswer:
+    def make_prediction(who: Caller, body: PredictionRequest) -> PredictionAnswer:
         """Predict time, energy, power, emissions and cost of a training run.
 
         Every figure has a 90 % interval; `provenance` says where the coefficients come from.
         """
-        here = parts()
+        here = current_context()
         if body.job_id is not None:
             _own_job(here, who, body.job_id)
         found = prediction_for(here, who, body)
@@ -58,19 +63,19 @@ def register(api: Api) -> None:
             prediction=found, id=row_id, job_id=body.job_id, created_at=now(), user=who.name
         )
 
-    @api.endpoint("GET", "/predictions", query=Page, answer=PredictionPage)
-    def list_predictions(who: Who, query: Page) -> PredictionPage:
+    @api.endpoint("GET", "/predictions", query=PageQuery, answer=PredictionPage)
+    def list_predictions(who: Caller, query: PageQuery) -> PredictionPage:
         """Kept predictions, the newest first; an admin sees everybody's."""
         items, more = KEPT.page(who, query)
         return PredictionPage(items=items, next=more)
 
     @api.endpoint("GET", "/predictions/<string:prediction_id>", answer=PredictionAnswer)
-    def get_prediction(who: Who, prediction_id: str) -> PredictionAnswer:
+    def get_prediction(who: Caller, prediction_id: str) -> PredictionAnswer:
         """One kept prediction."""
         return KEPT.shown(KEPT.row(who, prediction_id))
 
     @api.endpoint("DELETE", "/predictions/<string:prediction_id>", status=204)
-    def delete_prediction(who: Who, prediction_id: str) -> None:
+    def delete_prediction(who: Caller, prediction_id: str) -> None:
         """Forget a kept prediction of one's own."""
         KEPT.forget(who, prediction_id)
 
@@ -83,10 +88,10 @@ def shown(row: PredictionRow) -> PredictionAnswer:
     )  # fmt: skip
 
 
-KEPT = Kept("prediction", PredictionRow, shown)
+KEPT = StoredRows("prediction", PredictionRow, shown)
 
 
-def _own_job(here: Parts, who: Who, job_id: int) -> None:
+def _own_job(here: ServiceContext, who: Caller, job_id: int) -> None:
     """A prediction may be bound to a job of one's own only; the hub vouches for new ones."""
     if who.via == "hub":
         return

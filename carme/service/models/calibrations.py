@@ -6,19 +6,19 @@ from typing import Annotated
 
 from pydantic import Field
 
-from carme.predict.coefficients import Knowledge
-from carme.predict.figures import Part
+from carme.predict.coefficients import Calibration
+from carme.predict.estimates import FrozenModel
 from carme.predict.measurements import Steps
-from carme.service.models.requests import Hardware, WorkloadName
-from carme.simulator.plan import Synchronous
-from carme.simulator.workload import Workload
+from carme.service.models.requests import HardwareQuery, WorkloadName
+from carme.simulator.plans.plan import Synchronous
+from carme.simulator.workloads.workload import Workload
 
 
-class CalibrationRequest(Part):
+class CalibrationRequest(FrozenModel):
     """Measured steps of a workload on hardware."""
 
     workload: WorkloadName | Workload
-    hardware: Hardware
+    hardware: HardwareQuery
     plan: Synchronous = Synchronous()
     """How it was run, apart from `gpus` and `batch`, which the steps say."""
     steps: Steps | None = None
@@ -27,15 +27,15 @@ class CalibrationRequest(Part):
     time, if it ran its declared workload to the end and was no session."""
 
 
-class CalibrationAnswer(Part):
+class CalibrationAnswer(FrozenModel):
     id: str
     user: str
     workload: str
     gpu: str
     created_at: float
-    knowledge: Knowledge
+    knowledge: Calibration
 
 
-class CalibrationPage(Part):
+class CalibrationPage(FrozenModel):
     items: tuple[CalibrationAnswer, ...]
     next: str | None = None

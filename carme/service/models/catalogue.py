@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from carme.predict.figures import Part
-from carme.simulator.workload import Workload
+from carme.predict.estimates import FrozenModel
+from carme.simulator.workloads.workload import Workload
 
 
-class WorkloadItem(Part):
+class WorkloadItem(FrozenModel):
     name: str
     title: str
     own: bool
@@ -19,17 +19,17 @@ class WorkloadItem(Part):
     user: str | None = None
 
 
-class WorkloadPage(Part):
+class WorkloadPage(FrozenModel):
     items: tuple[WorkloadItem, ...]
     next: str | None = None
 
 
-class WorkloadAnswer(Part):
+class WorkloadAnswer(FrozenModel):
     own: bool
     workload: Workload
 
 
-class HardwareItem(Part):
+class HardwareItem(FrozenModel):
     name: str
     title: str
     kind: Literal["gpu", "cpu"]
@@ -41,6 +41,6 @@ class HardwareItem(Part):
     """Slurm's names of it on this cluster."""
 
 
-class HardwareList(Part):
+class HardwareList(FrozenModel):
     items: tuple[HardwareItem, ...]
     notes: tuple[str, ...] = ()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from carme.predict.figures import Part
+from carme.predict.estimates import FrozenModel
 
 
-class GpuCount(Part):
+class GpuCount(FrozenModel):
     type: str
     total: int
     free: int
     largest_block: int
 
 
-class PartitionItem(Part):
+class PartitionItem(FrozenModel):
     name: str
     up: bool
     max_seconds: int | None
@@ -25,7 +25,7 @@ class PartitionItem(Part):
     running: int
 
 
-class ClusterAnswer(Part):
+class ClusterAnswer(FrozenModel):
     """The cluster now: counts, nobody's names."""
 
     name: str

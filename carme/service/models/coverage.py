@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from carme.predict.figures import Part
+from carme.predict.estimates import FrozenModel
 
 
-class Coverage(Part):
+class Coverage(FrozenModel):
     """Counts of predictions made for jobs that have ended; only a job that ran to its end
     (COMPLETED) is judged."""
 
@@ -26,7 +26,7 @@ class Coverage(Part):
     energy_within: int
 
 
-class CoverageAnswer(Part):
+class CoverageAnswer(FrozenModel):
     """Over everybody's jobs, in counts. Intervals are meant to hold nine times of ten."""
 
     meant: float = 0.9

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from carme.jobs.models import JobLine, JobReport
-from carme.predict.figures import Figure, Part
+from carme.predict.estimates import Estimate, FrozenModel
 from carme.service.models.predictions import PredictionAnswer
 
 
-class Comparison(Part):
+class Comparison(FrozenModel):
     """What was predicted at submission against what came, so far or in the end."""
 
     prediction: PredictionAnswer
@@ -18,11 +18,11 @@ class Comparison(Part):
     """Measured over predicted time, once the job is over."""
     within: bool | None
     """Whether it lies in the interval."""
-    remaining: Figure | None
+    remaining: Estimate | None
     """Predicted time that is left, while it runs."""
 
 
-class JobAnswer(Part):
+class JobAnswer(FrozenModel):
     """Slurm's record, what was measured so far, and the predictions made for it."""
 
     job: JobReport
@@ -30,7 +30,7 @@ class JobAnswer(Part):
     notes: tuple[str, ...] = ()
 
 
-class JobPage(Part):
+class JobPage(FrozenModel):
     items: tuple[JobLine, ...]
     next: str | None = None
     problem: str = ""

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from carme.predict.coefficients import Provenance
-from carme.predict.figures import Part
-from carme.service.models.requests import Hardware, Word, WorkloadName
-from carme.simulator.plan import Plan, Synchronous
-from carme.simulator.workload import Workload
+from carme.predict.estimates import FrozenModel
+from carme.service.models.requests import HardwareQuery, Word, WorkloadName
+from carme.simulator.plans.plan import Plan, Synchronous
+from carme.simulator.workloads.workload import Workload
 
 Objective = Literal["time", "energy", "gpu_energy", "power", "emissions"]
 Values = Annotated[
@@ -20,31 +20,31 @@ Values = Annotated[
 ]
 
 
-class Wish(Part):
+class ParetoObjective(FrozenModel):
     """What matters: the point of the front with the least of one, where others are bounded."""
 
     minimize: Objective = "energy"
     at_most: Mapping[Objective, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
 
 
-class ParetoRequest(Part):
+class ParetoRequest(FrozenModel):
     """Ranges of plan fields (and `gpu`, a GPU's name): every combination is simulated."""
 
     workload: WorkloadName | Workload
-    hardware: Hardware
+    hardware: HardwareQuery
     plan: Plan = Synchronous()
     vary: Annotated[dict[Word, Values], Field(min_length=1, max_length=8)]
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=5)] = (
         "time",
         "energy",
     )
-    wish: Wish | None = None
+    wish: ParetoObjective | None = None
     random: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """So many random points instead of all."""
     calibration: Annotated[str, Field(pattern=r"^[0-9a-f]{24}$|^none$")] | None = None
 
 
-class ParetoPoint(Part):
+class ParetoPoint(FrozenModel):
     """A choice and what comes of it. `energy` and `power` are of the nodes."""
 
     point: dict[str, Any]
@@ -57,7 +57,7 @@ class ParetoPoint(Part):
     on_front: bool
 
 
-class ParetoAnswer(Part):
+class ParetoAnswer(FrozenModel):
     objectives: tuple[Objective, ...]
     points: tuple[ParetoPoint, ...]
     choice: ParetoPoint | None
@@ -69,7 +69,7 @@ class ParetoAnswer(Part):
     provenance: Provenance
 
 
-class TaskAnswer(Part):
+class TaskAnswer(FrozenModel):
     """A suite under way; `events` streams its progress, DELETE cancels it."""
 
     id: str

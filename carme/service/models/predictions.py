@@ -6,18 +6,18 @@ from typing import Annotated
 
 from pydantic import Field
 
-from carme.predict.figures import Part
+from carme.predict.estimates import FrozenModel
 from carme.predict.prediction import Prediction
-from carme.service.models.requests import Hardware, WorkloadName
-from carme.simulator.plan import Plan, Synchronous
-from carme.simulator.workload import Workload
+from carme.service.models.requests import HardwareQuery, WorkloadName
+from carme.simulator.plans.plan import Plan, Synchronous
+from carme.simulator.workloads.workload import Workload
 
 
-class PredictionRequest(Part):
+class PredictionRequest(FrozenModel):
     """A workload by name (bundled or your own) or in full, on hardware, by a plan."""
 
     workload: WorkloadName | Workload
-    hardware: Hardware
+    hardware: HardwareQuery
     plan: Plan = Synchronous()
     """`gpus` may be left out: the hardware says how many."""
     samples: Annotated[int, Field(ge=1, le=10**13)] | None = None
@@ -32,7 +32,7 @@ class PredictionRequest(Part):
     """The job it is made for; only with `keep`."""
 
 
-class PredictionAnswer(Part):
+class PredictionAnswer(FrozenModel):
     prediction: Prediction
     id: str | None = None
     """Of the stored prediction."""
@@ -41,7 +41,7 @@ class PredictionAnswer(Part):
     user: str
 
 
-class PredictionPage(Part):
+class PredictionPage(FrozenModel):
     items: tuple[PredictionAnswer, ...]
     next: str | None = None
     """The value of `cursor` for the next page."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from carme.predict.figures import Part
+from carme.predict.estimates import FrozenModel
 
 WorkloadName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,63}$")]
 GpuText = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ ×*-]{0,63}$")]
@@ -14,7 +14,7 @@ SlurmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Word = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
-class Hardware(Part):
+class HardwareQuery(FrozenModel):
     """A number of a known GPU (`8xV100`), or GPUs of a partition of this cluster."""
 
     gpus: GpuText | None = None
@@ -28,13 +28,13 @@ class Hardware(Part):
     """Of the partition's GPUs."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Hardware:
+    def _one_way(self) -> HardwareQuery:
         if (self.gpus is None) == (self.partition is None):
             raise ValueError("give either gpus (such as 8xV100) or partition")
         return self
 
 
-class Page(Part):
+class PageQuery(FrozenModel):
     """Paging of lists."""
 
     limit: Annotated[int, Field(ge=1, le=200)] = 50

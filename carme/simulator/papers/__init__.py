@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Row(NamedTuple):
+class PublishedFigure(NamedTuple):
     """A published figure beside ours. A figure that no band was set for is shown, not judged."""
 
     figure: str
@@ -25,6 +25,8 @@ class Row(NamedTuple):
 
 def around(
     figure: str, published: float, here: float, unit: str, band: float, note: str = ""
-) -> Row:
+) -> PublishedFigure:
     """A row whose band is the published figure ± `band`."""
-    return Row(figure, f"{published:g}", here, unit, published - band, published + band, note)
+    return PublishedFigure(
+        figure, f"{published:g}", here, unit, published - band, published + band, note
+    )

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
-from carme.simulator.hardware import Cluster
-from carme.simulator.papers import Row, around
-from carme.simulator.plan import Synchronous
-from carme.simulator.result import Result
-from carme.simulator.step import plan_step
-from carme.simulator.synchronous import run
-from carme.simulator.workload import Workload
+from carme.simulator.costs.step import plan_step
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.papers import PublishedFigure, around
+from carme.simulator.plans.plan import Synchronous
+from carme.simulator.runs.result import SimulationResult
+from carme.simulator.runs.synchronous import run
+from carme.simulator.workloads.workload import Workload
 
 STRONG = (1, 6, 12, 24, 48, 96, 192, 384)
 WEAK = (6, 12, 24, 48, 96, 192, 384, 768, 1536, 3072)
@@ -38,7 +38,7 @@ def as_seen(summit: Cluster) -> Cluster:
     return summit.model_copy(update={"node": node})
 
 
-def rows(workloads: Mapping[str, Workload], summit: Cluster) -> list[Row]:
+def rows(workloads: Mapping[str, Workload], summit: Cluster) -> list[PublishedFigure]:
     """The anchors and gains of the paper's text."""
     cluster = as_seen(summit)
     nt3 = _with_epoch(workloads["nt3"], cluster, 1, 10.3)
@@ -50,7 +50,7 @@ def rows(workloads: Mapping[str, Workload], summit: Cluster) -> list[Row]:
     ]
 
 
-def _nt3(nt3: Workload, cluster: Cluster) -> list[Row]:
+def _nt3(nt3: Workload, cluster: Cluster) -> list[PublishedFigure]:
     seconds = {n: _epoch_seconds(nt3, cluster, n) for n in (1, 384, 3072)}
     strong = {n: _pair(nt3, cluster, n, "strong") for n in STRONG}
     weak = [_pair(nt3, cluster, n, "weak") for n in WEAK]
@@ -59,13 +59,15 @@ def _nt3(nt3: Workload, cluster: Cluster) -> list[Row]:
     return [
         around("NT3: epoch on 1 GPU", 10.3, seconds[1], "s", 0.2, "fitted"),
         around("NT3: epoch on 384 GPUs", 22, seconds[384], "s", 2.0, "fitted"),
-        Row("NT3: epoch on 3,072 over 1", "above 3", seconds[3072] / seconds[1], "x", 3.0, 4.0),
+        PublishedFigure(
+            "NT3: epoch on 3,072 over 1", "above 3", seconds[3072] / seconds[1], "x", 3.0, 4.0
+        ),
         around("NT3: loading on 384 GPUs", 153, last[0].phases["load"], "s", 3.0, "fitted"),
-        Row("NT3: loading takes over at", "24 to 48", takes_over, "GPUs", 24, 48),
+        PublishedFigure("NT3: loading takes over at", "24 to 48", takes_over, "GPUs", 24, 48),
         around(
             "NT3: broadcast on 384, original", 43.72, last[0].phases["broadcast"], "s", 6, "fitted"
         ),
-        Row("NT3: broadcast on 384, chunked", "4.65", last[1].phases["broadcast"], "s"),
+        PublishedFigure("NT3: broadcast on 384, chunked", "4.65", last[1].phases["broadcast"], "s"),
         around(
             "NT3: strong scaling, time saved up to",
             67.68,
@@ -93,7 +95,7 @@ def _fitted(
     gain: float,
     weak_time: tuple[float, float],
     weak_energy: tuple[float, float],
-) -> list[Row]:
+) -> list[PublishedFigure]:
     """One constant, the fixed seconds of a run, fitted on the strong-scaling gain."""
     original, chunked = _pair(workload, cluster, gpus, "strong", 0.0)
     # gain = saved / (original + fixed), solved for fixed
@@ -118,7 +120,7 @@ def _fitted(
     ]
 
 
-def _p1b3(workload: Workload, cluster: Cluster) -> Row:
+def _p1b3(workload: Workload, cluster: Cluster) -> PublishedFigure:
     def saved(gpus: int) -> float:
         original, chunked = (
             run(
@@ -136,7 +138,7 @@ def _p1b3(workload: Workload, cluster: Cluster) -> Row:
         return 100 * (1 - chunked.seconds / original.seconds)
 
     best = max(saved(n) for n in STRONG if n <= 96)
-    return Row("P1B3: time saved up to", "6.5", best, "%", 0, 10)
+    return PublishedFigure("P1B3: time saved up to", "6.5", best, "%", 0, 10)
 
 
 def _plan(gpus: int, loader: str, scaling: str, fixed: float = STARTUP_SECONDS) -> Synchronous:
@@ -157,7 +159,7 @@ def _plan(gpus: int, loader: str, scaling: str, fixed: float = STARTUP_SECONDS) 
 
 def _pair(
     workload: Workload, cluster: Cluster, gpus: int, scaling: str, fixed: float = STARTUP_SECONDS
-) -> tuple[Result, Result]:
+) -> tuple[SimulationResult, SimulationResult]:
     """The original loading and the chunked one."""
     original, chunked = (
         run(workload, cluster, _plan(gpus, loader, scaling, fixed))
@@ -178,31 +180,31 @@ def _with_epoch(workload: Workload, cluster: Cluster, gpus: int, seconds: float)
     return workload.model_copy(update={"step_overhead_seconds": max((seconds - bare) / steps, 0.0)})
 
 
-def _loading(result: Result) -> float:
+def _loading(result: SimulationResult) -> float:
     """Loading, and the broadcast that waits for the last reader."""
     return result.phases["load"] + result.phases["broadcast"]
 
 
-def _training(result: Result) -> float:
+def _training(result: SimulationResult) -> float:
     return result.seconds - _loading(result) - result.phases["startup"]
 
 
-def _saved(pair: tuple[Result, Result], quantity: str) -> float:
+def _saved(pair: tuple[SimulationResult, SimulationResult], quantity: str) -> float:
     original, chunked = (float(getattr(result, quantity)) for result in pair)
     return 100 * (1 - chunked / original)
 
 
-def _best(pairs: Iterable[tuple[Result, Result]], quantity: str) -> float:
+def _best(pairs: Iterable[tuple[SimulationResult, SimulationResult]], quantity: str) -> float:
     return max(_saved(pair, quantity) for pair in pairs)
 
 
 def _range(
     name: str,
-    pairs: Sequence[tuple[Result, Result]],
+    pairs: Sequence[tuple[SimulationResult, SimulationResult]],
     quantity: str,
     published: tuple[float, float],
     band: float,
-) -> list[Row]:
+) -> list[PublishedFigure]:
     what = "time" if quantity == "seconds" else "GPU energy"
     saved = [_saved(pair, quantity) for pair in pairs]
     return [

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from carme.simulator.hardware import Cluster, NodeType
-from carme.simulator.limits import survey
-from carme.simulator.papers import Row, around
-from carme.simulator.plan import Synchronous
-from carme.simulator.workload import Workload
+from carme.simulator.analysis.scaling_limits import survey
+from carme.simulator.hardware.cluster import Cluster, NodeModel
+from carme.simulator.papers import PublishedFigure, around
+from carme.simulator.plans.plan import Synchronous
+from carme.simulator.workloads.workload import Workload
 
 BATCHES = {"alexnet": 256, "googlenet": 32}
 CAUSES = ("communication", "skinny products")
 
 
-def rows(workloads: Mapping[str, Workload], node: NodeType) -> list[Row]:
+def rows(workloads: Mapping[str, Workload], node: NodeModel) -> list[PublishedFigure]:
     """Stall counts and the causes that the paper names."""
     single = node.model_copy(update={"gpus": 1})
     cluster = Cluster(name="k80-fdr", node=single, nodes=1)
@@ -35,10 +35,12 @@ def rows(workloads: Mapping[str, Workload], node: NodeType) -> list[Row]:
         cause = next(r.limit for r in limits.readings if r.gpus >= stall)
         named = CAUSES.index(cause) + 1 if cause in CAUSES else 0
         found.append(
-            Row(f"{name}, batch {batch}: stalls at", "a few dozen", stall, "nodes", 4, 48, cause)
+            PublishedFigure(
+                f"{name}, batch {batch}: stalls at", "a few dozen", stall, "nodes", 4, 48, cause
+            )
         )
         found.append(
-            Row(
+            PublishedFigure(
                 f"{name}, batch {batch}: cause is one that the paper names",
                 "yes",
                 named,
@@ -56,6 +58,8 @@ def rows(workloads: Mapping[str, Workload], node: NodeType) -> list[Row]:
     )
     ratio = (larger.stalls_at or 4096) / (usual.stalls_at or 4096)
     found.append(
-        Row("alexnet: a batch 4 times as large stalls later by", "later", ratio, "x", 1.0, 8)
+        PublishedFigure(
+            "alexnet: a batch 4 times as large stalls later by", "later", ratio, "x", 1.0, 8
+        )
     )
     return found

@@ -6,12 +6,12 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from carme.simulator.averaging import run
-from carme.simulator.averaging_plan import package_sizes
-from carme.simulator.hardware import Cluster
-from carme.simulator.papers import Row, around
-from carme.simulator.plan import Averaging
-from carme.simulator.workload import Workload
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.papers import PublishedFigure, around
+from carme.simulator.plans.averaging_schedule import package_sizes
+from carme.simulator.plans.plan import Averaging
+from carme.simulator.runs.averaging import run
+from carme.simulator.workloads.workload import Workload
 
 IMBALANCE = 0.070
 """Tuned: spread of the archives' sizes that gives a gain of 8.25 % at constant 8 slaves."""
@@ -24,7 +24,7 @@ def plans(imbalance: float, seed: int = 0) -> list[Averaging]:
     return [Averaging(gpus=n, imbalance=imbalance, seed=seed) for n in range(1, 9)]
 
 
-def rows(workload: Workload, cluster: Cluster) -> list[Row]:
+def rows(workload: Workload, cluster: Cluster) -> list[PublishedFigure]:
     """The figures of the paper's text."""
 
     def hours(plan: Averaging) -> float:
@@ -36,14 +36,16 @@ def rows(workload: Workload, cluster: Cluster) -> list[Row]:
     return [
         around("one GPU, an epoch", 45, balanced[0], "h", 0.45, "tuned"),
         around("growth 1 → 8, balanced archives", 10.0, balanced[-1], "h", 0.25),
-        Row("growth 1 → 8, real archives", "10.4 to 11.0", real[-1], "h", 10.4, 11.0),
+        PublishedFigure("growth 1 → 8, real archives", "10.4 to 11.0", real[-1], "h", 10.4, 11.0),
         around("all 16 points", 335, sum(balanced) + sum(real), "h", 3.35),
         around("the same without imbalance", 329, 2 * sum(balanced), "h", 3.3),
         around("gain of balance, constant 8 slaves", 8.25, gains[8], "%", 0.6, "tuned"),
         around("gain of balance, constant 4 slaves", 6.1, gains[4], "%", 0.6),
         around("gain of balance, constant 2 slaves", 3.5, gains[2], "%", 0.6),
         around("gain of balance, growth to 8", 6.0, 100 * (1 - balanced[-1] / real[-1]), "%", 1.0),
-        Row("gain of balance without the barrier", "none", _without_barrier(), "%", -1, 1),
+        PublishedFigure(
+            "gain of balance without the barrier", "none", _without_barrier(), "%", -1, 1
+        ),
     ]
 
 

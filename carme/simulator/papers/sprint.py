@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from carme.simulator.papers import Row
-from carme.simulator.staleness import closed_form, simulated
+from carme.simulator.papers import PublishedFigure
+from carme.simulator.runs.staleness import closed_form, simulated
 
 SAMPLES = 1_281_167
 GPUS_PER_NODE = 8
@@ -49,9 +49,9 @@ def exact_inputs(row: Setup) -> tuple[float, float]:
     return gradient, row.mini_batch * gradient / (workers * row.sub_batch)
 
 
-def rows() -> list[Row]:
+def rows() -> list[PublishedFigure]:
     """Closed form, event simulation and what-if against the table."""
-    found: list[Row] = []
+    found: list[PublishedFigure] = []
     for row in TABLE:
         gpus = row.nodes * GPUS_PER_NODE
         gradient, update = exact_inputs(row)
@@ -80,7 +80,7 @@ def rows() -> list[Row]:
             )
         r = gradient / update
         found.append(
-            Row(
+            PublishedFigure(
                 f"{row.name}: staleness, events",
                 f"{r + 1:.2f}",
                 events.staleness.mean,
@@ -93,7 +93,7 @@ def rows() -> list[Row]:
     return found + what_if()
 
 
-def what_if() -> list[Row]:
+def what_if() -> list[PublishedFigure]:
     """Four coefficients fitted on all rows: the rows again, and the optimum's node count."""
     compute, update = fit()
     found = []
@@ -119,7 +119,7 @@ def what_if() -> list[Row]:
                 0.12,
                 note,
             ),
-            Row(
+            PublishedFigure(
                 f"{row.name}: fastest node count, what-if",
                 f"{row.nodes}",
                 nodes,
@@ -197,6 +197,6 @@ def optimum(
 
 def _relative(
     figure: str, published: float, here: float, unit: str, band: float, note: str = ""
-) -> Row:
+) -> PublishedFigure:
     low, high = published * (1 - band), published * (1 + band)
-    return Row(figure, f"{published:g}", here, unit, low, high, note)
+    return PublishedFigure(figure, f"{published:g}", here, unit, low, high, note)

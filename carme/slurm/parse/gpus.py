@@ -8,7 +8,7 @@ from carme.slurm.snapshot import total_gpus
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GpuRequestFields:
     """What a job asked for, in the fields that hold it."""
 
     per_job: str = ""
@@ -18,7 +18,7 @@ class Request:
     tasks: int = 1
 
 
-def job_gpus(detail: Sequence[str], tres: str, request: Request) -> dict[str, int]:
+def job_gpus(detail: Sequence[str], tres: str, request: GpuRequestFields) -> dict[str, int]:
     """GPUs per type: what each node says it gave, else the TRES, else the request.
 
     Sites that do not account for GPU types have `gres/gpu=4` alone in the TRES; the request then
@@ -46,7 +46,7 @@ def job_gpu_indices(detail: Sequence[str], nodes: Sequence[str]) -> dict[str, tu
     return found
 
 
-def _asked(request: Request) -> dict[str, int]:
+def _asked(request: GpuRequestFields) -> dict[str, int]:
     for text, factor in (
         (request.per_job, 1),
         (request.per_node, max(request.nodes, 1)),

@@ -9,7 +9,7 @@ from typing import Any
 
 from carme.slurm.gres import gpus_of_gres, gpus_of_tres, memory_of_tres, parse_gres, parse_tres
 from carme.slurm.models import Job, Node, Partition, Reservation
-from carme.slurm.parse.gpus import Request, indices_by_type, job_gpu_indices, job_gpus
+from carme.slurm.parse.gpus import GpuRequestFields, indices_by_type, job_gpu_indices, job_gpus
 from carme.slurm.parse.values import (
     MEBIBYTE,
     hosts,
@@ -73,7 +73,7 @@ def _job(raw: Raw) -> Job:
     node_count = json_number(raw, "node_count") or len(nodes)
     cpus = json_number(raw, "cpus") or integer(tres.get("cpu", "")) or 0
     detail = json_list(raw, "gres_detail")
-    request = Request(
+    request = GpuRequestFields(
         json_text(raw, "tres_per_job"),
         json_text(raw, "tres_per_node"),
         json_text(raw, "tres_per_task"),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from carme.slurm.gres import memory_of_tres, parse_tres
 from carme.slurm.parse.values import clean, integer, names, seconds
-from carme.slurm.rights import Association, Limits, Qos
+from carme.slurm.rights import Association, AssociationLimits, Qos
 
 ASSOCIATION_FIELDS = (
     "Cluster",
@@ -84,13 +84,13 @@ def _rows(text: str) -> Iterator[dict[str, str]]:
             yield dict(zip(header, cells, strict=True))
 
 
-def _limits(raw: Mapping[str, str]) -> Limits:
+def _limits(raw: Mapping[str, str]) -> AssociationLimits:
     """The limits of a row; the columns of QoS and associations differ in names, not in sense."""
 
     def first(*columns: str) -> str:
         return next((raw[column] for column in columns if raw.get(column)), "")
 
-    return Limits(
+    return AssociationLimits(
         max_seconds=seconds(first("maxwall", "maxwallpj")) or None,
         max_jobs=integer(first("maxjobs", "maxjobspu", "maxjobsperuser")),
         max_submitted=integer(first("maxsubmit", "maxsubmitpu", "maxsubmitjobsperuser")),

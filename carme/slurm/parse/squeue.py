@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from carme.slurm.gres import memory_of_tres, parse_tres
 from carme.slurm.models import Job
-from carme.slurm.parse.gpus import Request, job_gpus
+from carme.slurm.parse.gpus import GpuRequestFields, job_gpus
 from carme.slurm.parse.values import clean, hosts, integer, seconds, unix_time
 from carme.slurm.states import parse_job_state
 
@@ -71,7 +71,7 @@ def _job(raw: dict[str, str]) -> Job | None:
     tres = parse_tres(raw["tres-alloc"])
     node_count = integer(raw["NumNodes"]) or 0
     task, tasks = integer(raw["ArrayTaskID"]), clean(raw["ArrayTaskID"])
-    request = Request(
+    request = GpuRequestFields(
         clean(raw["tres-per-job"]),
         clean(raw["tres-per-node"]),
         clean(raw["tres-per-task"]),

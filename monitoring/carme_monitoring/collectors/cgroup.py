@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from carme.cgroups import JobCgroup, find_jobs, jobid_of
+from carme.node.cgroups import JobCgroup, find_jobs, jobid_of
 from carme_monitoring import files
 from carme_monitoring.samples import Samples
 

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from carme.cgroups import SLUID
+from carme.node.cgroups import SLUID
 from carme_monitoring import files
 from carme_monitoring.collectors.cgroup import JobUse
 from carme_monitoring.collectors.jobs import Entry, JobTable
-from carme_monitoring.energy.shares import Slot
-from carme_monitoring.gpus import Gpu
-from carme_monitoring.samples import Tally
+from carme_monitoring.energy.shares import GpuSlot
+from carme_monitoring.gpus import GpuReading
+from carme_monitoring.samples import LabelledCounter
 
 _JOB = re.compile(rf"/(?:job_(\d+)|({SLUID.pattern}))(?:/|$)", re.MULTILINE)
 
@@ -32,14 +32,14 @@ class CrossCheck:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self.conflicts = Tally()
+        self.conflicts = LabelledCounter()
         self._seen: set[tuple[str, str, int]] = set()
 
     def check(
         self,
         table: JobTable,
-        gpus: Sequence[Gpu],
-        slots: Sequence[Slot],
+        gpus: Sequence[GpuReading],
+        slots: Sequence[GpuSlot],
         uses: Mapping[int, JobUse],
         sluids: Mapping[str, int],
     ) -> dict[tuple[str, int], float]:
@@ -47,7 +47,7 @@ class CrossCheck:
         live = {entry.jobid: entry for entry in table.live()}
         now: set[tuple[str, str, int]] = set()
         sm: dict[tuple[str, int], float] = {}
-        by_gpu: dict[str, list[tuple[int, Slot]]] = {}
+        by_gpu: dict[str, list[tuple[int, GpuSlot]]] = {}
         for index, slot in enumerate(slots):
             by_gpu.setdefault(slot.gpu, []).append((index, slot))
         self._check_claims(table, live, slots, uses, now)
@@ -76,7 +76,7 @@ class CrossCheck:
         self,
         table: JobTable,
         live: dict[int, Entry],
-        slots: Sequence[Slot],
+        slots: Sequence[GpuSlot],
         uses: Mapping[int, JobUse],
         now: set[tuple[str, str, int]],
     ) -> None:
@@ -99,8 +99,8 @@ class CrossCheck:
     def _check_devices(
         self,
         live: Iterable[Entry],
-        gpus: Sequence[Gpu],
-        slots: Sequence[Slot],
+        gpus: Sequence[GpuReading],
+        slots: Sequence[GpuSlot],
         uses: Mapping[int, JobUse],
         now: set[tuple[str, str, int]],
     ) -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from carme.errors import MissingError, UnavailableError
-from carme_monitoring.gpus import CLOCKS, THROTTLE_REASONS, Gpu, GpuProcess, MigSlice
-from carme_monitoring.samples import Tally
+from carme_monitoring.gpus import CLOCKS, THROTTLE_REASONS, GpuProcess, GpuReading, MigSlice
+from carme_monitoring.samples import LabelledCounter
 
 try:
     import pynvml
@@ -27,9 +27,9 @@ _MAX = {"power": 3_000_000, "temperature": 200, "percent": 100, "pcie": 10**9}
 class NvmlGpus:
     """The node's GPUs. Values that a card does not tell are left out and counted."""
 
-    def __init__(self, errors: Tally) -> None:
+    def __init__(self, errors: LabelledCounter) -> None:
         self._errors = errors
-        self._cards: list[tuple[Any, Gpu]] = []
+        self._cards: list[tuple[Any, GpuReading]] = []
         """Handles, and what does not change of each card, read once."""
         self._ready = False
         self._starting = threading.Lock()
@@ -38,7 +38,7 @@ class NvmlGpus:
         self._watches_xids = False
         self._xid_thread: threading.Thread | None = None
 
-    def read(self) -> list[Gpu]:
+    def read(self) -> list[GpuReading]:
         """Every GPU, everything it tells."""
         self._start()
         return [self._read(handle, gpu) for handle, gpu in self._cards]
@@ -102,7 +102,7 @@ class NvmlGpus:
             if not uuid:  # lost before it was ever seen: nothing to call it by
                 continue
             pci = self._ask("pci", pynvml.nvmlDeviceGetPciInfo, handle)
-            gpu = Gpu(
+            gpu = GpuReading(
                 index=index,
                 uuid=uuid,
                 name=_text(self._ask("name", pynvml.nvmlDeviceGetName, handle)),
@@ -116,7 +116,7 @@ class NvmlGpus:
             self._xid_thread = threading.Thread(target=self._wait_xids, daemon=True, name="xid")
             self._xid_thread.start()
 
-    def _read(self, handle: Any, known: Gpu) -> Gpu:
+    def _read(self, handle: Any, known: GpuReading) -> GpuReading:
         ask = self._ask
         if self._is_lost(handle):
             self._errors.add(("gpu", "lost"))

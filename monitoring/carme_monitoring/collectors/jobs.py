@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from carme.holders import Holding, Reading
+from carme.node.gpu_allocations import CounterReading, GpuAllocation
 from carme_monitoring.collectors.cgroup import JobUse
-from carme_monitoring.energy.shares import Presence, Slot
-from carme_monitoring.gpus import Gpu
+from carme_monitoring.energy.shares import GpuSlot, JobPresence
+from carme_monitoring.gpus import GpuReading
 from carme_monitoring.samples import Samples
 
 _AWAY_NS = 300 * 10**9
@@ -42,10 +42,12 @@ class Entry:
     start_time: float = 0.0
     end_time: float | None = None
 
-    def presence(self, slots: Sequence[Slot]) -> Presence:
+    def presence(self, slots: Sequence[GpuSlot]) -> JobPresence:
         """The job for the ledger."""
         held = tuple(slots[index].name for index in self.gpus if index < len(slots))
-        return Presence(self.jobid, self.start_ns, self.end_ns, held, self.cpus, self.memory_bytes)
+        return JobPresence(
+            self.jobid, self.start_ns, self.end_ns, held, self.cpus, self.memory_bytes
+        )
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Change:
 
     at_ns: int
     is_start: bool
-    holding: Holding
-    reading: Reading | None
+    holding: GpuAllocation
+    reading: CounterReading | None
 
 
 class JobTable:
@@ -67,7 +69,7 @@ class JobTable:
         """(job, restart) that are over without an epilog: their records stay open for ever."""
         self._keep_ns = round(keep_seconds * 1e9)
 
-    def changes(self, holdings: Sequence[Holding], since_ns: int) -> list[Change]:
+    def changes(self, holdings: Sequence[GpuAllocation], since_ns: int) -> list[Change]:
         """What the records say happened that the table does not know yet, in order."""
         found = []
         if holdings:  # none at all: the folder could not be read just now
@@ -185,7 +187,7 @@ class JobTable:
 
 
 def add_samples(
-    out: Samples, node: str, table: JobTable, slots: Sequence[Slot], gpus: Sequence[Gpu]
+    out: Samples, node: str, table: JobTable, slots: Sequence[GpuSlot], gpus: Sequence[GpuReading]
 ) -> None:
     """Who is here, and who holds what."""
     index_of = {gpu.uuid: str(gpu.index) for gpu in gpus}

@@ -21,7 +21,7 @@ from typing import Any
 
 from carme.errors import ConfigError, UnavailableError
 from carme_monitoring import files
-from carme_monitoring.samples import Samples, Tally
+from carme_monitoring.samples import LabelledCounter, Samples
 
 log = logging.getLogger(__name__)
 _DCMI = re.compile(
@@ -122,11 +122,11 @@ class SlowReader:
         ask: Callable[[], float | None],
         every_seconds: float = 10,
         now: Callable[[], float] = time.monotonic,
-        errors: Tally | None = None,
+        errors: LabelledCounter | None = None,
     ) -> None:
         self.source = source
         self._ask, self._every, self._now = ask, every_seconds, now
-        self._errors = errors if errors is not None else Tally()
+        self._errors = errors if errors is not None else LabelledCounter()
         self._latest: tuple[float, float] | None = None
         self._heard_at: float | None = None
         """When it last answered; at first, when it was first asked."""

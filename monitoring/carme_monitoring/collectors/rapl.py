@@ -6,7 +6,7 @@ from pathlib import Path
 
 from carme_monitoring import files
 from carme_monitoring.energy.accountant import Zone
-from carme_monitoring.samples import Samples, Tally
+from carme_monitoring.samples import LabelledCounter, Samples
 
 _TOP = re.compile(r"intel-rapl(?:-mmio)?:\d+")
 _PART = re.compile(r"intel-rapl:\d+:\d+")
@@ -18,7 +18,7 @@ class Rapl:
     `psys` covers the whole platform, so it is no component. The mmio zones repeat the packages.
     """
 
-    def __init__(self, errors: Tally, sys: Path = Path("/sys")) -> None:
+    def __init__(self, errors: LabelledCounter, sys: Path = Path("/sys")) -> None:
         self._base, self._errors = sys / "class/powercap", errors
 
     def read(self) -> dict[str, Zone]:

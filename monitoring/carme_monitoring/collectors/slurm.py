@@ -32,21 +32,21 @@ _ENDS_WITHIN_SECONDS = 3600
 """Only jobs that end soon have a series for it: a full queue would be thousands."""
 
 
-class View(Protocol):
-    """What is needed of carme.slurm.view_client.ViewClient."""
+class SlurmView(Protocol):
+    """What is needed of carme.view.client.ViewClient."""
 
     def snapshot(self) -> Snapshot: ...
 
     def counters(self) -> dict[str, Any]: ...
 
 
-class Cluster:
+class ClusterCollector:
     """Controller mode's one collector."""
 
     def __init__(
         self,
-        view: View,
-        scheduler: "Scheduler | None" = None,
+        view: SlurmView,
+        scheduler: "SchedulerCollector | None" = None,
         time_s: Callable[[], float] = time.time,
     ) -> None:
         self._view, self._scheduler, self._time = view, scheduler, time_s
@@ -201,7 +201,7 @@ def add_scheduler(out: Samples, values: Mapping[str, int]) -> None:
     out.add("carme_slurm_scheduler_backfilled_jobs", (), values.get(name))
 
 
-class Scheduler:
+class SchedulerCollector:
     """Asks sdiag, and the accounting for its name, now and then in a thread of its own."""
 
     def __init__(

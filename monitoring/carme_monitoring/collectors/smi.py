@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Iterator
 
-from carme_monitoring.gpus import Gpu, GpuProcess, MigSlice
+from carme_monitoring.gpus import GpuProcess, GpuReading, MigSlice
 
 _SECTION = re.compile(
     r"^#{20,}\n# (?P<title>[^\n]* :: [^\n]*)\n(?:# [^\n]*\n)*#{20,}\n", re.MULTILINE
@@ -34,7 +34,7 @@ def sections(capture: str) -> dict[str, str]:
     }
 
 
-def gpus(capture: str, phase: str = "load") -> list[Gpu]:
+def gpus(capture: str, phase: str = "load") -> list[GpuReading]:
     """The GPUs of a capture, while idle or under load."""
     parts = sections(capture)
 
@@ -49,7 +49,7 @@ def gpus(capture: str, phase: str = "load") -> list[Gpu]:
     )
 
 
-def parse(query: str, details: str = "", listing: str = "", apps: str = "") -> list[Gpu]:
+def parse(query: str, details: str = "", listing: str = "", apps: str = "") -> list[GpuReading]:
     """The GPUs in the CSV of --query-gpu; `-q`, `-L` and the compute apps add what it lacks."""
     tree = _details(details)
     running: dict[str, list[GpuProcess]] = {}
@@ -67,7 +67,7 @@ def _gpu(
     tree: dict[str, list[tuple[str, str]]],
     listing: str,
     running: dict[str, list[GpuProcess]],
-) -> Gpu:
+) -> GpuReading:
     def number(name: str, factor: float = 1) -> float | None:
         value = _number(row.get(name, ""))
         return None if value is None else value * factor
@@ -79,7 +79,7 @@ def _gpu(
     bus_id, uuid = row.get("pci.bus_id", ""), row.get("uuid", "")
     detail = tree.get(bus_id, [])
     has_mig = row.get("mig.mode.current", "").lower() == "enabled"
-    return Gpu(
+    return GpuReading(
         index=whole("index") or 0,
         uuid=uuid,
         name=row.get("name", ""),

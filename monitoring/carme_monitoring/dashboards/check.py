@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from carme.errors import CarmeError, InputError
-from carme.prometheus import Prometheus
+from carme.prometheus import PrometheusClient
 from carme_monitoring.dashboards import promql
 from carme_monitoring.dashboards.known import LABELS, is_known
 from carme_monitoring.dashboards.model import POINTS, Dashboard, Need, Panel, Query, Variable
@@ -43,7 +43,7 @@ class Checker:
 
     def __init__(
         self,
-        prometheus: Prometheus,
+        prometheus: PrometheusClient,
         at: float | None = None,
         required: Iterable[Need] = (),
         rate_interval: str = "1m",

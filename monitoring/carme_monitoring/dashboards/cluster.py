@@ -1,16 +1,24 @@
 """Cluster at a glance: what an administrator opens in the morning."""
 
-from carme_monitoring.dashboards.model import Dashboard, Link, Row, bars, lines, stat, table
+from carme_monitoring.dashboards.model import (
+    Dashboard,
+    DashboardLink,
+    PanelRow,
+    bars,
+    lines,
+    stat,
+    table,
+)
 
-NODE = Link("carme-node", "node", "node")
-USER = Link("carme-user", "user", "user")
+NODE = DashboardLink("carme-node", "node", "node")
+USER = DashboardLink("carme-user", "user", "user")
 
 BOARD = Dashboard(
     "carme-cluster",
     "Carme: cluster at a glance",
     "For administrators, every morning: is everything up, is it used, and what does it draw?",
     (
-        Row(
+        PanelRow(
             "Now",
             (
                 stat(
@@ -63,7 +71,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Use",
             (
                 lines(
@@ -114,7 +122,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Nodes",
             (
                 table(

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from carme.config import Config, load
 from carme.errors import InputError
-from carme.prometheus import Prometheus
+from carme.prometheus import PrometheusClient
 from carme.templates import render
 from carme_monitoring.dashboards import grafana
 from carme_monitoring.dashboards.boards import BOARDS
@@ -48,7 +48,9 @@ def check(
     config = load(path)
     settings = config.prometheus
     boards = chosen(names, config)
-    prometheus = Prometheus.of(url or settings.url, login or (None if url else settings.login_file))
+    prometheus = PrometheusClient.of(
+        url or settings.url, login or (None if url else settings.login_file)
+    )
     found = list(Checker(prometheus).check(boards))
     if as_json:
         click.echo(json.dumps([asdict(result) for result in found], indent=1))

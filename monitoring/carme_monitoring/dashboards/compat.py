@@ -4,7 +4,7 @@ After the dashboards for dcgm-exporter, for the Slurm exporter of vpenso, for nv
 predecessor and for cgroup_exporter. Names, labels and units are theirs.
 """
 
-from carme_monitoring.dashboards.model import Dashboard, Row, Variable, lines, stat
+from carme_monitoring.dashboards.model import Dashboard, PanelRow, Variable, lines, stat
 
 _TEXT = "As in dashboards made for that exporter."
 _GPU = 'instance=~"$instance"'
@@ -15,7 +15,7 @@ DCGM = Dashboard(
     "dcgm-exporter",
     _TEXT,
     (
-        Row(
+        PanelRow(
             "GPUs",
             (
                 lines("Temperature", _TEXT, (f"DCGM_FI_DEV_GPU_TEMP{{{_GPU}}}", "GPU {{gpu}}")),
@@ -46,7 +46,7 @@ NVIDIA_GPU = Dashboard(
     "nvidia_gpu_prometheus_exporter",
     _TEXT,
     (
-        Row(
+        PanelRow(
             "GPUs",
             (
                 stat("Devices", "sum(nvidia_gpu_num_devices)", _TEXT),
@@ -67,7 +67,7 @@ CGROUP = Dashboard(
     "cgroup_exporter",
     _TEXT,
     (
-        Row(
+        PanelRow(
             "Jobs",
             (
                 lines("Memory of a job", _TEXT, ("cgroup_memory_rss_bytes", "{{cgroup}}")),
@@ -89,7 +89,7 @@ SLURM = Dashboard(
     "prometheus-slurm-exporter",
     _TEXT,
     (
-        Row(
+        PanelRow(
             "Slurm",
             (
                 stat("Nodes allocated", "slurm_nodes_alloc", _TEXT),

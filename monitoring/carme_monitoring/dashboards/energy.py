@@ -1,16 +1,24 @@
 """Energy, emissions and cost: for reports and bills, with where each figure comes from."""
 
-from carme_monitoring.dashboards.model import Dashboard, Link, Row, bars, lines, stat, table
+from carme_monitoring.dashboards.model import (
+    Dashboard,
+    DashboardLink,
+    PanelRow,
+    bars,
+    lines,
+    stat,
+    table,
+)
 
-NODE = Link("carme-node", "node", "node")
-USER = Link("carme-user", "user", "user")
+NODE = DashboardLink("carme-node", "node", "node")
+USER = DashboardLink("carme-user", "user", "user")
 
 BOARD = Dashboard(
     "carme-energy",
     "Carme: energy, emissions and cost",
     "For who reports or pays: what was used, by whom, and how sure is the figure?",
     (
-        Row(
+        PanelRow(
             "Last hour",
             (
                 stat(
@@ -57,7 +65,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Power",
             (
                 lines(
@@ -92,7 +100,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Who, in the last hour",
             (
                 bars(
@@ -122,7 +130,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "How sure",
             (
                 table(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from carme_monitoring.dashboards.boards import BOARDS
-from carme_monitoring.dashboards.model import POINTS, Dashboard, Link, Panel, Variable
+from carme_monitoring.dashboards.model import POINTS, Dashboard, DashboardLink, Panel, Variable
 
 SCHEMA_VERSION = 39
 """Grafana 10.3 and newer; later ones bring it up to date by themselves."""
@@ -167,7 +167,7 @@ def _steps(panel: Panel) -> list[dict[str, Any]]:
     return steps
 
 
-def _link(link: Link, is_table: bool) -> dict[str, Any]:
+def _link(link: DashboardLink, is_table: bool) -> dict[str, Any]:
     value = f"${{__data.fields.{link.label}}}" if is_table else f"${{__field.labels.{link.label}}}"
     where = f"/d/{link.uid}?var-{link.variable}={value}&${{__url_time_range}}"
     return {"title": f"Open {link.variable} {value}", "url": where}

@@ -1,16 +1,24 @@
 """The platform's own health: exporters, Prometheus, hub."""
 
-from carme_monitoring.dashboards.model import Dashboard, Link, Row, bars, lines, stat, table
+from carme_monitoring.dashboards.model import (
+    Dashboard,
+    DashboardLink,
+    PanelRow,
+    bars,
+    lines,
+    stat,
+    table,
+)
 
 _RATE = "$__rate_interval"
-NODE = Link("carme-node", "node", "node")
+NODE = DashboardLink("carme-node", "node", "node")
 
 BOARD = Dashboard(
     "carme-health",
     "Carme: the platform's own health",
     "For administrators: do Carme's own parts work, and what do they cost?",
     (
-        Row(
+        PanelRow(
             "Now",
             (
                 stat(
@@ -60,7 +68,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Exporters",
             (
                 table(
@@ -128,7 +136,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Prometheus and hub",
             (
                 lines(

@@ -1,10 +1,18 @@
 """One job: the live side of `carme job`."""
 
-from carme_monitoring.dashboards.model import Dashboard, Link, Row, Variable, lines, stat, table
+from carme_monitoring.dashboards.model import (
+    Dashboard,
+    DashboardLink,
+    PanelRow,
+    Variable,
+    lines,
+    stat,
+    table,
+)
 
 _J = 'jobid="$jobid"'
 _RATE = "$__rate_interval"
-NODE = Link("carme-node", "node", "node")
+NODE = DashboardLink("carme-node", "node", "node")
 
 BOARD = Dashboard(
     "carme-job",
@@ -12,7 +20,7 @@ BOARD = Dashboard(
     "For administrators who help somebody: what does this job do with what it holds? (Users have"
     " `carme job`.)",
     (
-        Row(
+        PanelRow(
             "So far",
             (
                 stat(
@@ -65,7 +73,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "GPUs",
             (
                 lines(
@@ -120,7 +128,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Processors, memory, data",
             (
                 lines(

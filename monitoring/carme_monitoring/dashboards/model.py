@@ -27,7 +27,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Link:
+class DashboardLink:
     """Where a click on a value leads, as dashboard and (variable, label)."""
 
     uid: str
@@ -54,7 +54,7 @@ class Panel:
     width: int = 8
     height: int = 7
     stack: bool = False
-    link: Link | None = None
+    link: DashboardLink | None = None
     needs: Need = ""
 
     @property
@@ -63,7 +63,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Row:
+class PanelRow:
     """Panels below a heading."""
 
     title: str
@@ -95,7 +95,7 @@ class Dashboard:
     title: str
     text: str
     """Who opens it, and which question it answers."""
-    rows: tuple[Row, ...]
+    rows: tuple[PanelRow, ...]
     variables: tuple[Variable, ...] = ()
     hours: int = 6
     """The span that it opens with."""

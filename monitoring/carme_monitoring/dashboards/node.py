@@ -1,17 +1,25 @@
 """One node: GPUs, processors, memory, network, power, and the jobs on it."""
 
-from carme_monitoring.dashboards.model import Dashboard, Link, Row, Variable, lines, stat, table
+from carme_monitoring.dashboards.model import (
+    Dashboard,
+    DashboardLink,
+    PanelRow,
+    Variable,
+    lines,
+    stat,
+    table,
+)
 
 _N = 'node="$node"'
 _RATE = "$__rate_interval"
-JOB = Link("carme-job", "jobid", "jobid")
+JOB = DashboardLink("carme-job", "jobid", "jobid")
 
 BOARD = Dashboard(
     "carme-node",
     "Carme: node",
     "For administrators: what happens on this node, is its hardware well, whose jobs are there?",
     (
-        Row(
+        PanelRow(
             "Now",
             (
                 stat(
@@ -61,7 +69,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "GPUs",
             (
                 lines(
@@ -152,7 +160,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Host",
             (
                 lines(
@@ -206,7 +214,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Jobs",
             (
                 table(

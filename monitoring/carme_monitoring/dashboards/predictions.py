@@ -1,8 +1,16 @@
 """Predictions against what was measured, from the series that the prediction service exports."""
 
-from carme_monitoring.dashboards.model import Dashboard, Link, Row, bars, lines, stat, table
+from carme_monitoring.dashboards.model import (
+    Dashboard,
+    DashboardLink,
+    PanelRow,
+    bars,
+    lines,
+    stat,
+    table,
+)
 
-JOB = Link("carme-job", "jobid", "jobid")
+JOB = DashboardLink("carme-job", "jobid", "jobid")
 
 
 def _error(what: str) -> str:
@@ -30,7 +38,7 @@ BOARD = Dashboard(
     "For who wonders whether to trust the form's figures: time and energy as they were predicted,"
     " beside what was then measured.",
     (
-        Row(
+        PanelRow(
             "How good",
             (
                 stat(
@@ -74,7 +82,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Jobs",
             (
                 table(

@@ -2,8 +2,8 @@
 
 from carme_monitoring.dashboards.model import (
     Dashboard,
-    Link,
-    Row,
+    DashboardLink,
+    PanelRow,
     Variable,
     bars,
     lines,
@@ -12,14 +12,14 @@ from carme_monitoring.dashboards.model import (
 )
 
 _P = 'partition=~"$partition"'
-USER = Link("carme-user", "user", "user")
+USER = DashboardLink("carme-user", "user", "user")
 
 BOARD = Dashboard(
     "carme-queue",
     "Carme: partitions and queue",
     "For administrators and for who plans partitions: who waits where, how long, and why?",
     (
-        Row(
+        PanelRow(
             "Now",
             (
                 stat(
@@ -66,7 +66,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Queue",
             (
                 lines(
@@ -116,7 +116,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Partitions",
             (
                 table(
@@ -139,7 +139,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Scheduler",
             (
                 lines(

@@ -1,16 +1,24 @@
 """One user: what they hold, use and waste."""
 
-from carme_monitoring.dashboards.model import Dashboard, Link, Row, Variable, lines, stat, table
+from carme_monitoring.dashboards.model import (
+    Dashboard,
+    DashboardLink,
+    PanelRow,
+    Variable,
+    lines,
+    stat,
+    table,
+)
 
 _U = 'user="$user"'
-JOB = Link("carme-job", "jobid", "jobid")
+JOB = DashboardLink("carme-job", "jobid", "jobid")
 
 BOARD = Dashboard(
     "carme-user",
     "Carme: user",
     "For administrators who talk with a user: how much do they use, and how well?",
     (
-        Row(
+        PanelRow(
             "Now",
             (
                 stat(
@@ -56,7 +64,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Over time",
             (
                 lines(
@@ -84,7 +92,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Jobs",
             (
                 table(

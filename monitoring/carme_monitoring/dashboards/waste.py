@@ -1,9 +1,17 @@
 """Waste: GPUs, processors and memory that were held and not used."""
 
-from carme_monitoring.dashboards.model import Dashboard, Link, Row, bars, lines, stat, table
+from carme_monitoring.dashboards.model import (
+    Dashboard,
+    DashboardLink,
+    PanelRow,
+    bars,
+    lines,
+    stat,
+    table,
+)
 
-JOB = Link("carme-job", "jobid", "jobid")
-USER = Link("carme-user", "user", "user")
+JOB = DashboardLink("carme-job", "jobid", "jobid")
+USER = DashboardLink("carme-user", "user", "user")
 
 BOARD = Dashboard(
     "carme-waste",
@@ -11,7 +19,7 @@ BOARD = Dashboard(
     "For administrators: who holds what they do not use? Start at the top of the tables and write"
     " to people; `carme job` tells them what to ask for instead.",
     (
-        Row(
+        PanelRow(
             "Now",
             (
                 stat(
@@ -56,7 +64,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Jobs",
             (
                 table(
@@ -80,7 +88,7 @@ BOARD = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Who",
             (
                 bars(

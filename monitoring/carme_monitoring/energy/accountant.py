@@ -7,9 +7,9 @@ from typing import Any
 
 from carme_monitoring.energy.ledger import REST, Ledger
 from carme_monitoring.energy.shares import (
-    Activity,
-    Presence,
-    Slot,
+    GpuSlot,
+    JobPresence,
+    NodeActivity,
     cpu_weights,
     gpu_weights,
     memory_weights,
@@ -67,9 +67,9 @@ class Accountant:
     def settle(
         self,
         reading: EnergyReading,
-        jobs: Sequence[Presence],
-        slots: Sequence[Slot],
-        now: Activity,
+        jobs: Sequence[JobPresence],
+        slots: Sequence[GpuSlot],
+        now: NodeActivity,
     ) -> None:
         """Charge what every source gained since it was last read."""
         for gpu, mj in reading.gpu_mj.items():
@@ -107,14 +107,24 @@ class Accountant:
         return sqrt(variance) / total
 
     def _charge_gpu(
-        self, gpu: str, gain: Gain, jobs: Sequence[Presence], slots: Sequence[Slot], now: Activity
+        self,
+        gpu: str,
+        gain: Gain,
+        jobs: Sequence[JobPresence],
+        slots: Sequence[GpuSlot],
+        now: NodeActivity,
     ) -> None:
         self._note(f"gpu:{gpu}", gain)
         weights, divided = gpu_weights(gpu, slots, jobs, now, (gain.from_ns, gain.to_ns))
         self.ledger.charge("gpu", gain.uj, weights, divided or gain.outcome == "estimated")
 
     def _end_gauge(
-        self, gpu: str, at_ns: int, jobs: Sequence[Presence], slots: Sequence[Slot], now: Activity
+        self,
+        gpu: str,
+        at_ns: int,
+        jobs: Sequence[JobPresence],
+        slots: Sequence[GpuSlot],
+        now: NodeActivity,
     ) -> None:
         """A counter counts from its first reading on: until then the gauge goes on as it was."""
         gauge = self._sources.pop(f"gpu-gauge:{gpu}", None)
@@ -124,9 +134,9 @@ class Accountant:
     def _settle_meter(
         self,
         reading: EnergyReading,
-        jobs: Sequence[Presence],
-        slots: Sequence[Slot],
-        now: Activity,
+        jobs: Sequence[JobPresence],
+        slots: Sequence[GpuSlot],
+        now: NodeActivity,
     ) -> None:
         source: CounterSource | GaugeSource
         if reading.meter_uj is not None:

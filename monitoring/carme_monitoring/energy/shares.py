@@ -20,7 +20,7 @@ IDLE_WEIGHT = 0.25
 
 
 @dataclass(frozen=True)
-class Presence:
+class JobPresence:
     """A job on the node: when, and what it holds."""
 
     jobid: int
@@ -41,7 +41,7 @@ class Presence:
 
 
 @dataclass(frozen=True)
-class Slot:
+class GpuSlot:
     """What Slurm hands out of a GPU: the whole, or a MIG slice of it."""
 
     name: str
@@ -50,7 +50,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Activity:
+class NodeActivity:
     """What happened on the node in an interval."""
 
     cpus: int = 0
@@ -64,7 +64,7 @@ class Activity:
     is_estimate: bool = False
     """Not read at the ends of the interval: time divided a longer one."""
 
-    def part(self, fraction: float) -> "Activity":
+    def part(self, fraction: float) -> "NodeActivity":
         """A part of the interval, as if it had been like the whole.
 
         What ran outside of the jobs that are still here may have been a job that is not, so
@@ -80,7 +80,11 @@ Weights = dict[Consumer, float]
 
 
 def gpu_weights(
-    gpu: str, slots: Sequence[Slot], jobs: Sequence[Presence], now: Activity, span: tuple[int, int]
+    gpu: str,
+    slots: Sequence[GpuSlot],
+    jobs: Sequence[JobPresence],
+    now: NodeActivity,
+    span: tuple[int, int],
 ) -> tuple[Weights, bool]:
     """Whose the GPU's energy of the interval `span` is, and whether time had to divide it."""
     weights: Weights = {}
@@ -105,7 +109,7 @@ def gpu_weights(
     return weights, is_estimate
 
 
-def cpu_weights(jobs: Iterable[Presence], now: Activity, span: tuple[int, int]) -> Weights:
+def cpu_weights(jobs: Iterable[JobPresence], now: NodeActivity, span: tuple[int, int]) -> Weights:
     """Whose the processors' energy is."""
     seconds = (span[1] - span[0]) / 1e9
     weights: Weights = {}
@@ -127,7 +131,9 @@ def cpu_weights(jobs: Iterable[Presence], now: Activity, span: tuple[int, int]) 
     return weights
 
 
-def memory_weights(jobs: Iterable[Presence], now: Activity, span: tuple[int, int]) -> Weights:
+def memory_weights(
+    jobs: Iterable[JobPresence], now: NodeActivity, span: tuple[int, int]
+) -> Weights:
     """Whose the memory's energy is."""
     weights: Weights = {job.jobid: job.memory_bytes * job.overlap(*span) for job in jobs}
     held = sum(weights.values())
@@ -137,7 +143,7 @@ def memory_weights(jobs: Iterable[Presence], now: Activity, span: tuple[int, int
 
 
 def rest_weights(
-    jobs: Iterable[Presence], slots: Sequence[Slot], now: Activity, span: tuple[int, int]
+    jobs: Iterable[JobPresence], slots: Sequence[GpuSlot], now: NodeActivity, span: tuple[int, int]
 ) -> Weights:
     """Whose the rest of the meter is: by the largest of a job's shares of the node."""
     gpus = len({slot.gpu for slot in slots})
@@ -159,7 +165,7 @@ def _add(weights: Weights, who: Consumer, weight: float) -> None:
         weights[who] = weights.get(who, 0.0) + weight
 
 
-def _union(held: Mapping[Presence, float], span: tuple[int, int]) -> float:
+def _union(held: Mapping[JobPresence, float], span: tuple[int, int]) -> float:
     """The part of the interval in which at least one of the jobs was there."""
     start, stop = span
     if stop <= start:

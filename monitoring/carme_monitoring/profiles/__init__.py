@@ -22,18 +22,18 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Profile:
+class MetricProfile:
     """A profile."""
 
     table: tuple[Metric, ...]
     add: Callable[[Samples, Context], None]
 
 
-PROFILES: Mapping[str, Profile] = {
-    "dcgm": Profile(dcgm.TABLE, lambda out, now: dcgm.add(out, now.host)),
-    "nvidia-gpu": Profile(nvidia_gpu.TABLE, lambda out, _: nvidia_gpu.add(out)),
-    "cgroup": Profile(cgroup.TABLE, lambda out, now: cgroup.add(out, now.uid_of)),
-    "slurm-exporter": Profile(slurm.TABLE, lambda out, _: slurm.add(out)),
+PROFILES: Mapping[str, MetricProfile] = {
+    "dcgm": MetricProfile(dcgm.TABLE, lambda out, now: dcgm.add(out, now.host)),
+    "nvidia-gpu": MetricProfile(nvidia_gpu.TABLE, lambda out, _: nvidia_gpu.add(out)),
+    "cgroup": MetricProfile(cgroup.TABLE, lambda out, now: cgroup.add(out, now.uid_of)),
+    "slurm-exporter": MetricProfile(slurm.TABLE, lambda out, _: slurm.add(out)),
 }
 
 

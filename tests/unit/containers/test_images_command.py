@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from carme.errors import CarmeError
-from carme_containers.catalogue import Publisher
 from carme_containers.commands import images
+from carme_containers.publisher import Publisher
 from support.images import make_image
 
 

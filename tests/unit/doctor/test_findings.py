@@ -10,17 +10,17 @@ import pytest
 from carme.doctor import (
     backups,
     clock,
-    cluster,
+    compute_node,
     containers,
     host,
-    jobhost,
-    measuring,
+    monitoring,
     platform,
     ports,
+    slurm,
 )
 from carme.doctor.finding import Finding, Level
-from carme.doctor.programs import Done
-from carme.prometheus import Target
+from carme.doctor.programs import ProgramResult
+from carme.prometheus import ScrapeTarget
 from carme.slurm.snapshot import Snapshot
 from carme.templates import render
 
@@ -44,8 +44,8 @@ def sudo_rule(*rules: str, helper: str = HELPER) -> Finding:
     return platform.sudo_rule(sudo_list(*rules), helper, "people", ADVICE)
 
 
-def target(health: str, error: str = "") -> Target:
-    return Target("carme", "gpu01", health, error)
+def target(health: str, error: str = "") -> ScrapeTarget:
+    return ScrapeTarget("carme", "gpu01", health, error)
 
 
 @pytest.mark.parametrize(
@@ -68,49 +68,47 @@ def target(health: str, error: str = "") -> Target:
         (host.certificate(NOW + timedelta(days=5), NOW), WARNING, "5 days"),
         (host.certificate(NOW - timedelta(hours=1), NOW), FAULT, "ended"),
         (host.certificate(NOW + timedelta(days=90), NOW, False), WARNING, "another one"),
-        (cluster.munge("MUNGE:", 0, "", ADVICE), OK, "go round"),
-        (cluster.munge("MUNGE:", 15, "Expired credential", ADVICE), FAULT, "Expired"),
-        (cluster.munge("", 0, "Failed to access socket", ADVICE), FAULT, "Failed"),
-        (cluster.controller("Slurmctld(primary) at front is UP", ADVICE), OK, "answers"),
+        (slurm.munge("MUNGE:", 0, "", ADVICE), OK, "go round"),
+        (slurm.munge("MUNGE:", 15, "Expired credential", ADVICE), FAULT, "Expired"),
+        (slurm.munge("", 0, "Failed to access socket", ADVICE), FAULT, "Failed"),
+        (slurm.controller("Slurmctld(primary) at front is UP", ADVICE), OK, "answers"),
         (
-            cluster.controller(
-                "Slurmctld(primary) at a is DOWN\n****\n** RESTORE **\n****", ADVICE
-            ),
+            slurm.controller("Slurmctld(primary) at a is DOWN\n****\n** RESTORE **\n****", ADVICE),
             FAULT,
             "a is DOWN",
         ),
         (
-            cluster.controller(
+            slurm.controller(
                 "Slurmctld(primary) at a is UP\nSlurmctld(backup) at b is DOWN", ADVICE
             ),
             WARNING,
             "b is DOWN",
         ),
-        (cluster.controller("", ADVICE), FAULT, "no answer"),
-        (cluster.node_state("nodes", [("n1", "idle", "none")], ADVICE), OK, "idle"),
+        (slurm.controller("", ADVICE), FAULT, "no answer"),
+        (slurm.node_state("nodes", [("n1", "idle", "none")], ADVICE), OK, "idle"),
         (
-            cluster.node_state("nodes", [("n1", "idle", ""), ("n2", "mixed", "")], ADVICE),
+            slurm.node_state("nodes", [("n1", "idle", ""), ("n2", "mixed", "")], ADVICE),
             OK,
             "2 take jobs",
         ),
         (
-            cluster.node_state("nodes", [("n1", "drained", "bad disk")], ADVICE),
+            slurm.node_state("nodes", [("n1", "drained", "bad disk")], ADVICE),
             WARNING,
             "n1 is drained (bad disk)",
         ),
-        (cluster.node_state("nodes", [("n1", "idle*", "none")], ADVICE), FAULT, "n1 is idle*"),
-        (cluster.node_state("nodes", [("n1", "down", "")], ADVICE), FAULT, "n1 is down"),
-        (cluster.node_state("nodes", [("n1", "inval", "Low")], ADVICE), FAULT, "inval (Low)"),
-        (cluster.node_state("nodes", [("n1", "error", "")], ADVICE), FAULT, "n1 is error"),
-        (cluster.node_state("slurmd n1", [], ADVICE), FAULT, "does not know"),
-        (cluster.operator("Operator", "carme-view", ADVICE), OK, "operator"),
-        (cluster.operator("None", "carme-view", ADVICE), FAULT, "cannot see"),
-        (jobhost.gpus("n1", 4, 4), OK, "4 in NVML"),
-        (jobhost.gpus("n1", 4, 3), FAULT, "shows 3"),
-        (jobhost.gpus("n1", 2, 4), WARNING, "gives out 2"),
-        (jobhost.gpus("n1", 4, None, "NVML: DriverNotLoaded"), FAULT, "DriverNotLoaded"),
-        (jobhost.gpus("n1", 0, None, "NVML: LibraryNotFound"), ABSENT, "none found"),
-        (jobhost.gpus("n1", 2, 2, missing=["/dev/nvidia1"]), FAULT, "/dev/nvidia1"),
+        (slurm.node_state("nodes", [("n1", "idle*", "none")], ADVICE), FAULT, "n1 is idle*"),
+        (slurm.node_state("nodes", [("n1", "down", "")], ADVICE), FAULT, "n1 is down"),
+        (slurm.node_state("nodes", [("n1", "inval", "Low")], ADVICE), FAULT, "inval (Low)"),
+        (slurm.node_state("nodes", [("n1", "error", "")], ADVICE), FAULT, "n1 is error"),
+        (slurm.node_state("slurmd n1", [], ADVICE), FAULT, "does not know"),
+        (slurm.operator("Operator", "carme-view", ADVICE), OK, "operator"),
+        (slurm.operator("None", "carme-view", ADVICE), FAULT, "cannot see"),
+        (compute_node.gpus("n1", 4, 4), OK, "4 in NVML"),
+        (compute_node.gpus("n1", 4, 3), FAULT, "shows 3"),
+        (compute_node.gpus("n1", 2, 4), WARNING, "gives out 2"),
+        (compute_node.gpus("n1", 4, None, "NVML: DriverNotLoaded"), FAULT, "DriverNotLoaded"),
+        (compute_node.gpus("n1", 0, None, "NVML: LibraryNotFound"), ABSENT, "none found"),
+        (compute_node.gpus("n1", 2, 2, missing=["/dev/nvidia1"]), FAULT, "/dev/nvidia1"),
         (containers.images((), 2, 0, ()), OK, "2 read in full"),
         (containers.images((), 2, 3, ()), OK, "3 unchanged"),
         (containers.images(("base: wrong",), 1, 1, ()), FAULT, "base: wrong; 2 others are whole"),
@@ -151,52 +149,56 @@ def target(health: str, error: str = "") -> Target:
         (backups.backup("/b", None, 86400), OK, "within a day"),
         (backups.backup("/b", None, 3 * 86400), WARNING, "none in /b"),
         (
-            platform.helper(Done(1, '{"error": {"reason": "missing"}}', ""), "ann", ADVICE),
+            platform.helper(
+                ProgramResult(1, '{"error": {"reason": "missing"}}', ""), "ann", ADVICE
+            ),
             OK,
             "ann",
         ),
         (
             platform.helper(
-                Done(1, '{"error": {"reason": "denied", "message": "uid 5"}}', ""), "ann", ADVICE
+                ProgramResult(1, '{"error": {"reason": "denied", "message": "uid 5"}}', ""),
+                "ann",
+                ADVICE,
             ),
             FAULT,
             "uid 5",
         ),
         (
-            platform.helper(Done(1, "", "sudo: a password is required"), "ann", ADVICE),
+            platform.helper(ProgramResult(1, "", "sudo: a password is required"), "ann", ADVICE),
             FAULT,
             "password is required",
         ),
-        (measuring.exporter("exporter n1", 401, "", ADVICE), OK, "wants a password"),
-        (measuring.exporter("exporter n1", 401, "Unauthorized", ADVICE), FAULT, "does not take"),
-        (measuring.exporter("exporter n1", 500, "x", ADVICE), FAULT, "answers 500"),
+        (monitoring.exporter("exporter n1", 401, "", ADVICE), OK, "wants a password"),
+        (monitoring.exporter("exporter n1", 401, "Unauthorized", ADVICE), FAULT, "does not take"),
+        (monitoring.exporter("exporter n1", 500, "x", ADVICE), FAULT, "answers 500"),
         (
-            measuring.exporter("e", 200, 'carme_collector_success{collector="gpu"} 1\n', ADVICE),
+            monitoring.exporter("e", 200, 'carme_collector_success{collector="gpu"} 1\n', ADVICE),
             OK,
             "1 collectors",
         ),
         (
-            measuring.exporter("e", 200, 'carme_collector_success{collector="gpu"} 0\n', ADVICE),
+            monitoring.exporter("e", 200, 'carme_collector_success{collector="gpu"} 0\n', ADVICE),
             WARNING,
             "cannot read: gpu",
         ),
-        (measuring.exporter("e", 200, "up 1\n", ADVICE), FAULT, "measures nothing"),
-        (measuring.discovery(["a", "b"], ["a", "b"], 5, ADVICE), OK, "2 nodes"),
-        (measuring.discovery(["a"], ["a", "b"], 5, ADVICE), OK, "b switched off"),
-        (measuring.discovery(["a", "c"], ["a"], 5, ADVICE), WARNING, "c"),
-        (measuring.discovery(["a"], ["a"], 3600, ADVICE), FAULT, "1 h"),
-        (measuring.discovery([], ["a"], 5, ADVICE), FAULT, "no node"),
-        (measuring.targets([target("up"), target("unknown")], ADVICE), OK, "1 not read yet"),
+        (monitoring.exporter("e", 200, "up 1\n", ADVICE), FAULT, "measures nothing"),
+        (monitoring.discovery(["a", "b"], ["a", "b"], 5, ADVICE), OK, "2 nodes"),
+        (monitoring.discovery(["a"], ["a", "b"], 5, ADVICE), OK, "b switched off"),
+        (monitoring.discovery(["a", "c"], ["a"], 5, ADVICE), WARNING, "c"),
+        (monitoring.discovery(["a"], ["a"], 3600, ADVICE), FAULT, "1 h"),
+        (monitoring.discovery([], ["a"], 5, ADVICE), FAULT, "no node"),
+        (monitoring.targets([target("up"), target("unknown")], ADVICE), OK, "1 not read yet"),
         (
-            measuring.targets([target("up"), target("down", 'Get "http://x": no route')], ADVICE),
+            monitoring.targets([target("up"), target("down", 'Get "http://x": no route')], ADVICE),
             FAULT,
             "1 of 2 down: carme gpu01 (no route)",
         ),
-        (measuring.targets([], ADVICE), FAULT, "reads nothing"),
-        (measuring.alertmanager(200, 1, ADVICE), OK, "sends alerts"),
-        (measuring.alertmanager(401, 1, ADVICE), OK, "sends alerts"),
-        (measuring.alertmanager(200, 0, ADVICE), FAULT, "sends it nothing"),
-        (measuring.alertmanager(500, 1, ADVICE), FAULT, "answers 500"),
+        (monitoring.targets([], ADVICE), FAULT, "reads nothing"),
+        (monitoring.alertmanager(200, 1, ADVICE), OK, "sends alerts"),
+        (monitoring.alertmanager(401, 1, ADVICE), OK, "sends alerts"),
+        (monitoring.alertmanager(200, 0, ADVICE), FAULT, "sends it nothing"),
+        (monitoring.alertmanager(500, 1, ADVICE), FAULT, "answers 500"),
     ],
 )
 def test_a_finding_says_what_was_found_and_what_to_do(
@@ -214,18 +216,18 @@ PYTHON = "python3 /opt/bin/jupyterhub -f x"
 @pytest.mark.parametrize(
     ("holders", "level", "words"),
     [
-        ({8081: [ports.Holder(7, PYTHON, "python3")]}, OK, "1 open, each held by its part"),
-        ({8081: [ports.Holder()]}, OK, "1 open"),
+        ({8081: [ports.PortOwner(7, PYTHON, "python3")]}, OK, "1 open, each held by its part"),
+        ({8081: [ports.PortOwner()]}, OK, "1 open"),
         ({}, FAULT, "nobody listens on 8081 (hub)"),
-        ({8081: [ports.Holder(9, "nc -l 8081", "nc")]}, FAULT, "by nc, process 9"),
+        ({8081: [ports.PortOwner(9, "nc -l 8081", "nc")]}, FAULT, "by nc, process 9"),
         (
-            {8081: [ports.Holder(7, PYTHON, "python3"), ports.Holder(9, "nc -l", "nc")]},
+            {8081: [ports.PortOwner(7, PYTHON, "python3"), ports.PortOwner(9, "nc -l", "nc")]},
             FAULT,
             "by nc",
         ),
     ],
 )
-def test_ports(holders: dict[int, list[ports.Holder]], level: Level, words: str) -> None:
+def test_ports(holders: dict[int, list[ports.PortOwner]], level: Level, words: str) -> None:
     found = ports.ports(HUB, holders, "start it")
     assert found.level is level
     assert words in found.found
@@ -255,7 +257,7 @@ def test_cgroups(
             (tmp_path / name).mkdir()
     if there == "v2":
         (tmp_path / "cgroup.controllers").write_text("cpu io memory pids\n")
-    found = jobhost.cgroups(settings, tmp_path)
+    found = compute_node.cgroups(settings, tmp_path)
     assert found.level is level
     assert words in found.found
 
@@ -272,8 +274,11 @@ def test_the_certificate_s_date_as_openssl_says_it() -> None:
 
 
 def test_what_a_program_said_last_without_its_name() -> None:
-    assert Done(1, "", "x\nsacctmgr: error: Connection refused\n").last == "Connection refused"
-    assert Done(3, "", "").last == "exit code 3"
+    assert (
+        ProgramResult(1, "", "x\nsacctmgr: error: Connection refused\n").last
+        == "Connection refused"
+    )
+    assert ProgramResult(3, "", "").last == "exit code 3"
 
 
 def test_the_newest_archive_counts(tmp_path: Path) -> None:

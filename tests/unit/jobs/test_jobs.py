@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from carme.config import Prometheus as Settings
+from carme.config import PrometheusSettings as Settings
 from carme.errors import InputError, MissingError
-from carme.jobs import queries, show
+from carme.jobs import queries, terminal
 from carme.jobs.advice import advise
-from carme.jobs.answers import Answers, Wish, parse_wish
 from carme.jobs.commands import parse_moment, to_csv
-from carme.jobs.models import JobList, Measured
+from carme.jobs.models import JobList, MeasuredUsage
 from carme.jobs.report import Series, line, report
-from carme.prometheus import Line, Sample
+from carme.jobs.reporter import JobFilter, JobReporter, parse_filter
+from carme.prometheus import RangeSeries, Sample
 from carme.slurm.models import HistoryJob, Job
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
@@ -88,15 +88,15 @@ def test_questions_name_jobs_by_number_only(question: str) -> None:
 
 
 def test_power_is_the_difference_of_the_counter() -> None:
-    energy = Line({}, ((1015, 150.0), (1030, 450.0), (1060, 600.0)))
+    energy = RangeSeries({}, ((1015, 150.0), (1030, 450.0), (1060, 600.0)))
     plot = queries.read_rate_plot([energy], 1000, 15, 4)
     assert plot
     assert plot.values == (10.0, 20.0, None, None)
     assert queries.read_rate_plot([], 1000, 15, 4) is None
-    use = queries.read_gpu_plot([Line({}, ((1015, 0.5), (1045, 1.0)))], 1000, 15, 3)
+    use = queries.read_gpu_plot([RangeSeries({}, ((1015, 0.5), (1045, 1.0)))], 1000, 15, 3)
     assert use
     assert use.values == (0.5, None, 1.0)
-    assert show.spark((0.0, None, 0.5, 1.0), 1.0) == "▁ ▅█"
+    assert terminal.spark((0.0, None, 0.5, 1.0), 1.0) == "▁ ▅█"
 
 
 def test_idleness_needs_a_whole_measurement() -> None:
@@ -132,7 +132,7 @@ def test_slurm_fills_in_what_no_exporter_measured() -> None:
     assert line(running, NOW).measured is None, "the accounting says zero while it runs"
 
 
-def advice(job: HistoryJob, measured: Measured | None) -> dict[str, str]:
+def advice(job: HistoryJob, measured: MeasuredUsage | None) -> dict[str, str]:
     return {entry.what: entry.text for entry in advise(line(job, NOW, measured))}
 
 
@@ -154,14 +154,14 @@ def test_advice() -> None:
 
 
 def test_good_jobs_are_left_alone_and_short_ones_too() -> None:
-    good = Measured(
+    good = MeasuredUsage(
         gpu_held_seconds=1200, gpu_idle_seconds=60, cpu_seconds=4000, cpu_idle_seconds=800,
         memory_peak_bytes=14 * GIB, memory_peak_node_bytes=7 * GIB,
     )  # fmt: skip
     tight = OLD.model_copy(update={"limit_seconds": 900})
     assert advice(tight, good).keys() == {"fine"}
     brief = OLD.model_copy(update={"ended_at": 1002, "limit_seconds": None})
-    assert advice(brief, Measured(gpu_held_seconds=2, gpu_idle_seconds=2)) == {}
+    assert advice(brief, MeasuredUsage(gpu_held_seconds=2, gpu_idle_seconds=2)) == {}
     assert advise(line(Job(id=1, state=JobState.PENDING), NOW)) == ()
 
 
@@ -174,7 +174,7 @@ def text_of(parts: Any) -> str:
 
 def test_the_report_on_a_terminal() -> None:
     evil = OLD.model_copy(update={"name": "\x1b[2Jtrain[red]"})
-    shown = text_of(show.report(report(evil, NOW, Series(queries.read_totals(SAMPLES)[7]))))
+    shown = text_of(terminal.report(report(evil, NOW, Series(queries.read_totals(SAMPLES)[7]))))
     assert "\x1b[2J" not in shown
     assert "9 kJ" in shown
     assert "± 1.1 kJ (95 %) of processors, GPUs alone" in shown
@@ -182,10 +182,10 @@ def test_the_report_on_a_terminal() -> None:
     assert "2.5 g" in shown
     assert "0.5 EUR" in shown
     waits = Job(id=3, user="ann", state=JobState.PENDING, reason="Priority", cpus=2)
-    assert "It waits: Priority" in text_of(show.report(report(waits, NOW)))
+    assert "It waits: Priority" in text_of(terminal.report(report(waits, NOW)))
     listed = JobList(jobs=(line(evil, NOW),), left_out=3, problem="away")
-    assert "and 3 older ones" in text_of(show.listing(listed))
-    assert "no jobs in this time" in text_of(show.listing(JobList()))
+    assert "and 3 older ones" in text_of(terminal.listing(listed))
+    assert "no jobs in this time" in text_of(terminal.listing(JobList()))
 
 
 def test_csv_holds_no_formula() -> None:
@@ -206,19 +206,19 @@ def test_moments() -> None:
 
 
 def test_wishes() -> None:
-    wish = parse_wish({"since": "5", "state": "failed", "partition": "gpu"})
+    wish = parse_filter({"since": "5", "state": "failed", "partition": "gpu"})
     assert not wish.wants(OLD)
-    assert Wish(since=0, state="ended", user="ann", account="lab").wants(OLD)
-    assert not Wish(since=0, state="waiting").wants(OLD)
+    assert JobFilter(since=0, state="ended", user="ann", account="lab").wants(OLD)
+    assert not JobFilter(since=0, state="waiting").wants(OLD)
     for wrong in ({}, {"since": "x"}, {"since": "1", "limit": "0"}, {"since": "1", "state": "odd"}):
         with pytest.raises(InputError):
-            parse_wish(wrong)
+            parse_filter(wrong)
 
 
-def answers(ask: Callable[[Answers], Any]) -> Any:
+def answers(ask: Callable[[JobReporter], Any]) -> Any:
     """What the answers are while Prometheus is away: nothing listens on port 9."""
     settings = Settings(url="http://127.0.0.1:9", login_file=None)
-    return asyncio.run(ask(Answers(settings, lambda: NOW)))
+    return asyncio.run(ask(JobReporter(settings, lambda: NOW)))
 
 
 async def history(since: int, until: int | None) -> list[HistoryJob]:
@@ -230,7 +230,7 @@ def test_without_prometheus_slurm_still_answers() -> None:
     found = answers(lambda a: a.report(7, seen, history))
     assert "Prometheus does not answer" in found.problem
     assert found.asked.gpu_count == 2
-    listed = answers(lambda a: a.listing(Wish(since=0), seen, history))
+    listed = answers(lambda a: a.listing(JobFilter(since=0), seen, history))
     assert [job.id for job in listed.jobs] == [8, 7]
     assert "Prometheus does not answer" in listed.problem
     with pytest.raises(MissingError, match="no job 9"):
@@ -241,12 +241,12 @@ def test_the_queue_knows_better_what_runs() -> None:
     running = Job(id=7, user="ann", state=JobState.RUNNING, started_at=9990)
     waiting = Job(id=9, user="ann", state=JobState.PENDING, submitted_at=9995)
     seen = Snapshot(taken_at=NOW, jobs=(running, waiting))
-    listed = answers(lambda a: a.listing(Wish(since=0), seen, history))
+    listed = answers(lambda a: a.listing(JobFilter(since=0), seen, history))
     assert [(job.id, job.state.value) for job in listed.jobs] == [
         (9, "PENDING"),
         (7, "RUNNING"),
         (8, "COMPLETED"),
     ]
-    only = answers(lambda a: a.listing(Wish(since=0, limit=1), seen, history))
+    only = answers(lambda a: a.listing(JobFilter(since=0, limit=1), seen, history))
     assert (len(only.jobs), only.left_out) == (1, 2)
     assert answers(lambda a: a.idle([], 60)).jobs == {}

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from carme.config import Prometheus
+from carme.config import PrometheusSettings
 from carme.errors import DeniedError, InputError, MissingError, UnavailableError
-from carme.slurm.view_client import ViewClient
-from carme.slurm.view_server import Request
-from carme.unix import groups_of
+from carme.system.users import groups_of
+from carme.view.client import ViewClient
+from carme.view.server import HttpRequest
 from support.slurm_memory import Cluster, Serving, config
 
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serving]:
     """A view whose Prometheus is away: nothing listens on port 9."""
-    away = Prometheus(url="http://127.0.0.1:9", login_file=None)
+    away = PrometheusSettings(url="http://127.0.0.1:9", login_file=None)
     settings = config(tmp_path, readers=("hub",)).model_copy(update={"prometheus": away})
     with Serving(Cluster(), settings) as serving:
         # Alice's uid is nobody's on this machine.
@@ -27,7 +27,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 def ask(serving: Serving, uid: int, path: str, **query: str) -> Any:
-    request = Request("GET", path, query, {}, b"", uid)
+    request = HttpRequest("GET", path, query, {}, b"", uid)
     return json.loads(serving.call(lambda: serving.view.answer(request)).body)
 
 

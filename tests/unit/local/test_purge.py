@@ -9,7 +9,7 @@ import pytest
 
 from carme.config import Config
 from carme.errors import InputError
-from carme.local import accounts, devices, purge, render, supervise
+from carme.local import accounts, devices, purge, render, supervisor
 from carme.local.layout import Layout
 
 
@@ -85,12 +85,12 @@ def test_jobs_are_found_in_both_kinds_of_cgroups(
     mine = psutil.Process().username()
     # A user who was recorded and then not made.
     monkeypatch.setattr(
-        accounts, "made", lambda _: accounts.Made({mine: "", "nobody-here": ""}, ())
+        accounts, "created", lambda _: accounts.CreatedAccounts({mine: "", "nobody-here": ""}, ())
     )
     folder = tmp_path / "cgroup" / place / "step_0"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(supervise, "CGROUP_ROOT", tmp_path / "cgroup")
+    monkeypatch.setattr(supervisor, "CGROUP_ROOT", tmp_path / "cgroup")
     with subprocess.Popen(["sleep", "60"]) as job:
         (folder / "cgroup.procs").write_text(f"{job.pid}\n")
-        assert [process.pid for process in supervise._in_job_cgroups(here)] == [job.pid]
+        assert [process.pid for process in supervisor._in_job_cgroups(here)] == [job.pid]
         job.kill()

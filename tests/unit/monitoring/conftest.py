@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from carme.config import Exporter
-from carme_monitoring.gpus import Gpu, GpuProcess, MigSlice
+from carme.config import ExporterSettings
+from carme_monitoring.gpus import GpuProcess, GpuReading, MigSlice
 from carme_monitoring.guard import Guards
 from carme_monitoring.node import NodeExporter, Roots
 from carme_monitoring.samples import Samples
@@ -32,7 +32,7 @@ class TreeGpus:
     def __init__(self, path: Path) -> None:
         self.xids: dict[tuple[str, int], int] = {}
         self.gpus = [
-            Gpu(
+            GpuReading(
                 **{
                     **row,
                     "throttle": frozenset(row["throttle"]) if "throttle" in row else None,
@@ -43,7 +43,7 @@ class TreeGpus:
             for row in json.loads(path.read_text())
         ]
 
-    def read(self) -> list[Gpu]:
+    def read(self) -> list[GpuReading]:
         return self.gpus
 
     def energy_mj(self) -> dict[str, int]:
@@ -77,7 +77,7 @@ class World:
         )
 
     def exporter(self, **changes: Any) -> NodeExporter:
-        config = Exporter(run=self.root / "run", state=self.root / "state", **changes)
+        config = ExporterSettings(run=self.root / "run", state=self.root / "state", **changes)
         return NodeExporter("n1", config, self.gpus, roots=self.roots, guards=self.guards)
 
     def write(self, path: str, text: str) -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from carme_monitoring.sampler import PROFILE_HZ, Sampler
+from carme_monitoring.sampler import PROFILE_HZ, GpuSampler
 
 
 def test_the_sampler_makes_twelve_figures() -> None:
     now = [0.0]
     state = {"util": 0.0, "sent": 0, "received": 0}
-    sampler = Sampler(
+    sampler = GpuSampler(
         lambda: {"A": (state["util"], 0, 1000 if state["util"] else 10)},
         lambda: (int(state["sent"]), int(state["received"])),
         now=lambda: now[0],
@@ -35,7 +35,7 @@ def test_the_sampler_makes_twelve_figures() -> None:
 
 def test_idle_time_and_energy_are_of_idle_moments_only() -> None:
     now, looks = [0.0], iter([(0.0, 0), (0.0, 100), (1.0, 500), (0.005, 600), (None, 700)])
-    sampler = Sampler(lambda: {"A": (*next(looks), 0)}, lambda: (0, 0), now=lambda: now[0])
+    sampler = GpuSampler(lambda: {"A": (*next(looks), 0)}, lambda: (0, 0), now=lambda: now[0])
     for _ in range(4):
         sampler.step()
         now[0] += 1

@@ -5,7 +5,7 @@ import pytest
 from carme_monitoring.collectors import cgroup, network, smi
 from carme_monitoring.collectors.rapl import Rapl
 from carme_monitoring.gpus import add_samples, slots
-from carme_monitoring.samples import Samples, Tally
+from carme_monitoring.samples import LabelledCounter, Samples
 from support.ttar import unpack
 
 pytestmark = pytest.mark.data
@@ -87,7 +87,7 @@ def test_infiniband_of_three_vendors(kernel):
 
 
 def test_rapl(kernel):
-    errors = Tally()
+    errors = LabelledCounter()
     zones = Rapl(errors, kernel / "sys").read()
     package = zones["intel-rapl:0"]
     assert (package.uj, package.range_uj, package.component) == (

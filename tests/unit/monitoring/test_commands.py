@@ -17,15 +17,15 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from carme.config import Exporter
+from carme.config import ExporterSettings
 from carme.errors import CarmeError
 from carme.prometheus import Sample
-from carme_monitoring import board, everywhere, top
+from carme_monitoring import cluster_top, top, top_rows
 from carme_monitoring.collectors.jobs import Entry
 from carme_monitoring.commands import exporter
 from carme_monitoring.metrics import BY_NAME
+from carme_monitoring.process import ExporterProcess, MetricsSource
 from carme_monitoring.samples import Samples
-from carme_monitoring.service import Service, Source
 from support.ports import free_port
 
 from .conftest import World
@@ -118,8 +118,8 @@ def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
 
 def test_the_hook_must_mean_this_node(world: World) -> None:
     exporter = world.exporter()
-    config = Exporter(port=free_port(), run=world.root / "run", state=world.root / "state")
-    service = Service(Source(config, exporter, None), None)
+    config = ExporterSettings(port=free_port(), run=world.root / "run", state=world.root / "state")
+    service = ExporterProcess(MetricsSource(config, exporter, None), None)
     assert "error" in service.handle({"node": "other", "jobid": 5})
     assert "error" in service.handle({"node": "n1", "jobid": "5"})
     assert service.handle({"node": "n1", "jobid": 5}) == {"ok": True, "reading": True}
@@ -131,7 +131,7 @@ def test_the_hook_must_mean_this_node(world: World) -> None:
 
 def test_top_draws_a_table(world: World) -> None:
     exporter = world.exporter()
-    rows = board.rows(exporter.collect(), "n1", exporter.table.entries.values(), 1_700_000_200)
+    rows = top_rows.rows(exporter.collect(), "n1", exporter.table.entries.values(), 1_700_000_200)
     assert {row["jobid"]: row["gpu_watts"] for row in rows} == {101: 300.5, 102: 55.0, 103: 0}
     console = Console(width=140, record=True, file=io.StringIO())
     console.print(top.draw(rows))
@@ -148,17 +148,17 @@ def test_the_whole_cluster_out_of_prometheus(world: World) -> None:
         for name, key, value in samples
         if (labels := BY_NAME[name].labels) is not None
     ]
-    shown = {row["jobid"]: row for row in everywhere.rows(series, 1_700_000_200)}
+    shown = {row["jobid"]: row for row in cluster_top.rows(series, 1_700_000_200)}
     assert set(shown) == {101, 102, 103}
     assert (shown[101]["user"], shown[101]["gpu_watts"]) == ("ann", 300.5)
     assert shown[101]["seconds"] == 100
-    assert everywhere.rows([Sample({"__name__": "up"}, 1)], 0) == []
+    assert cluster_top.rows([Sample({"__name__": "up"}, 1)], 0) == []
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:1", "http://127.0.0.1:1"])
 def test_a_prometheus_that_is_none(url: str) -> None:
     with pytest.raises(CarmeError):
-        everywhere.read(url, None)
+        cluster_top.read(url, None)
 
 
 def test_virtual_gpus_are_called_so() -> None:
@@ -166,7 +166,7 @@ def test_virtual_gpus_are_called_so() -> None:
     samples.add("carme_gpu_info", ("0", "G", "Virtual T4", "0", "0", "", "", "true"), 1)
     samples.add("carme_job_gpu_held", ("7", "n1", "0", "G"), 1)
     console = Console(width=140, record=True, file=io.StringIO())
-    console.print(top.draw(board.rows(samples, "n1", [entry], 10)))
+    console.print(top.draw(top_rows.rows(samples, "n1", [entry], 10)))
     text = console.export_text()
     assert "1 virtual" in text
     assert "nothing computes on them" in text

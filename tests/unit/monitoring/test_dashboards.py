@@ -18,7 +18,7 @@ from carme_monitoring.dashboards.boards import BOARDS
 from carme_monitoring.dashboards.check import Checker, static_problems
 from carme_monitoring.dashboards.commands import chosen, dashboards
 from carme_monitoring.dashboards.compat import PROFILES
-from carme_monitoring.dashboards.model import RECORDED, Dashboard, Row, stat
+from carme_monitoring.dashboards.model import RECORDED, Dashboard, PanelRow, stat
 from carme_monitoring.metrics import BY_NAME
 from support.recorded_series import blocks, line, serving
 
@@ -51,7 +51,7 @@ def test_every_query_names_what_somebody_exports() -> None:
     ],
 )
 def test_a_wrong_query_is_found(expr: str, problem: str) -> None:
-    board = Dashboard("x", "x", "x", (Row("r", (stat("p", expr, "t"),)),))
+    board = Dashboard("x", "x", "x", (PanelRow("r", (stat("p", expr, "t"),)),))
     assert any(problem in said for said in static_problems([board]))
 
 
@@ -137,7 +137,7 @@ def test_panels_for_absent_hardware_on_recorded_series(world: Any, tmp_path: Pat
         assert len(found) >= 7
         assert [result for result in found if result.status != "ok"] == []
         # The same checker finds what is wrong.
-        odd = Dashboard("x", "x", "x", (Row("r", (
+        odd = Dashboard("x", "x", "x", (PanelRow("r", (
             stat("gone", "carme_gone", "t"),
             stat("label", 'carme_node_cpus{colour!="red"}', "t"),
             stat("none", "carme_node_cpus < 0", "t"),

@@ -14,16 +14,16 @@ from carme.local import vgpu
 PRELUDE = """
 import json, sys
 from pathlib import Path
-from carme.config import GpuModel, LocalNode
+from carme.config import LocalGpus, LocalNode
 from carme.local import vgpu
 from carme.local.vgpu.node import VirtualNode
 from carme_monitoring.collectors.gpu import NvmlGpus
 from carme_monitoring.gpus import add_samples
-from carme_monitoring.samples import Samples, Tally
+from carme_monitoring.samples import Samples, LabelledCounter
 root = Path(sys.argv[1])
-cards = vgpu.cards([LocalNode(name="n1", gpus=GpuModel(type="virtual-a100", count=2))])["n1"]
+cards = vgpu.cards([LocalNode(name="n1", gpus=LocalGpus(type="virtual-a100", count=2))])["n1"]
 node = VirtualNode(cards, root, root)
-errors = Tally()
+errors = LabelledCounter()
 gpus = NvmlGpus(errors)
 def collect():
     found, out = gpus.read(), Samples()
@@ -175,8 +175,8 @@ def test_a_broken_driver_is_an_error_and_no_library_a_node_without_gpus(
     code = """
 from carme.errors import UnavailableError
 from carme_monitoring.collectors.gpu import NvmlGpus
-from carme_monitoring.samples import Tally
-gpus = NvmlGpus(Tally())
+from carme_monitoring.samples import LabelledCounter
+gpus = NvmlGpus(LabelledCounter())
 try: print(gpus.read(), gpus.energy_mj(), gpus.sample())
 except UnavailableError as error: print(error)
 """

@@ -11,9 +11,9 @@ from carme_monitoring.energy.accountant import Accountant, EnergyReading, Zone
 from carme_monitoring.energy.ledger import SYSTEM, UNALLOCATED, Ledger, split
 from carme_monitoring.energy.shares import (
     IDLE_WEIGHT,
-    Activity,
-    Presence,
-    Slot,
+    GpuSlot,
+    JobPresence,
+    NodeActivity,
     cpu_weights,
     gpu_weights,
     memory_weights,
@@ -24,7 +24,7 @@ from carme_monitoring.energy.sources import CounterSource, GaugeSource
 SECOND = 10**9
 RANGE_UJ = 60_000_000
 GPUS = ("A", "B")
-SLOTS = tuple(Slot(name, name) for name in GPUS)
+SLOTS = tuple(GpuSlot(name, name) for name in GPUS)
 
 
 @dataclass
@@ -78,14 +78,14 @@ class Machine:
             meter_watts=float(sum(self.watts.values())) if meter == "gauge" else None,
         )
 
-    def presences(self) -> list[Presence]:
+    def presences(self) -> list[JobPresence]:
         return [
-            Presence(jobid, start, end, tuple(gpus), cpus=2, memory_bytes=10)
+            JobPresence(jobid, start, end, tuple(gpus), cpus=2, memory_bytes=10)
             for jobid, (gpus, start, end) in self.jobs.items()
         ]
 
 
-ACTIVITY = Activity(cpus=4, memory_bytes=100, system_memory_bytes=5)
+ACTIVITY = NodeActivity(cpus=4, memory_bytes=100, system_memory_bytes=5)
 steps = st.one_of(
     st.tuples(st.just("run"), st.integers(1, 400)),
     st.tuples(st.just("watts"), st.sampled_from([*GPUS, "cpu", "fan"]), st.integers(0, 140)),
@@ -218,7 +218,7 @@ def test_a_job_alone_is_charged_what_the_model_spent(
     def settle() -> None:
         accountant.settle(machine.read(meter="exact"), machine.presences(), SLOTS, whole)
 
-    whole = Activity(cpus=2, memory_bytes=10)
+    whole = NodeActivity(cpus=2, memory_bytes=10)
     machine.run(3 * SECOND)
     settle()
     machine.jobs[7] = [list(GPUS), machine.now_ns, None]
@@ -317,7 +317,7 @@ def _settle_gpu(accountant: Accountant, seconds: int, watts: int, has_counter: b
         gpu_mj={"A": seconds * watts * 1000} if has_counter else {},
         gpu_watts={} if has_counter else {"A": watts},
     )
-    accountant.settle(reading, [Presence(1, 0, None, ("A",))], SLOTS, Activity())
+    accountant.settle(reading, [JobPresence(1, 0, None, ("A",))], SLOTS, NodeActivity())
 
 
 def test_a_counter_that_is_away_for_a_moment_is_waited_for() -> None:
@@ -336,26 +336,26 @@ def test_a_counter_takes_over_from_the_gauge_without_a_gap() -> None:
 
 
 def test_shared_gpus_by_sm_time_and_slices_by_size() -> None:
-    jobs = [Presence(1, 0, None, ("A",)), Presence(2, 0, None, ("A",))]
-    busy = Activity(sm_share={("A", 1): 30.0, ("A", 2): 10.0})
+    jobs = [JobPresence(1, 0, None, ("A",)), JobPresence(2, 0, None, ("A",))]
+    busy = NodeActivity(sm_share={("A", 1): 30.0, ("A", 2): 10.0})
     assert gpu_weights("A", SLOTS, jobs, busy, (0, SECOND))[0] == {1: 0.75, 2: 0.25}
-    assert gpu_weights("A", SLOTS, jobs, Activity(), (0, SECOND))[0] == {1: 0.5, 2: 0.5}
-    slices = [Slot("m1", "A", 3 / 7), Slot("m2", "A", 2 / 7)]
-    held = [Presence(1, 0, None, ("m1",))]
-    weights, _ = gpu_weights("A", slices, held, Activity(), (0, SECOND))
+    assert gpu_weights("A", SLOTS, jobs, NodeActivity(), (0, SECOND))[0] == {1: 0.5, 2: 0.5}
+    slices = [GpuSlot("m1", "A", 3 / 7), GpuSlot("m2", "A", 2 / 7)]
+    held = [JobPresence(1, 0, None, ("m1",))]
+    weights, _ = gpu_weights("A", slices, held, NodeActivity(), (0, SECOND))
     assert weights == {1: pytest.approx(3 / 7), UNALLOCATED: pytest.approx(4 / 7)}
 
 
 def test_a_change_of_hands_without_a_reading_is_divided_by_time_and_flagged() -> None:
-    jobs = [Presence(1, 0, 4 * SECOND, ("A",)), Presence(2, 6 * SECOND, None, ("A",))]
-    weights, divided = gpu_weights("A", SLOTS, jobs, Activity(), (0, 10 * SECOND))
+    jobs = [JobPresence(1, 0, 4 * SECOND, ("A",)), JobPresence(2, 6 * SECOND, None, ("A",))]
+    weights, divided = gpu_weights("A", SLOTS, jobs, NodeActivity(), (0, 10 * SECOND))
     assert divided
     assert weights == pytest.approx({1: 0.4, 2: 0.4, UNALLOCATED: 0.2})
 
 
 def test_cpu_energy_counts_idle_cores_of_their_holder() -> None:
-    now = Activity(cpus=8, job_cpu_seconds={1: 5.0}, busy_seconds=7.0)
-    weights = cpu_weights([Presence(1, 0, None, (), cpus=4)], now, (0, 10 * SECOND))
+    now = NodeActivity(cpus=8, job_cpu_seconds={1: 5.0}, busy_seconds=7.0)
+    weights = cpu_weights([JobPresence(1, 0, None, (), cpus=4)], now, (0, 10 * SECOND))
     assert weights == {
         1: 5 + IDLE_WEIGHT * 35,
         SYSTEM: 2.0,
@@ -364,8 +364,8 @@ def test_cpu_energy_counts_idle_cores_of_their_holder() -> None:
 
 
 def test_a_lone_light_job_does_not_pay_for_the_whole_node() -> None:
-    job = Presence(1, 0, None, ("A",), cpus=1, memory_bytes=10)
-    now = Activity(cpus=64, memory_bytes=1000, job_cpu_seconds={1: 0.5}, busy_seconds=0.6)
+    job = JobPresence(1, 0, None, ("A",), cpus=1, memory_bytes=10)
+    now = NodeActivity(cpus=64, memory_bytes=1000, job_cpu_seconds={1: 0.5}, busy_seconds=0.6)
     cpu = cpu_weights([job], now, (0, 10 * SECOND))
     assert cpu[1] / sum(cpu.values()) < 0.05
     memory = memory_weights([job], now, (0, 10 * SECOND))

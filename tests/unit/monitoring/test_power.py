@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from carme.config import Exporter
+from carme.config import ExporterSettings
 from carme.errors import ConfigError, UnavailableError
 from carme_monitoring.collectors.power import (
     NodePower,
@@ -23,7 +23,7 @@ from carme_monitoring.collectors.power import (
     parse_redfish,
 )
 from carme_monitoring.node import NodeExporter
-from carme_monitoring.samples import Samples, Tally
+from carme_monitoring.samples import LabelledCounter, Samples
 
 from .conftest import World
 
@@ -154,7 +154,7 @@ def test_a_reader_goes_on_whatever_it_is_told() -> None:
             raise answer
         return answer
 
-    errors = Tally()
+    errors = LabelledCounter()
     reader = SlowReader("redfish", ask, every_seconds=0.01, errors=errors)
     reader.start()
     assert all(asked.acquire(timeout=30) for _ in range(4))
@@ -173,7 +173,7 @@ def test_a_reader_that_fails_for_long_fails_its_collector(world: World) -> None:
 
     reader = SlowReader("redfish", ask, every_seconds=10, now=lambda: now[0])
     exporter = NodeExporter(
-        "n1", Exporter(run=world.root / "run", state=world.root / "state"), world.gpus,
+        "n1", ExporterSettings(run=world.root / "run", state=world.root / "state"), world.gpus,
         roots=world.roots, guards=world.guards, slow_power=[reader],
     )  # fmt: skip
 

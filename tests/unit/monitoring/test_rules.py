@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from carme.config import Alerts
+from carme.config import AlertSettings
 from carme.local import monitoring
 from carme.templates import render
 from carme_monitoring import recording
@@ -129,8 +129,8 @@ def test_runbooks_can_be_the_sites_own() -> None:
 @pytest.mark.parametrize(
     "alerts",
     [
-        Alerts(),
-        Alerts(
+        AlertSettings(),
+        AlertSettings(
             email_to="ops@example.org",
             email_from="carme@example.org",
             smtp_host="mail.example.org:25",
@@ -138,7 +138,7 @@ def test_runbooks_can_be_the_sites_own() -> None:
         ),
     ],
 )
-def test_alertmanager_takes_its_configuration(tmp_path: Path, alerts: Alerts) -> None:
+def test_alertmanager_takes_its_configuration(tmp_path: Path, alerts: AlertSettings) -> None:
     file = tmp_path / "alertmanager.yml"
     file.write_text(render("alertmanager.yml", alerts=alerts))
     done = subprocess.run(["amtool", "check-config", file], capture_output=True, text=True)

@@ -18,27 +18,27 @@ from carme.errors import ConfigError
 from carme_monitoring import webconfig
 from carme_monitoring.metrics import TABLE
 from carme_monitoring.samples import Samples
-from carme_monitoring.server import Page, Server
+from carme_monitoring.server import MetricsPage, MetricsServer
 from carme_monitoring.webconfig import Users, WebConfig
 
 HASH = webconfig.bcrypt.hashpw(b"secret", webconfig.bcrypt.gensalt(4)).decode()
 
 
 @pytest.fixture
-def page() -> Page:
-    page, samples = Page(TABLE, 1000), Samples()
+def page() -> MetricsPage:
+    page, samples = MetricsPage(TABLE, 1000), Samples()
     samples.add("carme_node_cpus", (), 8)
     page.publish(samples)
     return page
 
 
 @pytest.fixture
-def serve(page: Page) -> Iterator[Callable[..., str]]:
-    servers: list[Server] = []
+def serve(page: MetricsPage) -> Iterator[Callable[..., str]]:
+    servers: list[MetricsServer] = []
 
     def start(**content: Any) -> str:
         web = WebConfig.model_validate(content) if content else None
-        server = Server("127.0.0.1", 0, page, web)
+        server = MetricsServer("127.0.0.1", 0, page, web)
         servers.append(server)
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         scheme = "https" if "tls_server_config" in content else "http"
@@ -175,7 +175,9 @@ def test_a_made_file_lets_its_user_in(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("openmetrics", [False, True])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_the_clock_is_that_of_the_answer(page: Page, openmetrics: bool, compressed: bool) -> None:
+def test_the_clock_is_that_of_the_answer(
+    page: MetricsPage, openmetrics: bool, compressed: bool
+) -> None:
     """The rest is made once a collection; a clock of then would look like one that is behind."""
 
     def text() -> str:

@@ -3,9 +3,9 @@
 import pytest
 
 from carme import library
-from carme.predict.advice import Wish, suggestions
+from carme.predict.advice import AdviceRequest, suggestions
 from carme.predict.prediction import predict
-from carme.simulator.plan import Synchronous
+from carme.simulator.plans.plan import Synchronous
 from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
 from support.service import gpu_nodes
@@ -45,7 +45,7 @@ def said(made, wish, *, here=2000, other=2000, **more):
 
 
 def test_fewer_gpus_are_meant_on_each_node(made):
-    wish = Wish(partition="gpu", nodes=2, gpus=4, hours=1.2)
+    wish = AdviceRequest(partition="gpu", nodes=2, gpus=4, hours=1.2)
     found = said(made, wish)["smaller"]
     assert found.gpus == 1
     assert found.why.startswith("1 instead of 4 GPUs on each of 2 nodes take only 0% longer")
@@ -62,13 +62,13 @@ def test_no_more_gpus_than_so_many_nodes_have(made):
         asked.append(other.gpus)
         return figures(made, other, 2000)
 
-    wish = Wish(partition="gpu", nodes=2, gpus=1, hours=1)
+    wish = AdviceRequest(partition="gpu", nodes=2, gpus=1, hours=1)
     list(suggestions(wish, snapshot([large, small]), figures(made, wish, 2000), ask))
     assert asked == [2]
 
 
 def test_what_is_predicted_closer_together_is_not_compared(made):
-    wish = Wish(partition="gpu", nodes=2, gpus=4, hours=1.2)
+    wish = AdviceRequest(partition="gpu", nodes=2, gpus=4, hours=1.2)
     found = suggestions(
         wish,
         snapshot(NODES),
@@ -88,19 +88,19 @@ def test_what_is_predicted_closer_together_is_not_compared(made):
 )
 def test_the_time_offered_is_one_that_the_partition_allows(made, hours, seconds, says):
     """100 minutes are 1.67 hours, and 1.67 hours are more than 100 minutes."""
-    wish = Wish(partition="gpu", gpus=1, hours=hours)
+    wish = AdviceRequest(partition="gpu", gpus=1, hours=hours)
     found = said(made, wish, here=seconds, other=10 * seconds)["time"]
     assert says in found.why
     assert found.hours == 1.66
 
 
 def test_a_time_that_is_the_most_already_is_not_offered_again(made):
-    wish = Wish(partition="gpu", gpus=1, hours=1.66)
+    wish = AdviceRequest(partition="gpu", gpus=1, hours=1.66)
     assert said(made, wish, here=7000, other=70_000)["time"].hours is None
 
 
 def test_energies_that_are_compared_have_one_unit(made):
-    wish = Wish(partition="gpu", gpus=1, hours=1)
+    wish = AdviceRequest(partition="gpu", gpus=1, hours=1)
     found = suggestions(
         wish,
         snapshot(NODES),

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from carme.service import apart
+from carme.service import sandbox_process
 from support.service import API, Service
 
 
@@ -87,7 +87,7 @@ def test_a_huge_one_is_refused(tmp_path):
 
 
 def test_two_at_a_time_are_told_to_come_again(service, monkeypatch):
-    monkeypatch.setattr(apart, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(sandbox_process, "PATIENCE_SECONDS", 0.1)
     with service.parts.apart._lock:  # as while another one is read
         answer = upload(service, graph().SerializeToString())
     assert answer.status_code == 503

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from carme.jobs.models import JobReport, Measured
+from carme.jobs.models import JobReport, MeasuredUsage
 from carme.predict.prediction import Prediction
 from carme.service.outcomes import LOST, record
 from carme.service.store import PredictionRow, Store
@@ -30,7 +30,7 @@ def keep(service, job_id):
 
 def end(service, job_id, seconds, joules=None, state=JobState.COMPLETED, ago=100):
     now = int(time.time())
-    measured = Measured(joules={"gpu": joules}) if joules else None
+    measured = MeasuredUsage(joules={"gpu": joules}) if joules else None
     service.view.reports[str(job_id)] = JobReport(
         id=job_id, user="ann", state=state, started_at=now - int(seconds) - ago,
         ended_at=now - ago, elapsed_seconds=seconds, measured=measured,

@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 
 from carme import library
-from carme.simulator import queues
-from carme.simulator.averaging_plan import schedule
-from carme.simulator.collectives import Group, all_reduce_seconds, broadcast_seconds, spread
-from carme.simulator.engine import Simulation
-from carme.simulator.hardware import Cluster
-from carme.simulator.kernels import layer_times
-from carme.simulator.layers import Attention
-from carme.simulator.operations import Transfer, Wait
-from carme.simulator.pipeline import makespan, order
-from carme.simulator.plan import Synchronous
-from carme.simulator.run import simulate
-from carme.simulator.staleness import closed_form, simulated
-from carme.simulator.step import plan_step
-from carme.simulator.timeline import window
-from carme.simulator.workload import Arrays
+from carme.simulator.analysis.timeline import window
+from carme.simulator.costs.collectives import Group, all_reduce_seconds, broadcast_seconds, spread
+from carme.simulator.costs.kernels import layer_times
+from carme.simulator.costs.step import plan_step
+from carme.simulator.events import compiled_queues
+from carme.simulator.events.engine import Simulation
+from carme.simulator.events.operations import Transfer, Wait
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.plans.averaging_schedule import schedule
+from carme.simulator.plans.pipeline_schedule import makespan, order
+from carme.simulator.plans.plan import Synchronous
+from carme.simulator.runs.simulate import simulate
+from carme.simulator.runs.staleness import closed_form, simulated
+from carme.simulator.workloads.layers import Attention
+from carme.simulator.workloads.workload import Arrays
 
 V100 = library.node("dgx-1-v100")
 
@@ -158,7 +158,7 @@ def test_the_pipeline_bubble(stages, micro_batches):
 def test_a_long_step_of_a_pipeline_is_continued_evenly(monkeypatch):
     stages = ([1.0, 1.3, 0.9], [2.0, 2.2, 2.5], [0.1, 0.3])
     exact, ends = makespan(*stages, 2000)
-    monkeypatch.setattr("carme.simulator.pipeline.MOST_SLOTS", 100)
+    monkeypatch.setattr("carme.simulator.plans.pipeline_schedule.MOST_SLOTS", 100)
     total, continued = makespan(*stages, 2000)
     assert total == pytest.approx(exact, rel=1e-9)
     assert continued == pytest.approx(ends, rel=1e-9)
@@ -184,7 +184,7 @@ def test_the_number_of_slaves_grows_as_kaldi_lets_it():
 
 def test_equal_packages_take_equal_iterations():
     slaves = schedule(40, 2, 6)
-    ends, busy = queues.averaging(slaves, np.full(40, 3.0), 8, 0.0, 0.0)
+    ends, busy = compiled_queues.averaging(slaves, np.full(40, 3.0), 8, 0.0, 0.0)
     assert ends[-1] == pytest.approx(3.0 * len(slaves))
     assert busy.sum() == pytest.approx(3.0 * slaves.sum())
 

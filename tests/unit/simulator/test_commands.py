@@ -6,7 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from carme.errors import CarmeError
-from carme.simulate import catalogue, cluster, pareto, reproduce, run, timeline
+from carme.library import commands
+from carme.simulator.commands import cluster, pareto, reproduce, simulate, timeline
 
 AVERAGING = ("kaldi-lstm", "--gpus", "4xtitan-x", "--plan", "averaging")
 
@@ -26,7 +27,7 @@ def refused(command, *words):
 
 
 def test_simulate_prints_time_energy_phases_and_limit():
-    result = invoke(run.simulate, "resnet-50", "--gpus", "8xV100")
+    result = invoke(simulate.simulate, "resnet-50", "--gpus", "8xV100")
     assert result.exit_code == 0
     for word in ("GPU energy", "node energy", "compute", "limit", "next: skinny products"):
         assert word in result.output
@@ -34,7 +35,7 @@ def test_simulate_prints_time_energy_phases_and_limit():
 
 def test_simulate_json_has_units_in_its_names():
     result = invoke(
-        run.simulate,
+        simulate.simulate,
         "resnet-50",
         "--gpus",
         "8xV100",
@@ -55,7 +56,7 @@ def test_jitter_comes_from_a_file(tmp_path):
     path.write_text("1.0\n1.1\n0.9\n2.5\n")
     words = ("resnet-50", "--gpus", "8xV100", "--json")
     plain, jittered = (
-        json.loads(invoke(run.simulate, *words, *more).stdout)
+        json.loads(invoke(simulate.simulate, *words, *more).stdout)
         for more in ((), ("--jitter-file", str(path)))
     )
     assert jittered["seconds"] > 1.2 * plain["seconds"]
@@ -63,7 +64,7 @@ def test_jitter_comes_from_a_file(tmp_path):
     assert curve[0]["from_seconds"] == 0
     assert all(0 < point["gpu_watts"] < point["node_watts"] for point in curve)
     path.write_text("1.0\nlots\n")
-    assert "one number a line" in refused(run.simulate, *words, "--jitter-file", str(path))
+    assert "one number a line" in refused(simulate.simulate, *words, "--jitter-file", str(path))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_jitter_comes_from_a_file(tmp_path):
     ],
 )
 def test_every_plan_from_the_command_line(words):
-    result = invoke(run.simulate, *words.split())
+    result = invoke(simulate.simulate, *words.split())
     assert result.exit_code == 0, result.output
     assert "GPU energy" in result.output
 
@@ -106,7 +107,7 @@ def test_every_plan_from_the_command_line(words):
     ],
 )  # fmt: skip
 def test_bad_input_gets_one_clear_message(words, said):
-    message = refused(run.simulate, *words)
+    message = refused(simulate.simulate, *words)
     assert said in message
     assert "Traceback" not in message
 
@@ -182,22 +183,24 @@ def test_timeline_writes_a_trace(tmp_path):
 
 
 def test_hardware_and_workloads_show_figures_with_sources():
-    assert "nvlink-3" in invoke(catalogue.hardware).output
-    assert "data sheet" in invoke(catalogue.hardware, "a100").output
-    assert json.loads(invoke(catalogue.hardware, "gpus", "--json").output)["gpus"]
-    assert "resnet-50" in invoke(catalogue.workloads).output
-    shown = invoke(catalogue.workloads, "gpt-175b").output
+    assert "nvlink-3" in invoke(commands.hardware).output
+    assert "data sheet" in invoke(commands.hardware, "a100").output
+    assert json.loads(invoke(commands.hardware, "gpus", "--json").output)["gpus"]
+    assert "resnet-50" in invoke(commands.workloads).output
+    shown = invoke(commands.workloads, "gpt-175b").output
     assert "Brown et al. 2020" in shown
-    assert "h100" in refused(catalogue.hardware, "h10")
+    assert "h100" in refused(commands.hardware, "h10")
 
 
 def test_a_cluster_file_is_checked(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text("nodes = 3\nnode = 'dgx-2'\n")
     assert "3 nodes x 16 v100-32gb" in invoke(cluster.cluster, "check", str(path)).output
-    result = invoke(run.simulate, "resnet-50", "--cluster", str(path), "--gpus", "32")
+    result = invoke(simulate.simulate, "resnet-50", "--cluster", str(path), "--gpus", "32")
     assert "on 32 GPUs" in result.output
-    assert "it has 48" in refused(run.simulate, "resnet-50", "--cluster", str(path), "--gpus", "64")
+    assert "it has 48" in refused(
+        simulate.simulate, "resnet-50", "--cluster", str(path), "--gpus", "64"
+    )
 
 
 @pytest.mark.parametrize("paper", reproduce.PAPERS)
@@ -210,9 +213,9 @@ def test_the_papers_figures_come_out(paper):
 
 
 def test_a_figure_outside_its_band_is_exit_code_1(monkeypatch):
-    from carme.simulator.papers import Row
+    from carme.simulator.papers import PublishedFigure
 
-    rows = [Row("figure", "1", 3.0, "s", 0.5, 1.5)]
+    rows = [PublishedFigure("figure", "1", 3.0, "s", 0.5, 1.5)]
     monkeypatch.setitem(reproduce.PAPERS, "limits", lambda: rows)
     result = invoke(reproduce.reproduce, "limits")
     assert result.exit_code == 1

@@ -3,9 +3,9 @@
 import pytest
 
 from carme.errors import InputError
-from carme.simulator.engine import Simulation
-from carme.simulator.graph import Graph
-from carme.simulator.operations import Arrive, Compute, Get, Join, Load, Put, Transfer, Wait
+from carme.simulator.events.engine import Simulation
+from carme.simulator.events.operations import Arrive, Compute, Get, Join, Load, Put, Transfer, Wait
+from carme.simulator.events.task_graph import TaskGraph
 
 
 def test_a_first_come_link_serves_in_the_order_asked():
@@ -227,7 +227,7 @@ def test_only_fair_links_make_a_path():
 def test_a_graph_fires_tasks_when_their_inputs_are_done():
     simulation = Simulation()
     gpu, other = simulation.device("gpu"), simulation.device("other")
-    graph = Graph()
+    graph = TaskGraph()
     a = graph.add("a", Compute(gpu, 1.0))
     b = graph.add("b", Compute(other, 2.0))
     graph.add("c", Compute(gpu, 1.0), [a, b])
@@ -238,7 +238,7 @@ def test_a_graph_fires_tasks_when_their_inputs_are_done():
 def test_a_cyclic_graph_is_refused():
     simulation = Simulation()
     gpu = simulation.device("gpu")
-    graph = Graph()
+    graph = TaskGraph()
     graph.add("a", Compute(gpu, 1.0), [1])
     graph.add("b", Compute(gpu, 1.0), [0])
     with pytest.raises(InputError, match="cycle"):

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carme import library
-from carme.simulator import models, queues
-from carme.simulator.averaging_plan import schedule
-from carme.simulator.hardware import Cluster
-from carme.simulator.jitter import factors, slowest
-from carme.simulator.pipeline import makespan
-from carme.simulator.plan import Synchronous
-from carme.simulator.staleness import count
-from carme.simulator.step import plan_step
-from carme.simulator.timeline import window
+from carme.simulator.analysis.timeline import window
+from carme.simulator.costs.jitter import factors, slowest
+from carme.simulator.costs.step import plan_step
+from carme.simulator.events import compiled_queues, models
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.plans.averaging_schedule import schedule
+from carme.simulator.plans.pipeline_schedule import makespan
+from carme.simulator.plans.plan import Synchronous
+from carme.simulator.runs.staleness import count
 
 few = settings(max_examples=25, deadline=None)
 
@@ -36,7 +36,7 @@ def test_a_shared_first_come_link(workers, rounds, transfer, seed):
     compute = np.random.default_rng(seed).lognormal(0, 0.5, (workers, rounds))
     report = models.shared_link(compute.tolist(), transfer, idle_watts=1, busy_watts=2)
     begin, end = link_trace(report)
-    fast_begin, fast_end = queues.shared_link(compute, transfer)
+    fast_begin, fast_end = compiled_queues.shared_link(compute, transfer)
     np.testing.assert_allclose(begin, fast_begin, atol=1e-9)
     np.testing.assert_allclose(end, fast_end, atol=1e-9)
 
@@ -44,7 +44,7 @@ def test_a_shared_first_come_link(workers, rounds, transfer, seed):
 def test_a_shared_link_with_ties():
     compute = np.ones((5, 4))
     begin, end = link_trace(models.shared_link(compute.tolist(), 0.25, idle_watts=0, busy_watts=0))
-    fast_begin, fast_end = queues.shared_link(compute, 0.25)
+    fast_begin, fast_end = compiled_queues.shared_link(compute, 0.25)
     np.testing.assert_allclose(begin, fast_begin, atol=1e-9)
     np.testing.assert_allclose(end, fast_end, atol=1e-9)
 
@@ -62,7 +62,7 @@ def test_master_and_slaves(first, more, packages, near_seconds, far_seconds, see
     slaves = schedule(packages + 6, first, first + more)
     work = np.random.default_rng(seed).uniform(0.1, 2.0, packages)
     report = models.averaging(slaves.tolist(), work.tolist(), 4, near_seconds, far_seconds)
-    ends, busy = queues.averaging(slaves, work, 4, near_seconds, far_seconds)
+    ends, busy = compiled_queues.averaging(slaves, work, 4, near_seconds, far_seconds)
     assert report.seconds == pytest.approx(ends[-1], abs=1e-9)
     for index, seconds in enumerate(busy):
         device = next(r for r in report.resources if r.name == f"gpu {index}")

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from carme.errors import MissingError
-from carme.simulate.validate import accuracies, validate
+from carme.simulator.commands.validate import accuracies, validate
 
 FOLDER = Path(os.environ.get("CARME_DATA") or Path(__file__).parents[4] / "shared" / "data")
 # Mean errors that the documentation promises; a change that makes one worse should be seen.

@@ -5,10 +5,10 @@ import simpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carme.simulator.engine import Simulation
-from carme.simulator.operations import Arrive, Compute, Get, Put, Transfer, Wait
-from carme.simulator.resources import Link
-from carme.simulator.sharing import Flow, fill
+from carme.simulator.events.engine import Simulation
+from carme.simulator.events.link_sharing import Flow, fill
+from carme.simulator.events.operations import Arrive, Compute, Get, Put, Transfer, Wait
+from carme.simulator.events.resources import Link
 
 DEVICES, LINKS = 2, 2
 amounts = st.floats(0.0, 5.0, allow_nan=False).map(lambda x: round(x, 3))

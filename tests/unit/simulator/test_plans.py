@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from carme import library
 from carme.errors import InputError
-from carme.simulator.hardware import Cluster
-from carme.simulator.limits import survey
-from carme.simulator.montecarlo import replicate
-from carme.simulator.plan import Asynchronous, Averaging, ParameterServer, Synchronous
-from carme.simulator.power import COMMUNICATION_ACTIVITY, under_cap, watts
-from carme.simulator.run import simulate
-from carme.simulator.step import plan_step
-from carme.simulator.workload import Workload
+from carme.simulator.analysis.monte_carlo import replicate
+from carme.simulator.analysis.scaling_limits import survey
+from carme.simulator.costs.step import plan_step
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.hardware.power import COMMUNICATION_ACTIVITY, under_cap, watts
+from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
+from carme.simulator.runs.simulate import simulate
+from carme.simulator.workloads.workload import Workload
 
 few = settings(max_examples=20, deadline=None)
 RESNET = library.workload("resnet-50")

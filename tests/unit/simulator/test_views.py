@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carme import library
-from carme.bursts import bursts, two_means
 from carme.errors import InputError
-from carme.simulate.suites import Suite, run_suite
-from carme.simulator.bursts import sample
-from carme.simulator.plan import Asynchronous, Averaging, ParameterServer, Synchronous
-from carme.simulator.suite import Exhaustive, Outcome, Random, front, points
-from carme.simulator.timeline import burst_figures, chrome_trace, series, window
+from carme.jobs.bursts import bursts, two_means
+from carme.simulator.analysis.sampling import sample
+from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
+from carme.simulator.analysis.timeline import burst_figures, chrome_trace, series, window
+from carme.simulator.commands.suite_runner import Suite, run_suite
+from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
 
 RESNET = library.workload("resnet-50")
 CLUSTER = library.cluster_of("8xV100")

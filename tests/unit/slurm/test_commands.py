@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from carme.errors import ConfigError
 from carme.slurm import commands
-from carme.slurm.view_client import ViewClient
+from carme.view.client import ViewClient
 from support.slurm_memory import ALICE, Cluster, Serving, config
 
 

@@ -14,8 +14,8 @@ PURE = (
     "carme.slurm.states",
     "carme.slurm.gres",
     "carme.slurm.hostlist",
-    "carme.slurm.access",
-    "carme.slurm.bounds",
+    "carme.view.visibility",
+    "carme.slurm.limits",
     "carme.slurm.rights",
     "carme.slurm.parse",
     "carme.slurm.parse.accounting",
@@ -56,6 +56,6 @@ def test_the_list_is_complete() -> None:
 
 
 def test_pyslurm_is_not_loaded_by_its_adapter() -> None:
-    import carme.slurm.pyslurm  # noqa: F401
+    import carme.slurm.pyslurm_client  # noqa: F401
 
     assert "pyslurm" not in sys.modules

@@ -7,13 +7,13 @@ import pytest
 
 from carme.errors import UnavailableError
 from carme.slurm import parse
-from carme.slurm.bounds import JOBS, SECONDS, SUBMITTED, Bound, bounds, time_bounds
-from carme.slurm.cli import CommandClient
-from carme.slurm.command import Done
+from carme.slurm.command_client import CommandClient
+from carme.slurm.commands_runner import CommandResult
+from carme.slurm.limits import JOBS, SECONDS, SUBMITTED, Limit, job_limits, time_limits
 from carme.slurm.models import Choice, Job, Partition
-from carme.slurm.registry import Registry
 from carme.slurm.rights import Rights, UserRights, asked_as
 from carme.slurm.states import JobState
+from carme.view.rights_cache import RightsCache
 from support.slurm_memory import Cluster
 from support.slurm_samples import ASSOCIATIONS, CONFIG, QOS_22, QOS_24, USERS
 
@@ -105,7 +105,7 @@ GPU = Partition(name="gpu", max_seconds=8 * 3600)
 
 
 def found(own: UserRights, partition: Partition = GPU, account: str = "", qos: str = "") -> Any:
-    made = bounds(partition, (partition,), own, account, qos)
+    made = job_limits(partition, (partition,), own, account, qos)
     return {(bound.what, bound.scope, bound.who): bound.most for bound in made}
 
 
@@ -129,16 +129,16 @@ def test_what_holds_for_a_choice(ann: UserRights) -> None:
 
 def test_the_partitions_qos_goes_first_unless_told_otherwise(ann: UserRights) -> None:
     with_qos = GPU.model_copy(update={"qos": "normal"})
-    made = bounds(with_qos, (with_qos,), ann, "research", "normal")
+    made = job_limits(with_qos, (with_qos,), ann, "research", "normal")
     assert next(b for b in made if b.what == "gres/gpu").partitions == ("gpu",)
-    made = bounds(with_qos, (with_qos,), ann, "research", "short")
+    made = job_limits(with_qos, (with_qos,), ann, "research", "short")
     assert next(b for b in made if b.what == "gres/gpu").who == "QoS short", "OverPartQOS"
 
 
 def test_limits_that_are_not_enforced_are_none(ann: UserRights) -> None:
     lax = ann.model_copy(update={"enforced": ("associations",)})
     assert list(found(lax)) == [(SECONDS, "job", "partition gpu")]
-    assert [b.most for b in time_bounds(GPU, None, "", "")] == [8 * 3600]
+    assert [b.most for b in time_limits(GPU, None, "", "")] == [8 * 3600]
 
 
 def test_use_is_counted_for_whom_it_concerns() -> None:
@@ -153,14 +153,14 @@ def test_use_is_counted_for_whom_it_concerns() -> None:
         Job(id=4, user="ann", account="sub", qos="short", state=JobState.PENDING),
         job(5, qos="normal", partition="cpu"),
     )
-    mine = Bound("gres/gpu", 9, "", "user", user="ann", qos="short")
+    mine = Limit("gres/gpu", 9, "", "user", user="ann", qos="short")
     assert mine.used(jobs) == 4
-    assert Bound("cpu", 9, "", "group", accounts=("sub",)).used(jobs) == 12
-    assert Bound("gres/gpu:a100", 9, "", "group", partitions=("cpu",)).used(jobs) == 2
-    assert Bound(JOBS, 9, "", "user", user="ann").used(jobs) == 3
-    assert Bound(SUBMITTED, 9, "", "user", user="ann").used(jobs) == 4
-    assert Bound("cpu", 9, "", "job").used(jobs) == 0
-    assert Bound("billing", 9, "", "group").used(jobs) == 0
+    assert Limit("cpu", 9, "", "group", accounts=("sub",)).used(jobs) == 12
+    assert Limit("gres/gpu:a100", 9, "", "group", partitions=("cpu",)).used(jobs) == 2
+    assert Limit(JOBS, 9, "", "user", user="ann").used(jobs) == 3
+    assert Limit(SUBMITTED, 9, "", "user", user="ann").used(jobs) == 4
+    assert Limit("cpu", 9, "", "job").used(jobs) == 0
+    assert Limit("billing", 9, "", "group").used(jobs) == 0
 
 
 def test_questions_leave_out_what_the_asker_has_not(ann: UserRights) -> None:
@@ -179,9 +179,9 @@ def test_the_commands_are_asked_in_four_calls() -> None:
     }
     calls: list[str] = []
 
-    def run(argv: Any, stdin: str | None = None) -> Done:
+    def run(argv: Any, stdin: str | None = None) -> CommandResult:
         calls.append(argv[0])
-        return Done(next(said[word] for word in argv if word in said), "", 0)
+        return CommandResult(next(said[word] for word in argv if word in said), "", 0)
 
     client = CommandClient(run, 0)  # type: ignore[arg-type]
     assert client.rights().of("ann").default_account == "research"
@@ -197,8 +197,8 @@ def test_the_commands_are_asked_in_four_calls() -> None:
     ],
 )
 def test_no_accounting_is_not_the_same_as_none_in_reach(said: str, away: bool) -> None:
-    def run(argv: Any, stdin: str | None = None) -> Done:
-        return Done(CONFIG, "", 0) if argv[0] == "scontrol" else Done("", said, 1)
+    def run(argv: Any, stdin: str | None = None) -> CommandResult:
+        return CommandResult(CONFIG, "", 0) if argv[0] == "scontrol" else CommandResult("", said, 1)
 
     client = CommandClient(run, 0)  # type: ignore[arg-type]
     if away:
@@ -212,7 +212,7 @@ def test_one_reading_for_all_and_the_last_one_while_slurmdbd_is_away() -> None:
     async def run() -> None:
         now = [0.0]
         cluster = Cluster()
-        registry = Registry(cluster, 300, lambda: now[0])
+        registry = RightsCache(cluster, 300, lambda: now[0])
         many = await asyncio.gather(*(registry.of(user) for user in ["alice", "bob"] * 10))
         assert {own.default_account for own in many} == {"lab"}
         assert cluster.asked == ["rights"]
@@ -243,7 +243,7 @@ def test_nothing_known_is_an_error() -> None:
         cluster = Cluster()
         cluster.away = True
         with pytest.raises(UnavailableError, match="away"):
-            await Registry(cluster, 300).of("alice")
+            await RightsCache(cluster, 300).of("alice")
 
     asyncio.run(run())
 
@@ -254,7 +254,7 @@ def test_a_bug_in_reading_is_an_error_of_reading() -> None:
             raise ZeroDivisionError
 
     with pytest.raises(UnavailableError, match="ZeroDivisionError"):
-        asyncio.run(Registry(Buggy(), 300).of("alice"))
+        asyncio.run(RightsCache(Buggy(), 300).of("alice"))
 
 
 @pytest.mark.parametrize("word", ["a b", "a;b", "$(id)", "a\nb", "a'b"])

@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from carme.images import Application, Built, Catalogue, Image, Index, Verified
+from carme.images.catalogue import Application, Built, Catalogue, Image, Index, Verified
 from carme.slurm.models import Node, Partition
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import NodeState

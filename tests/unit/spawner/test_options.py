@@ -3,11 +3,11 @@ import re
 
 import pytest
 
-from carme.config import Session
-from carme_spawner import form, options, permits
-from carme_spawner.person import Person
+from carme.config import SessionSettings
+from carme_spawner import form, options, user_limits
+from carme_spawner.slurm_user import SlurmUser
 
-ANN = Person("ann")
+ANN = SlurmUser("ann")
 
 GOOD = {
     "partition": "gpu",
@@ -33,7 +33,7 @@ def found(raw, snapshot, catalogue):
 
 
 def test_the_defaults_are_a_good_choice(snapshot, catalogue):
-    raw = options.defaults(Session(), snapshot, catalogue)
+    raw = options.defaults(SessionSettings(), snapshot, catalogue)
     assert raw["partition"] == "gpu"
     assert found(raw, snapshot, catalogue) == {}
 
@@ -43,10 +43,10 @@ def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, cata
     gpu, *others = snapshot.partitions
     short = gpu.model_copy(update={"max_seconds": 60 * minutes})
     narrow = snapshot.model_copy(update={"partitions": (short, *others)})
-    raw = options.defaults(Session(default_hours=200), narrow, catalogue)
+    raw = options.defaults(SessionSettings(default_hours=200), narrow, catalogue)
     choice, _ = options.parse(raw)
     assert 60 * minutes - 36 < choice.seconds <= 60 * minutes
-    assert permits.limits(choice, narrow, ANN, now=0) == {}
+    assert user_limits.limits(choice, narrow, ANN, now=0) == {}
     html = form.render(narrow, catalogue, (), raw, {}, person=ANN, now=0)
     assert f"gpu (up to {raw['hours']:g} h)" in html
     [least] = re.findall(r'min="([0-9.]+)" step="any" required', html)
@@ -115,7 +115,7 @@ def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue)
     html = form.render(
         snapshot,
         catalogue,
-        Session().presets,
+        SessionSettings().presets,
         {**GOOD, "cpus": '"><script>evil'},
         {"cpus": "<too many>"},
         person=ANN,

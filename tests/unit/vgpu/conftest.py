@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from carme import hook
-from carme.config import GpuModel, LocalNode
+from carme.config import LocalGpus, LocalNode
 from carme.local import vgpu
 from carme.local.vgpu.node import VirtualNode
+from carme.node import hook
 
 BOOT_ID = hook.boot_id()
 
@@ -33,7 +33,7 @@ class World:
             (self.root / name).mkdir(parents=True)
 
     def node(self) -> VirtualNode:
-        nodes = [LocalNode(name="gpu01", gpus=GpuModel(type=self.gres, count=2))]
+        nodes = [LocalNode(name="gpu01", gpus=LocalGpus(type=self.gres, count=2))]
         return VirtualNode(
             vgpu.cards(nodes)["gpu01"],
             self.root / "state",

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from carme import holders, hook
 from carme.errors import UnavailableError
 from carme.local import vgpu
 from carme.local.vgpu.commands import ask
+from carme.node import gpu_allocations, hook
 
 CONFIG = """
 [[local.nodes]]
@@ -53,7 +53,7 @@ class Running:
     def hook(self, event: str, jobid: int, gpus: str, **env: str) -> float:
         began = time.monotonic()
         script = self.run / f"{event}.sh"
-        script.write_text(holders.script(event, self.run))  # type: ignore[arg-type]
+        script.write_text(gpu_allocations.script(event, self.run))  # type: ignore[arg-type]
         script.chmod(0o755)
         given = {"SLURM_JOB_ID": str(jobid), "SLURM_JOB_GPUS": gpus, "SLURMD_NODENAME": "t01"}
         done = subprocess.run([script], env={**given, **env}, capture_output=True, check=False)
@@ -126,7 +126,7 @@ def test_commands(running: Running) -> None:
 def test_the_hook_cannot_fail(tmp_path: Path, env: dict[str, str]) -> None:
     """No job, no number, a folder that cannot be made, a listener that never answers."""
     run = tmp_path / "run"
-    server = holders.listener(run, "10-deaf")
+    server = gpu_allocations.listener(run, "10-deaf")
     (run / "jobs").write_text("a file where the folder should be")
     began = time.monotonic()
     command = [sys.executable, "-I", "-S", hook.__file__, "prolog", str(run)]
@@ -138,7 +138,7 @@ def test_the_hook_cannot_fail(tmp_path: Path, env: dict[str, str]) -> None:
 
 def test_the_hook_reads_counters_when_no_exporter_does(running: Running, library: Path) -> None:
     running.hook("prolog", 4, "0", **vgpu.job_environment(library, running.state))
-    (holding,) = holders.read(running.run, "t01")[0]
+    (holding,) = gpu_allocations.read(running.run, "t01")[0]
     assert holding.start_reading
     assert set(holding.start_reading.nvml_mj) == {
         card.uuid for card in vgpu.cards(_nodes(running.config))["t01"]
@@ -148,7 +148,7 @@ def test_the_hook_reads_counters_when_no_exporter_does(running: Running, library
 def test_the_hook_reads_processors_where_there_is_no_nvml() -> None:
     code = """
 import json
-from carme import hook
+from carme.node import hook
 def missing():
     raise OSError("libnvidia-ml.so.1: cannot open shared object file")
 hook.nvml_energy_mj = missing
@@ -156,7 +156,7 @@ hook.rapl_uj = lambda: {"intel-rapl:0": 5}
 print(json.dumps(hook.reading()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    taken = holders.Reading.model_validate_json(done.stdout)
+    taken = gpu_allocations.CounterReading.model_validate_json(done.stdout)
     assert (taken.nvml_mj, taken.rapl_uj) == ({}, {"intel-rapl:0": 5})
 
 

@@ -3,7 +3,7 @@
 import json
 import random
 
-from carme.local.vgpu.models import cards, model_of
+from carme.local.vgpu.cards import cards, model_of
 from carme.local.vgpu.node import MAX_GAP_NS, VirtualNode
 
 from .conftest import World

@@ -1,0 +1,50 @@
+"""`carme config`: check and show carme.toml."""
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from carme.config import Config, Section, config_path, load
+from carme.config.explanations import explanations
+
+
+@click.group()
+def config() -> None:
+    """Check and show the configuration."""
+
+
+@config.command()
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+def check(path: Path | None) -> None:
+    """Say whether PATH (default: the machine's carme.toml) is right; exit 1 if not."""
+    load(path)
+    click.echo(f"{path or config_path()}: fine")
+
+
+@config.command()
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def show(path: Path | None, as_json: bool) -> None:
+    """Show every setting with its value and meaning."""
+    loaded = load(path)
+    if as_json:
+        click.echo(json.dumps(loaded.model_dump(mode="json"), indent=2))
+        return
+    table = Table("key", "value", "meaning", box=None, pad_edge=False, header_style="bold")
+    _add_rows(table, loaded, Config(), "")
+    Console().print(table)
+
+
+def _add_rows(table: Table, section: Section, defaults: Section, prefix: str) -> None:
+    told = explanations(type(section))
+    for name in type(section).model_fields:
+        value, default = getattr(section, name), getattr(defaults, name)
+        if isinstance(value, Section):
+            _add_rows(table, value, default, f"{prefix}{name}.")
+            continue
+        shown = json.dumps(section.model_dump(mode="json")[name])
+        style = "" if value == default else "bold cyan"
+        table.add_row(f"{prefix}{name}", shown, told.get(name, ""), style=style)

@@ -1,0 +1,174 @@
+"""The hub's side of `carme-helper`: one coroutine a verb, each run as the user through sudo."""
+
+import asyncio
+import json
+import logging
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Thread
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.helper.models import (
+    LOG_FILE,
+    CancelRequest,
+    ExtendReply,
+    ExtendRequest,
+    HelperReply,
+    ImageReply,
+    ImageRequest,
+    SignalRequest,
+    SubmitReply,
+    SubmitRequest,
+    TailReply,
+    TailRequest,
+)
+from carme.view.messages import error_from
+
+log = logging.getLogger(__name__)
+A = TypeVar("A", bound=HelperReply)
+_MAX_ANSWER_BYTES = 2**20
+_AT_ONCE = 8
+"""Helpers that run at the same time. Fifty would get in each other's way; one takes 0.3 s."""
+
+
+@cache
+def _pool(verb: str) -> ThreadPoolExecutor:
+    """A slow image keeps nobody from submitting or ending a job."""
+    return ThreadPoolExecutor(_AT_ONCE, f"carme-helper-{verb}")
+
+
+def _pool_of(verb: str) -> ThreadPoolExecutor:
+    return _pool("check-image" if verb == "check-image" else "job")
+
+
+@dataclass(frozen=True)
+class HelperClient:
+    """Runs the helper at `helper` with the configuration `config_path` as any user we are told."""
+
+    helper: Path
+    config_path: Path
+    sudo: Sequence[str] = ("sudo", "-n")
+    timeout_seconds: float = 75
+
+    async def submit(
+        self,
+        user: str,
+        name: str,
+        script: str,
+        files: Mapping[str, str] | None = None,
+        in_use: Sequence[str] = (),
+    ) -> SubmitReply:
+        """Submit a session's script after writing its files; the job's id and folder.
+
+        Old folders of other sessions go meanwhile, but none of those `in_use`.
+        """
+        fields = {"name": name, "script": script, "files": dict(files or {}), "in_use": in_use}
+        request = self._valid(SubmitRequest, **fields)
+        return await self._run(user, "submit", request, SubmitReply)
+
+    async def cancel(self, user: str, job_id: int) -> None:
+        """End a job; one that is gone already is no error."""
+        await self._run(user, "cancel", self._valid(CancelRequest, job_id=job_id), HelperReply)
+
+    async def signal(self, user: str, job_id: int, signal: str) -> None:
+        """Send TERM, INT, HUP, USR1, USR2, STOP or CONT to a job's script, which passes it on."""
+        request = self._valid(SignalRequest, job_id=job_id, signal=signal)
+        await self._run(user, "signal", request, HelperReply)
+
+    async def extend(self, user: str, job_id: int, seconds: int) -> ExtendReply:
+        """More time, within what the site and the partition allow."""
+        request = self._valid(ExtendRequest, job_id=job_id, seconds=seconds)
+        return await self._run(user, "extend", request, ExtendReply)
+
+    async def tail_log(self, user: str, name: str, lines: int = 50, file: str = LOG_FILE) -> str:
+        """The last lines of a session's log."""
+        request = self._valid(TailRequest, name=name, file=file, lines=lines)
+        return (await self._run(user, "tail-log", request, TailReply)).text
+
+    async def check_image(self, user: str, path: str) -> ImageReply:
+        """An image that the user can read; a typed error says why not."""
+        return await self._run(
+            user, "check-image", self._valid(ImageRequest, path=path), ImageReply
+        )
+
+    @staticmethod
+    def _valid(model: type[BaseModel], **fields: object) -> BaseModel:
+        try:
+            return model.model_validate(fields)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise InputError(f"{where}: {first['msg']}") from None
+
+    async def _run(self, user: str, verb: str, request: BaseModel, answer: type[A]) -> A:
+        # `-u=` and `--` keep a user name that looks like an option from being one.
+        argv = [*self.sudo, f"--user={user}", "--", str(self.helper)]
+        argv += ["--config", str(self.config_path), verb]
+        # In a thread: starting a program waits until it runs, on a busy machine for a second, and
+        # the hub must not stand still for that.
+        code, out, err = await asyncio.get_running_loop().run_in_executor(
+            _pool_of(verb), self._run_program, argv, request.model_dump_json().encode()
+        )
+        try:
+            value = json.loads(out)
+        except ValueError:
+            raise self._sudo_failure(user, code, err) from None
+        error = error_from(value)
+        if error:
+            raise error
+        try:
+            return answer.model_validate(value)
+        except ValidationError:
+            raise UnavailableError(f"the helper's answer to {verb} cannot be read") from None
+
+    def _run_program(self, argv: Sequence[str], text: bytes) -> tuple[int, bytes, bytes]:
+        pipe = subprocess.PIPE
+        try:
+            process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/")
+        except FileNotFoundError:
+            raise MissingError(f"no program {argv[0]}", "install sudo") from None
+        except OSError as error:
+            raise UnavailableError(f"{argv[0]} could not be run: {error.strerror}") from error
+        try:
+            out, err = process.communicate(text, timeout=self.timeout_seconds)
+        except subprocess.TimeoutExpired:
+            _leave_alone(process)
+            raise UnavailableError(
+                f"the helper did not answer within {self.timeout_seconds:g} s"
+            ) from None
+        if len(out) > _MAX_ANSWER_BYTES:
+            raise UnavailableError("the helper's answer is too long")
+        return process.returncode, out, err
+
+    @staticmethod
+    def _sudo_failure(user: str, code: int, err: bytes) -> CarmeError:
+        said = err.decode("utf-8", "replace").strip()
+        log.warning("the helper for %s ended with %d: %s", user, code, said[-2000:])
+        if "password is required" in said or "not allowed" in said:
+            return DeniedError(
+                f"sudo does not let the hub act for {user}",
+                "is the user in the users group, and the sudo rule in place?",
+            )
+        if "command not found" in said or "unknown user" in said:
+            return MissingError(said.splitlines()[0][:300])
+        return UnavailableError(f"the helper failed with exit code {code}")
+
+
+def _leave_alone(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for it no longer: sudo is root's, so that it cannot be killed from here, and what hangs
+    on a file system cannot be killed at all. The helper has a time limit of its own."""
+    with suppress(PermissionError):
+        process.kill()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream:
+            with suppress(BrokenPipeError):
+                stream.close()
+    Thread(target=process.wait, name="carme-helper-late", daemon=True).start()

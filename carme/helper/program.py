@@ -1,0 +1,191 @@
+"""`carme-helper`: the six things that the hub may do as a user, and no seventh.
+
+The hub runs `sudo -n -u USER carme-helper --config PATH VERB` with a JSON request on standard
+input, and gets a JSON answer or `{"error": …}` with exit code 1. The sudo rule spells every
+argument out, so neither the configuration nor the verb can be anything else.
+"""
+
+import grp
+import json
+import os
+import pwd
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from carme.config import Config, load
+from carme.errors import (
+    CarmeError,
+    ConfigError,
+    DeniedError,
+    InputError,
+    MissingError,
+    UnavailableError,
+)
+from carme.helper.models import (
+    CancelRequest,
+    ExtendRequest,
+    ImageRequest,
+    SignalRequest,
+    SubmitRequest,
+    TailRequest,
+)
+from carme.helper.session_folder import SessionFolder, remove_old
+from carme.helper.submission import submit
+from carme.images.inspection import inspect_image
+from carme.images.own_image import check_own_image, find_apptainer
+from carme.slurm.commands_runner import SAFE_PATH, SlurmCommands, failure, output
+from carme.view.messages import error_json
+
+MIN_UID = 1000
+_MAX_REQUEST_BYTES = 4 * 2**20
+_SBATCH_SECONDS = 60.0
+_MOST_SECONDS = 70
+"""The hub waits for 75 s and cannot end what runs as somebody else."""
+
+
+class Helper:
+    """The verbs, for one user with one home."""
+
+    def __init__(self, config: Config, home: Path, run: SlurmCommands) -> None:
+        self._config = config
+        self._home = home
+        self._run = run
+
+    def submit(self, request: SubmitRequest) -> dict[str, Any]:
+        """Write the session's files, then submit its script; the job's id."""
+        job_id, folder = submit(request, self._home, self._run)
+        keep = {request.name, *request.in_use}
+        remove_old(self._home, keep, time.time() - 86400 * self._config.session.keep_days)
+        return {"job_id": job_id, "folder": folder}
+
+    def cancel(self, request: CancelRequest) -> dict[str, Any]:
+        """End a job; a job that is gone already is no error."""
+        done = self._run(["scancel", str(request.job_id)])
+        if done.returncode:
+            error = failure(done.stderr, "scancel")
+            if not isinstance(error, MissingError):
+                raise error
+        return {}
+
+    def signal(self, request: SignalRequest) -> dict[str, Any]:
+        """Send a signal to a job's script, which passes it on to its server.
+
+        Not to all processes at once: kernels are the server's to end.
+        """
+        options = [f"--signal={request.signal}", "--batch"]
+        output(self._run(["scancel", *options, str(request.job_id)]), "scancel")
+        return {}
+
+    def extend(self, request: ExtendRequest) -> dict[str, Any]:
+        """More time for a job; the view checks that it is ours and what is allowed."""
+        # Here and not above: the other verbs start in half the time without it.
+        from carme.view.client import ViewClient
+
+        job = ViewClient.of(self._config.view).extend(request.job_id, request.seconds)
+        return {"limit_seconds": job.limit_seconds, "ends_at": job.ends_at}
+
+    def tail_log(self, request: TailRequest) -> dict[str, Any]:
+        """The last lines of a log in the session's folder."""
+        with SessionFolder.open(self._home, request.name) as folder:
+            text = folder.tail(request.file, request.lines)
+        return {"text": text}
+
+    def check_image(self, request: ImageRequest) -> dict[str, Any]:
+        """Whether this user can start a session from that container image."""
+        found = inspect_image(Path(request.path))
+        images = self._config.images
+        # A hub's host need not have Apptainer; then the file alone is checked.
+        program = find_apptainer(images.apptainer)
+        check_own_image(
+            found["path"], program, allowed=images.own_images, verify_key=images.verify_key
+        )
+        return found
+
+
+VERBS: Mapping[str, tuple[type[BaseModel], Callable[[Helper, Any], dict[str, Any]]]] = {
+    "submit": (SubmitRequest, Helper.submit),
+    "cancel": (CancelRequest, Helper.cancel),
+    "signal": (SignalRequest, Helper.signal),
+    "extend": (ExtendRequest, Helper.extend),
+    "tail-log": (TailRequest, Helper.tail_log),
+    "check-image": (ImageRequest, Helper.check_image),
+}
+
+
+def run_verb(helper: Helper, verb: str, text: str) -> dict[str, Any]:
+    """The answer to one request."""
+    if verb not in VERBS:
+        raise InputError(f"no verb {verb!r}", f"one of {', '.join(VERBS)}")
+    model, call = VERBS[verb]
+    try:
+        request = model.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{where or 'request'}: {first['msg']}") from None
+    return call(helper, request)
+
+
+def check_user(uid: int, users_group: str) -> pwd.struct_passwd:
+    """The account of `uid`; DeniedError unless it is a person's and in the group."""
+    if uid < MIN_UID or uid == 65534:
+        raise DeniedError(f"uid {uid} is not a person's", "sessions run as users, never as root")
+    try:
+        user = pwd.getpwuid(uid)
+        group = grp.getgrnam(users_group)
+    except KeyError as error:
+        raise DeniedError(f"no such account or group: {error.args[0]}") from None
+    if group.gr_gid not in os.getgrouplist(user.pw_name, user.pw_gid):
+        raise DeniedError(f"{user.pw_name} is not in group {users_group}")
+    return user
+
+
+def make_helper(config: Config) -> Helper:
+    """The helper for the user that runs this process, whose environment is not believed."""
+    if os.getuid() != os.geteuid():
+        raise DeniedError("carme-helper must not be set-uid")
+    user = check_user(os.getuid(), config.hub.users_group)
+    os.environ.clear()
+    os.environ.update({"PATH": SAFE_PATH, "HOME": user.pw_dir, "LC_ALL": "C.UTF-8"})
+    os.umask(0o077)
+    slurm = config.slurm.model_copy(update={"timeout_seconds": _SBATCH_SECONDS})
+    return Helper(config, Path(user.pw_dir), SlurmCommands.of(slurm))
+
+
+def _arguments(argv: list[str]) -> tuple[Path, str]:
+    """`--config PATH VERB` and nothing else: the sudo rule names exactly this."""
+    if len(argv) != 3 or argv[0] != "--config":
+        raise InputError("usage: carme-helper --config PATH VERB", f"one of {', '.join(VERBS)}")
+    if not Path(argv[1]).is_absolute():
+        raise ConfigError("the path of carme.toml must be absolute")
+    return Path(argv[1]), argv[2]
+
+
+def _too_long(*_: object) -> None:
+    raise UnavailableError(f"this was not done within {_MOST_SECONDS} s", "try again later")
+
+
+def main() -> None:
+    """The program `carme-helper`."""
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(_MOST_SECONDS)
+    try:
+        path, verb = _arguments(sys.argv[1:])
+        text = sys.stdin.buffer.read(_MAX_REQUEST_BYTES + 1)
+        if len(text) > _MAX_REQUEST_BYTES:
+            raise InputError("the request is too long")
+        answer = run_verb(make_helper(load(path)), verb, text.decode("utf-8", "replace"))
+    except CarmeError as error:
+        answer = error_json(error)
+    print(json.dumps(answer))
+    sys.exit(1 if "error" in answer else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Submitting a session's batch script as the user, with Slurm's refusals in plain words."""
+
+from pathlib import Path
+
+from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.helper.models import LOG_FILE, SubmitRequest
+from carme.helper.session_folder import SessionFolder
+from carme.slurm.commands_runner import SlurmCommands, failure, first_line
+
+# What sbatch says, in lower case, and what it means for the person in front of the browser.
+_PLAIN: tuple[tuple[str, type[CarmeError], str, str], ...] = (
+    (
+        "invalid account or account/partition",
+        DeniedError,
+        "your user name has no account in Slurm for this partition",
+        "ask the administrators to add you (sacctmgr add user … account=…)",
+    ),
+    ("invalid qos", DeniedError, "you may not use this quality of service (QoS)", ""),
+    (
+        "job violates accounting/qos policy",
+        DeniedError,
+        "this is more than your account or QoS allows: {said}",
+        "ask for less, or wait until other jobs of yours have ended",
+    ),
+    (
+        "requested time limit is invalid",
+        InputError,
+        "the time is longer than this partition allows",
+        "ask for less time",
+    ),
+    (
+        "requested node configuration is not available",
+        InputError,
+        "no node of this partition has what you ask for",
+        "ask for fewer GPUs, CPUs or less memory",
+    ),
+    ("node count specification invalid", InputError, "there are not that many nodes", ""),
+    ("more processors requested", InputError, "this partition gives not that many CPUs", ""),
+    ("memory specification can not", InputError, "no node here has that much memory", ""),
+    ("memory required by task is not", InputError, "no node here has that much memory", ""),
+    ("invalid partition name", InputError, "there is no such partition", ""),
+    ("invalid generic resource", InputError, "there are no such GPUs", ""),
+    ("invalid feature", InputError, "no node has that feature", ""),
+    ("group not permitted", DeniedError, "you may not use this partition", ""),
+    ("access/permission denied", DeniedError, "Slurm does not take jobs from you there", ""),
+    ("required partition not available", UnavailableError, "this partition is closed now", ""),
+    ("reservation", DeniedError, "the reservation cannot be used: {said}", ""),
+)
+
+
+def submit(request: SubmitRequest, home: Path, run: SlurmCommands) -> tuple[int, str]:
+    """The job's id and its folder; the files are there before the job can start."""
+    if not home.is_dir():
+        raise MissingError(f"your home folder {home} does not exist", "ask the administrators")
+    with SessionFolder.open(home, request.name, create=True) as folder:
+        for name, text in request.files.items():
+            folder.write(name, text)
+        path = folder.path
+    # Options here win over those in the script. NIL: no variable of ours reaches the job.
+    log = str(path / LOG_FILE).replace("%", "%%")
+    argv = ["sbatch", "--parsable", "--export=NIL", f"--chdir={path}"]
+    argv += [f"--output={log}", f"--error={log}", "--open-mode=append"]
+    done = run(argv, request.script)
+    if done.returncode:
+        raise explain_refusal(done.stderr)
+    job_id = done.stdout.strip().split(";")[0]
+    if not job_id.isdecimal():
+        raise UnavailableError(f"sbatch answered {first_line(done.stdout)!r}, not a job's number")
+    return int(job_id), str(path)
+
+
+def explain_refusal(said: str) -> CarmeError:
+    """The typed error for what sbatch said."""
+    error = failure(said, "sbatch")
+    if error.reason == "unavailable":
+        return error
+    text = said.lower()
+    for sign, kind, message, hint in _PLAIN:
+        if sign in text:
+            return kind(message.format(said=_detail(said)), hint)
+    return InputError(f"Slurm did not take the job: {first_line(said)}")
+
+
+def _detail(said: str) -> str:
+    """The line that names the limit (`QOSMaxGRESPerUser`), if sbatch gave one."""
+    lines = [line.removeprefix("sbatch: error: ").strip() for line in said.splitlines()]
+    return next((line for line in lines if line), "")[:300]

@@ -1,0 +1,224 @@
+"""Answers about jobs, for whoever may see them: the one place that joins Slurm and Prometheus.
+
+Researchers have no credentials for Prometheus. They ask here, and get fixed questions answered
+about jobs that are theirs.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from pydantic import Field, ValidationError
+
+from carme.config import PrometheusSettings as Settings
+from carme.errors import CarmeError, InputError, MissingError
+from carme.jobs import queries
+from carme.jobs.models import IdleJobs, JobLine, JobList, JobReport, MeasuredUsage
+from carme.jobs.report import Series, line, report
+from carme.prometheus import PrometheusClient
+from carme.slurm.models import HistoryJob, Job, SlurmModel
+from carme.slurm.snapshot import Snapshot
+from carme.slurm.states import JobState
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+MAX_JOBS = 500
+"""A list holds no more: each needs its series looked up."""
+_BATCH = 100
+_LOOK_BACK_SECONDS = 31 * 86400
+"""How far `carme job` looks for a job; Slurm's accounting is asked for a month at most."""
+_AWAY = "Prometheus does not answer; these are Slurm's own figures"
+
+History = Callable[[int, int | None], Awaitable[Sequence[HistoryJob]]]
+"""Jobs of the accounting database between two moments, as far as the caller may see them."""
+
+
+class JobFilter(SlurmModel):
+    """Which jobs a list shall hold."""
+
+    since: int
+    until: int | None = None
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    state: str = ""
+    limit: int = Field(default=100, ge=1, le=MAX_JOBS)
+
+    def wants(self, job: Job | HistoryJob) -> bool:
+        """Whether the job is one of them."""
+        return (
+            self.user in ("", job.user)
+            and self.account in ("", job.account)
+            and (not self.partition or self.partition in job.partition.split(","))
+            and (not self.state or _state_matches(self.state, job.state))
+        )
+
+
+def parse_filter(query: Mapping[str, str]) -> JobFilter:
+    """The wish in a request; InputError names the word that is wrong."""
+    try:
+        wish = JobFilter.model_validate(query)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{first['loc'][0]}: {first['msg'].lower()}") from None
+    if wish.state and wish.state.lower() not in _STATE_WORDS:
+        raise InputError(
+            f"there is no state {wish.state!r}",
+            "one of running, waiting, ended, failed, or Slurm's word such as COMPLETED",
+        )
+    return wish
+
+
+_STATE_WORDS = {"running", "waiting", "ended", *(state.lower() for state in JobState)}
+
+
+def _state_matches(word: str, state: JobState) -> bool:
+    wanted = word.lower()
+    if wanted == "waiting":
+        return state.waiting
+    if wanted == "ended":
+        return state.ended or state.ending
+    return state.lower() == wanted
+
+
+class JobReporter:
+    """Reports for the view. Prometheus is asked from few threads, apart from those for Slurm."""
+
+    def __init__(self, settings: Settings, now: Callable[[], float] = time.time) -> None:
+        self._settings = settings
+        self._now = now
+        # A slow Prometheus must take nothing away from those who wait for Slurm's answers.
+        self._threads = ThreadPoolExecutor(2, "prometheus")
+
+    async def report(self, job_id: int, seen: Snapshot, history: History) -> JobReport:
+        """One job; MissingError if there is none that the caller may see."""
+        job = await self._find(job_id, seen, history)
+        now = self._now()
+        if job.state.waiting or job.started_at is None:
+            return report(job, now, problem="It has not begun yet.")
+        plain = line(job, now)
+        try:
+            seen_of_it = await self._ask(lambda p: _measure(p, plain, now))
+        except CarmeError as error:
+            log.warning("job %d: %s", job_id, error)
+            return report(job, now, problem=_AWAY)
+        problem = "" if seen_of_it.measured else _unmeasured(plain)
+        return report(job, now, seen_of_it, problem)
+
+    async def listing(self, wish: JobFilter, seen: Snapshot, history: History) -> JobList:
+        """The jobs wished for, newest first."""
+        now = self._now()
+        # The queue knows better than the accounting what runs now.
+        found: dict[int, Job | HistoryJob] = {
+            job.id: job for job in await history(wish.since, wish.until) if wish.wants(job)
+        }
+        for job in seen.jobs:
+            known = found.pop(job.id, None)
+            over = job.state.ended or job.state.ending
+            begun = job.submitted_at or wish.since
+            in_time = not wish.until or begun < wish.until
+            if over and known:
+                found[job.id] = known
+            elif not over and in_time and wish.wants(job):
+                found[job.id] = job
+        ordered = sorted(found.values(), key=lambda job: -(job.started_at or job.id))
+        ordered.sort(key=lambda job: not job.state.waiting)
+        shown = ordered[: wish.limit]
+        lines = [line(job, now) for job in shown]
+        try:
+            measured = await self._ask(lambda p: _measure_many(p, lines, now))
+        except CarmeError as error:
+            log.warning("a list of jobs: %s", error)
+            measured, problem = {}, _AWAY
+        else:
+            problem = ""
+        return JobList(
+            jobs=tuple(line(job, now, measured.get(job.id)) for job in shown),
+            left_out=len(ordered) - len(shown),
+            problem=problem,
+        )
+
+    async def idle(self, job_ids: Sequence[int], seconds: float) -> IdleJobs:
+        """What running jobs did in the last `seconds`; UnavailableError without Prometheus."""
+        if not job_ids:
+            return IdleJobs()
+        question = queries.idleness(job_ids, seconds)
+        samples = await self._ask(lambda p: p.query(question))
+        return IdleJobs(jobs=queries.read_idleness(samples, seconds))
+
+    async def _ask(self, question: Callable[[PrometheusClient], T]) -> T:
+        def ask() -> T:
+            # The login may have changed since: it is a line in a file.
+            return question(PrometheusClient.of(self._settings.url, self._settings.login_file))
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+
+    async def _find(self, job_id: int, seen: Snapshot, history: History) -> Job | HistoryJob:
+        queued = seen.job(job_id)
+        if queued and not (queued.state.ended or queued.state.ending):
+            return queued
+        # An ended one is in both; the accounting has its CPU time and memory, too.
+        since = int(self._now()) // 86400 * 86400 - _LOOK_BACK_SECONDS
+        kept = next((job for job in await history(since, None) if job.id == job_id), None)
+        found = kept if kept and (kept.ended_at or not queued) else queued or kept
+        if not found:
+            # The same words for a job of somebody else: that it exists is theirs to know.
+            raise MissingError(
+                f"you have no job {job_id} of the last month", "`carme jobs` lists what there is"
+            )
+        return found
+
+
+def _unmeasured(job: JobLine) -> str:
+    if not job.ended_at and job.elapsed_seconds < queries.SETTLE_SECONDS:
+        return "It has only just begun: the first figures come within a minute."
+    return "Prometheus has no figures of it: older than it keeps, or on nodes without an exporter."
+
+
+def _span(job: JobLine, now: float) -> tuple[float, float]:
+    """From its start until its last values are in Prometheus, at the latest."""
+    start = float(job.started_at or now)
+    end = float(job.ended_at) + queries.SETTLE_SECONDS if job.ended_at else now
+    return start, min(end, now)
+
+
+def _measure(prometheus: PrometheusClient, job: JobLine, now: float) -> Series:
+    start, end = _span(job, now)
+    totals = prometheus.query(queries.totals(job.id, end - start), end)
+    if not totals:
+        return Series()
+    peaks = prometheus.query(queries.gpu_peaks(job.id, end - start), end)
+    measured = queries.read_totals(totals, peaks).get(job.id)
+    seconds = (job.ended_at or now) - start
+    step = queries.plot_step(seconds)
+    count = int(seconds // step)
+    if count < 2:
+        return Series(measured)
+    span = (start + step, start + count * step, step)
+    gpu = prometheus.query_range(queries.gpu_use(job.id), *span)
+    power = prometheus.query_range(queries.energy(job.id), *span)
+    network = prometheus.query_range(queries.network(job.id), *span)
+    return Series(
+        measured,
+        queries.read_gpu_plot(gpu, start, step, count),
+        queries.read_rate_plot(power, start, step, count),
+        queries.read_rate_plot(network, start, step, count),
+    )
+
+
+def _measure_many(
+    prometheus: PrometheusClient, jobs: Sequence[JobLine], now: float
+) -> dict[int, MeasuredUsage]:
+    """Batches in the order of time: a batch's question spans its jobs' time and no more."""
+    begun = [job for job in jobs if job.started_at]
+    found: dict[int, MeasuredUsage] = {}
+    for first in range(0, len(begun), _BATCH):
+        batch = begun[first : first + _BATCH]
+        spans = [_span(job, now) for job in batch]
+        start, end = min(s for s, _ in spans), max(e for _, e in spans)
+        question = queries.line_totals([job.id for job in batch], end - start)
+        found |= queries.read_totals(prometheus.query(question, end))
+    return found

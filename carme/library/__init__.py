@@ -1,0 +1,200 @@
+"""Hardware and workloads by name or file: what `carme.simulator` computes with, read from TOML.
+
+A bundled name (`v100`), a path to a file of the same form, or a TOML table inside a cluster file
+all give the same frozen value. References between files (a node's GPU) are names of other files.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from carme.errors import ConfigError, InputError, MissingError
+from carme.simulator.hardware.cluster import (
+    Cluster,
+    Gpu,
+    LinkModel,
+    NodeModel,
+    StorageModel,
+)
+from carme.simulator.workloads.workload import Workload
+
+M = TypeVar("M", bound=BaseModel)
+_COUNTED = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([A-Za-z0-9][A-Za-z0-9._ -]*)")
+
+
+def names(kind: str) -> list[str]:
+    """Bundled names of one kind: gpus, links, nodes, storage, workloads, clusters."""
+    folder = files("carme.data").joinpath(kind)
+    found = (entry.name for entry in folder.iterdir())
+    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
+
+
+def gpu(name: str) -> Gpu:
+    """A GPU by name."""
+    return _bundled("gpus", name, Gpu.model_validate)
+
+
+def link(name: str) -> LinkModel:
+    """A kind of link by name."""
+    return _bundled("links", name, LinkModel.model_validate)
+
+
+def storage(name: str) -> StorageModel:
+    """A file system by name."""
+    return _bundled("storage", name, StorageModel.model_validate)
+
+
+def node(name: str) -> NodeModel:
+    """A node by name, with its GPU and links."""
+    return _bundled("nodes", name, _build_node)
+
+
+def workload(name: str) -> Workload:
+    """A workload by bundled name, or from a .toml or .onnx file."""
+    path = Path(name)
+    if path.suffix == ".onnx":
+        from carme.library.onnx import read_onnx  # only then is the package needed
+
+        return read_onnx(path)
+    if path.suffix == ".toml":
+        data = {"name": _plain(path.stem), **_read(path)}
+        return _validate(Workload, data, str(path))
+    return _bundled("workloads", name, Workload.model_validate)
+
+
+def cluster(name: str) -> Cluster:
+    """A cluster by bundled name or from a .toml file."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return build_cluster({"name": _plain(path.stem), **_read(path)}, str(path))
+    return _bundled("clusters", name, build_cluster)
+
+
+def cluster_of(gpus: str, *, node_name: str | None = None, network: str | None = None) -> Cluster:
+    """The cluster that `8xV100` means: so many GPUs in their usual node, or in `node_name`."""
+    count, gpu_name = parse_gpus(gpus)
+    kind = node(node_name or gpu(gpu_name).default_node)
+    if kind.gpu.name != gpu(gpu_name).name:
+        raise InputError(
+            f"{kind.name} has {kind.gpu.name}, not {gpu_name}", "leave the node away, or the GPU"
+        )
+    if network:
+        kind = kind.model_copy(update={"network": link(network), "adapters": 1})
+    nodes = -(-count // kind.gpus)
+    return Cluster(
+        name=f"{nodes}x{kind.name}", title=f"{nodes} x {kind.title}", node=kind, nodes=nodes
+    )
+
+
+def parse_gpus(text: str) -> tuple[int, str]:
+    """`8xV100` → (8, "v100"); `V100` → (1, "v100")."""
+    found = _COUNTED.fullmatch(text.strip())
+    if not found or found[1] == "0":
+        raise InputError(f"{text!r} does not name GPUs", "write a number and a GPU, such as 8xV100")
+    return int(found[1] or 1), _plain(found[2])
+
+
+def build_cluster(data: dict[str, Any], source: str = "cluster") -> Cluster:
+    """A cluster from its table: `node` is a bundled name or a table, likewise `storage`."""
+    data = dict(data)
+    if "node" in data:
+        data["node"] = _resolve(data["node"], node, _build_node, f"{source}: node")
+    if "storage" in data:
+        data["storage"] = _resolve(
+            data["storage"], storage, StorageModel.model_validate, f"{source}: storage"
+        )
+    return _validate(Cluster, data, source)
+
+
+def _build_node(data: dict[str, Any]) -> NodeModel:
+    data = dict(data)
+    base = data.pop("like", None)
+    if base:
+        # A node of one's own is most easily a known one with a few figures changed.
+        known = node(base).model_dump()
+        data = {**known, **data}
+    for key, find, model in (
+        ("gpu", gpu, Gpu),
+        ("gpu_link", link, LinkModel),
+        ("network", link, LinkModel),
+    ):
+        if key in data:
+            data[key] = _resolve(data[key], find, model.model_validate, key)
+    return NodeModel.model_validate(data)
+
+
+def _resolve(
+    given: Any, by_name: Callable[[str], M], build: Callable[[Any], M], where: str
+) -> M | Any:
+    if isinstance(given, str):
+        return by_name(given)
+    if isinstance(given, dict):
+        return build({"name": _plain(where.split()[-1]), **given})
+    return given
+
+
+_known: dict[tuple[str, str], Any] = {}
+
+
+def _bundled(kind: str, name: str, build: Callable[[dict[str, Any]], M]) -> M:
+    plain = _plain(name)
+    if (kind, plain) in _known:
+        found: M = _known[kind, plain]
+        return found
+    known = names(kind)
+    if plain not in known:
+        raise MissingError(f"no {kind.removesuffix('s')} {name!r}", _suggest(plain, known))
+    text = files("carme.data").joinpath(kind, f"{plain}.toml").read_text(encoding="utf-8")
+    built = _known[kind, plain] = build({"name": plain, **tomllib.loads(text)})
+    return built
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    return (
+        f"did you mean {' or '.join(close)}? all: {', '.join(known)}" if close else ", ".join(known)
+    )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_]+", "-", name.strip().lower())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MissingError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def _validate(model: type[M], data: dict[str, Any], source: str) -> M:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{source}: {line}" for line in explain(error))) from None
+
+
+def explain(error: ValidationError) -> list[str]:
+    """One line a problem: where, what is wrong, what was given."""
+    lines = []
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(part) for part in problem["loc"]) or "file"
+        said = problem["msg"].removeprefix("Value error, ")
+        given = (
+            "" if problem["type"] in {"missing", "value_error"} else f", not {problem['input']!r}"
+        )
+        lines.append(f"{where}: {said[0].lower()}{said[1:]}{given}")
+    return lines

@@ -1,0 +1,199 @@
+"""Which job holds which GPUs on a node: the record that Slurm's prolog and epilog keep.
+
+`carme.node.hook` writes it; the exporter and the virtual GPUs read it and are told of changes over
+a unix socket. Slurm counts a node's GPUs from 0 in the order of gres.conf; `gpus` holds that index.
+"""
+
+import json
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from carme.node import hook
+
+DEFAULT_FOLDER = Path("/run/carme")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Instant(_Model):
+    """A point in time: wall clock, and nanoseconds since boot."""
+
+    time_ns: int
+    boot_ns: int
+
+
+class CounterReading(Instant):
+    """Energy counters as the hook read them, when no exporter answered it."""
+
+    nvml_mj: dict[str, int] = Field(default_factory=dict)
+    rapl_uj: dict[str, int] = Field(default_factory=dict)
+
+
+class GpuAllocation(_Model):
+    """A job on a node, from its prolog to its epilog."""
+
+    node: str
+    jobid: Annotated[int, Field(gt=0)]
+    restart: int = 0
+    uid: int = -1
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    sluid: str = ""
+    gpus: Annotated[tuple[int, ...], BeforeValidator(tuple)] = ()
+    cpus: int | None = None
+    profile: bool = False
+    boot_id: str = ""
+    start: Instant | None = None
+    end: Instant | None = None
+    start_reading: CounterReading | None = None
+    end_reading: CounterReading | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.end is not None
+
+
+def parse(text: str) -> GpuAllocation | None:
+    """The record in `text`; None when it is broken."""
+    try:
+        return GpuAllocation.model_validate(json.loads(text))
+    except (ValueError, ValidationError):
+        return None
+
+
+_Known = dict[str, tuple[tuple[int, int, int], GpuAllocation | None]]
+"""File name → what tells one content from another, and the record."""
+
+
+def read(
+    folder: Path, node: str, boot_id: str | None = None, known: _Known | None = None
+) -> tuple[list[GpuAllocation], int]:
+    """The node's records, oldest start first, and how many files were broken.
+
+    Records of another boot are left out: their jobs ended with it. `known` keeps records from
+    one call to the next: they are replaced as a whole, so an unchanged file is not parsed again.
+    """
+    boot = hook.boot_id() if boot_id is None else boot_id
+    before, now = known or {}, {}
+    try:
+        with os.scandir(folder / "jobs") as entries:
+            files = [e for e in entries if e.name.startswith(f"{node}.")]
+    except OSError:
+        return [], 0
+    for entry in files:
+        if not entry.name.endswith(".json"):
+            continue
+        try:
+            stat = entry.stat()
+            mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if entry.name in before and before[entry.name][0] == mark:
+                now[entry.name] = before[entry.name]
+                continue
+            now[entry.name] = (mark, parse(Path(entry.path).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError):
+            now[entry.name] = ((0, 0, 0), None)
+    if known is not None:
+        known.clear()
+        known.update(now)
+    records = [record for _, record in now.values()]
+    found = [r for r in records if r and r.node == node and r.boot_id == boot]
+    found.sort(key=lambda record: record.start.boot_ns if record.start else 0)
+    return found, sum(record is None for record in records)
+
+
+class AllocationReader:
+    """The node's records, read again when one may have changed: the folder's time says so."""
+
+    def __init__(
+        self,
+        folder: Path,
+        node: str,
+        boot_id: str | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._node, self._boot, self._now = folder, node, boot_id, now
+        self._seen, self._read_at = -1, -1e9
+        self._found: list[GpuAllocation] = []
+        self._known: _Known = {}
+        self.broken = 0
+
+    def read(self, force: bool = False) -> list[GpuAllocation]:
+        """As `read`; `force` when a change is known. Looks once a second in any case, because two
+        changes within one tick of the kernel's clock leave the same time."""
+        try:
+            changed = (self._folder / "jobs").stat().st_mtime_ns
+        except OSError:
+            changed = -1
+        if force or changed != self._seen or self._now() - self._read_at > 1:
+            self._seen, self._read_at = changed, self._now()
+            found = read(self._folder, self._node, self._boot, self._known)
+            self._found, self.broken = found
+        return self._found
+
+
+def listener(folder: Path, name: str, mode: int = 0o600) -> socket.socket:
+    """A listening socket that the hook will find; `name` sorts it and may end in `.NODE`."""
+    listen = folder / "listen"
+    listen.mkdir(parents=True, exist_ok=True)
+    path = listen / f"{name}.sock"
+    path.unlink(missing_ok=True)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    server.bind(str(path))
+    path.chmod(mode)
+    server.listen(64)
+    return server
+
+
+def answer(server: socket.socket, handle: Callable[[dict[str, object]], dict[str, object]]) -> None:
+    """Take one connection, one JSON line in, one out; a bad client changes nothing."""
+    try:
+        client, _ = server.accept()
+    except OSError:
+        return
+    with client:
+        client.settimeout(0.5)
+        try:
+            line = b""
+            while not line.endswith(b"\n") and len(line) < 65536:
+                if not (part := client.recv(65536)):
+                    break
+                line += part
+            request = json.loads(line)
+            reply = handle(request) if isinstance(request, dict) else {"error": "not an object"}
+            client.sendall(json.dumps(reply).encode() + b"\n")
+        except (OSError, ValueError):
+            return
+
+
+def script(
+    event: Literal["prolog", "epilog"],
+    folder: Path = DEFAULT_FOLDER,
+    python: str = sys.executable,
+    environment: dict[str, str] | None = None,
+) -> str:
+    """A shell script for slurm.conf's Prolog= or Epilog=, which cannot fail or hold up a job."""
+    command = shlex.join([python, "-I", "-S", hook.__file__, event, str(folder)])
+    extra = "".join(
+        f"export {name}={shlex.quote(value)}\n" for name, value in (environment or {}).items()
+    )
+    return (
+        "#!/bin/sh\n"
+        f"# Run by slurmd as Slurm's {event}: records which job holds which GPUs.\n"
+        "# It always succeeds: a job must start and end whatever happens here.\n"
+        f"PATH=/usr/sbin:/usr/bin:/sbin:/bin\nexport PATH\n{extra}"
+        f"timeout -k 1 6 {command} </dev/null >/dev/null 2>&1\n"
+        "exit 0\n"
+    )

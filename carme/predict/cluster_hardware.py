@@ -1,0 +1,68 @@
+"""The hardware of this cluster as the simulator knows it: Slurm's GPU types to `carme hardware`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from carme import library
+from carme.errors import InputError, MissingError
+from carme.simulator.hardware.cluster import Cluster, Gpu
+from carme.slurm.snapshot import Snapshot
+
+CORE = "cpu-core"
+"""The worker on nodes without GPUs; only a fit makes it one's own."""
+
+
+def known_gpu(kind: str, names: Mapping[str, str]) -> Gpu:
+    """The GPU that Slurm calls `kind`: by the site's own list, else by its name."""
+    if kind in names:
+        return library.gpu(names[kind])
+    words = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-").removeprefix("virtual-")
+    bundled = sorted(library.names("gpus"), key=len, reverse=True)
+    for name in bundled:
+        if name == words:
+            return library.gpu(name)
+    for name in bundled:
+        if set(name.split("-")) <= set(words.split("-")):
+            return library.gpu(name)
+    raise MissingError(
+        f"no figures of a GPU that Slurm calls {kind!r}",
+        f"an administrator can name it in carme.toml: [service.hardware] {kind} = "
+        f'"{bundled[0]}" (carme hardware gpus)',
+    )
+
+
+def hardware_of(
+    snapshot: Snapshot, partition: str, gpu_type: str, names: Mapping[str, str]
+) -> Cluster:
+    """The nodes of a partition with GPUs of a type (the only one there, if none is named)."""
+    found = snapshot.partition(partition)
+    if found is None:
+        there = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
+        raise InputError(f"no partition {partition!r}", f"there are {there or 'none'}")
+    types = {kind: count for kind, count in snapshot.gpus_total(found.name).items() if count}
+    if gpu_type and gpu_type not in types:
+        raise InputError(
+            f"{found.name} has no {gpu_type!r}", f"it has {', '.join(types) or 'no GPUs'}"
+        )
+    if not types:
+        return _cores([node.cpus for node in snapshot.nodes_in(found.name)], found.name)
+    kind = gpu_type or max(types, key=lambda name: types[name])
+    gpu = known_gpu(kind, names)
+    counts = [n.gpus[kind] for n in snapshot.nodes_in(found.name) if n.gpus.get(kind)]
+    usual = library.node(gpu.default_node)
+    node = usual.model_copy(update={"gpu": gpu, "gpus": max(counts)})
+    return Cluster(
+        name=re.sub(r"[^a-z0-9._-]", "-", f"{found.name}-{kind}".lower())[:64],
+        title=f"{kind} of partition {found.name}",
+        node=node,
+        nodes=len(counts),
+    )
+
+
+def _cores(counts: list[int], partition: str) -> Cluster:
+    usual = library.node(library.gpu(CORE).default_node)
+    node = usual.model_copy(update={"gpus": max(counts, default=1) or 1})
+    nodes = max(len(counts), 1)
+    return Cluster(name="cores", title=f"cores of partition {partition}", node=node, nodes=nodes)

@@ -1,0 +1,49 @@
+"""A number for people: its value, its 90 % interval, its unit."""
+
+from __future__ import annotations
+
+from math import exp, hypot, log
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Unit = Literal["s", "J", "W", "g CO2e", "EUR", "USD", "GBP", "CHF", "currency"]
+NORMAL_90 = 1.645
+"""90 % of a normal distribution lie within so many standard deviations."""
+
+
+class FrozenModel(BaseModel):
+    """Frozen; what is not known is an error."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+class Estimate(FrozenModel):
+    """A predicted amount. The interval holds the truth nine times of ten, as far as is known."""
+
+    value: Annotated[float, Field(ge=0)]
+    low: Annotated[float, Field(ge=0)]
+    high: Annotated[float, Field(ge=0)]
+    unit: str
+
+
+class Spread(FrozenModel):
+    """How unsure a factor is: standard deviation of its logarithm."""
+
+    sigma: Annotated[float, Field(ge=0)]
+
+    def __mul__(self, other: Spread) -> Spread:
+        """Of the product of two factors that err independently."""
+        return Spread(sigma=hypot(self.sigma, other.sigma))
+
+    def figure(self, value: float, unit: str) -> Estimate:
+        """The value with its interval."""
+        width = exp(min(NORMAL_90 * self.sigma, 20.0))
+        return Estimate(value=value, low=value / width, high=value * width, unit=unit)
+
+    @classmethod
+    def within(cls, factor: float) -> Spread:
+        """90 % within a factor: `within(2)` is from half to double."""
+        return cls(sigma=log(factor) / NORMAL_90)

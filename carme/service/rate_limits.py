@@ -1,0 +1,60 @@
+"""How often somebody may ask: a bucket for each, filled at a steady rate; and how much of what is
+scarce anybody may hold at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from contextlib import ExitStack
+
+_MOST_KEPT = 10_000
+
+
+class RateLimiter:
+    """`per_minute` requests for each key; half a minute's worth may come at once."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = per_minute / 60
+        self._size = max(per_minute / 2, 1.0)
+        self._clock = clock
+        self._kept: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, key: str) -> float:
+        """0 if the request may pass; else the seconds until it might."""
+        now = self._clock()
+        with self._lock:
+            level, at = self._kept.pop(key, (self._size, now))
+            level = min(level + (now - at) * self._rate, self._size)
+            wait = 0.0 if level >= 1 else (1 - level) / self._rate
+            self._kept[key] = (level - 1 if wait == 0 else level, now)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        return wait
+
+
+class ConcurrencyLimiter:
+    """`most` at a time, `of_one` for each key."""
+
+    def __init__(self, most: int, of_one: int) -> None:
+        self._most, self._of_one = most, of_one
+        self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, key: str) -> Callable[[], None] | None:
+        """What gives it back, once however often it is called; None if there is none left."""
+        with self._lock:
+            if self._held.total() >= self._most or self._held[key] >= self._of_one:
+                return None
+            self._held[key] += 1
+        held = ExitStack()
+        held.callback(self._give_back, key)
+        return held.close
+
+    def _give_back(self, key: str) -> None:
+        with self._lock:
+            self._held[key] -= 1
+            if not self._held[key]:
+                del self._held[key]

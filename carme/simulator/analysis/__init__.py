@@ -1,0 +1,1 @@
+"""What is read from runs: timelines, limits of scaling, suites."""

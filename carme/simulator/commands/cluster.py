@@ -1,0 +1,151 @@
+"""`carme cluster`: cluster files, and one written from the running Slurm."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import click
+
+from carme import library
+from carme.config import load
+from carme.errors import ConfigError, InputError
+from carme.view.client import ViewClient
+
+
+class SlurmNode(Protocol):
+    """What is needed of a node; `carme.slurm.models.Node` has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def cpus(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def gpus(self) -> Mapping[str, int]: ...
+    @property
+    def features(self) -> Sequence[str]: ...
+
+
+@click.group()
+def cluster() -> None:
+    """Describe a cluster for the simulator."""
+
+
+@cluster.command()
+@click.option(
+    "--gpu", help="Which of the cluster's GPU types, by Slurm's name; the most common if unset."
+)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Write here instead of printing."
+)
+def describe(gpu: str | None, output: Path | None) -> None:
+    """Write a cluster file from what Slurm says; check its comments before you trust it."""
+    text = describe_nodes(slurm_nodes(), gpu)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{output}: cannot be written: {error.strerror}") from error
+    click.echo(f"{output}: written; try carme simulate resnet-50 --cluster {output}")
+
+
+@cluster.command()
+@click.argument("path")
+def check(path: str) -> None:
+    """Say whether the cluster file PATH is right, and what it means."""
+    found = library.cluster(path)
+    node = found.node
+    click.echo(
+        f"{path}: fine: {found.nodes} nodes x {node.gpus} {node.gpu.name}, "
+        f"{node.gpu_link.name} inside, {node.adapters} x {node.network.name} between"
+    )
+
+
+def slurm_nodes() -> Iterable[SlurmNode]:
+    """The nodes as carme-view has them."""
+    return ViewClient.of(load().view).snapshot().nodes
+
+
+def describe_nodes(nodes: Iterable[SlurmNode], wanted: str | None = None) -> str:
+    """A cluster file for the nodes with one GPU type; what was guessed is said in comments."""
+    groups: Counter[tuple[str, int]] = Counter()
+    names: dict[tuple[str, int], list[str]] = {}
+    features: dict[tuple[str, int], set[str]] = {}
+    for node in nodes:
+        for kind, count in node.gpus.items():
+            if count > 0 and (wanted is None or kind == wanted):
+                key = (kind, count)
+                groups[key] += 1
+                names.setdefault(key, []).append(node.name)
+                features.setdefault(key, set()).update(node.features)
+    if not groups:
+        what = f"no node has GPUs of type {wanted!r}" if wanted else "no node has GPUs"
+        raise InputError(what, "carme nodes shows what Slurm knows")
+    kind, count = max(groups, key=lambda key: (groups[key] * key[1], key))
+    known = match_gpu(kind)
+    lines = [
+        f"# {groups[kind, count]} nodes with {count} GPUs that Slurm calls {kind!r}: "
+        + _some(names[kind, count]),
+        *(
+            f"# Left out: {number} nodes with {each[1]} of {each[0]!r}"
+            for each, number in sorted(groups.items())
+            if each != (kind, count)
+        ),
+        f"nodes = {groups[kind, count]}",
+        "",
+        "# Yours; the world's average of 2023 is the default.",
+        "# grams_co2_per_kwh = 480",
+        "# pue = 1.0",
+        '# storage = "beegfs"      # carme hardware storage',
+        "",
+        "[node]",
+    ]
+    if known is None:
+        lines += [
+            f"# No bundled GPU is like {kind!r}. Take the nearest (carme hardware gpus), or",
+            "# give it a table [node.gpu] of its own.",
+            'like = "dgx-a100"',
+        ]
+    else:
+        lines.append(f'like = "{library.gpu(known).default_node}"')
+    network = _network(features[kind, count])
+    lines += [
+        f"gpus = {count}",
+        f'network = "{network}"'
+        if network
+        else '# network = "infiniband-hdr"   # Slurm does not say',
+        "# adapters = 1",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def match_gpu(slurm_name: str) -> str | None:
+    """The bundled GPU that Slurm's type means: `nvidia_a100-sxm4-80gb` → `a100-80gb`."""
+    name = re.sub(r"[_\s]+", "-", slurm_name.lower())
+    name = re.sub(r"\b(virtual|nvidia|tesla|geforce|quadro|gtx)-", "", name)
+    known = library.names("gpus")
+    if name in known:
+        return name
+    words = set(re.findall(r"[a-z0-9]+", name))
+    fits = [k for k in known if set(re.findall(r"[a-z0-9]+", k)) <= words]
+    # A board's form says more about its speed than its memory does.
+    return max(fits, key=lambda k: ("pcie" in k, len(k)), default=None)
+
+
+def _network(features: set[str]) -> str | None:
+    """A link that one of the nodes' features names, such as `hdr` or `edr`."""
+    words = {word for feature in features for word in re.findall(r"[a-z]+", feature.lower())}
+    found = [rate for rate in ("ndr", "hdr", "edr", "fdr", "qdr") if rate in words]
+    return f"infiniband-{found[0]}" if found else None
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:4])
+    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"

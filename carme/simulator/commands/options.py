@@ -1,0 +1,207 @@
+"""Options that several commands share, and the workload, cluster and plan they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+from pydantic import ValidationError
+
+from carme import library
+from carme.errors import ConfigError, InputError
+from carme.simulator.hardware.cluster import Cluster, Precision
+from carme.simulator.plans.plan import (
+    AllReduce,
+    Asynchronous,
+    Averaging,
+    BasePlan,
+    BatchRule,
+    ParameterServer,
+    Synchronous,
+)
+from carme.simulator.workloads.workload import Optimizer, Workload
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PLANS: dict[str, type[BasePlan]] = {
+    "synchronous": Synchronous,
+    "asynchronous": Asynchronous,
+    "parameter-server": ParameterServer,
+    "averaging": Averaging,
+}
+
+
+def _choice(alias: Any) -> click.Choice[str]:
+    return click.Choice([str(value) for value in get_args(alias)])
+
+
+_HARDWARE = (
+    click.option(
+        "--gpus",
+        metavar="NxGPU",
+        help="How many of which, such as 8xV100; a number with --cluster.",
+    ),
+    click.option("--node", help="Kind of node, if not the GPU's usual one: carme hardware nodes."),
+    click.option("--network", help="Link between nodes, such as infiniband-hdr or ethernet-10."),
+    click.option("--storage", help="Where the data lie: carme hardware storage."),
+    click.option(
+        "--cluster",
+        metavar="FILE",
+        help="A cluster's TOML file (or a bundled name), instead of --node.",
+    ),
+)
+_WORKLOAD = (
+    click.option(
+        "--samples",
+        type=click.IntRange(1, 10**13),
+        help="Of the data set; its own number if unset.",
+    ),
+)
+_PLAN = (
+    click.option(
+        "--plan", "kind", type=click.Choice(list(PLANS)), default="synchronous", show_default=True
+    ),
+    click.option("--batch", type=int, help="Before its rule; the workload's usual one if unset."),
+    click.option(
+        "--batch-rule", type=_choice(BatchRule), help="How the batch grows with the copies."
+    ),
+    click.option("--epochs", type=float, help="Passes over the data; the workload's own if unset."),
+    click.option("--to-target", is_flag=True, help="Epochs from the workload's convergence curve."),
+    click.option("--precision", type=_choice(Precision)),
+    click.option("--optimizer", type=_choice(Optimizer)),
+    click.option(
+        "--power-cap", "power_cap_watts", type=float, metavar="WATTS", help="Of each GPU."
+    ),
+    click.option("--tensor", type=int, help="GPUs that share each layer."),
+    click.option("--pipeline", type=int, help="Stages of the pipeline."),
+    click.option("--micro-batch", type=int, help="Samples in the pipeline at once."),
+    click.option("--all-reduce", type=_choice(AllReduce)),
+    click.option("--no-overlap", is_flag=True, help="Reduce gradients after the backward pass."),
+    click.option("--recompute", type=click.Choice(["none", "full"])),
+    click.option("--shard-optimizer", is_flag=True, help="ZeRO stage 1."),
+    click.option("--data", type=click.Choice(["sharded", "whole"])),
+    click.option("--scaling", type=click.Choice(["strong", "weak"])),
+    click.option("--loader", help="Loading method of the data set."),
+    click.option("--startup", "startup_seconds", type=float, metavar="SECONDS"),
+    click.option(
+        "--jitter", type=float, help="Coefficient of variation of a worker's compute time."
+    ),
+    click.option(
+        "--jitter-file",
+        type=click.Path(path_type=Path),
+        help="Measured compute times of workers, one number a line, to draw jitter from.",
+    ),
+    click.option("--seed", type=int),
+    click.option("--servers", type=int, help="Parameter servers."),
+    click.option(
+        "--gradient-seconds", type=float, help="Measured time of a gradient (asynchronous)."
+    ),
+    click.option("--update-seconds", type=float, help="Measured time of an update (asynchronous)."),
+    click.option("--first-slaves", type=int, help="Slaves at the start (averaging)."),
+    click.option("--packages", type=int, help="Data packages of an epoch (averaging)."),
+    click.option("--imbalance", type=float, help="Spread of the packages' sizes (averaging)."),
+)
+
+
+def hardware_options(command: F) -> F:
+    """Add the options that describe hardware and data."""
+    return _apply((*_WORKLOAD, *_HARDWARE), command)
+
+
+def plan_options(command: F) -> F:
+    """Add the options that describe a plan."""
+    return _apply(_PLAN, command)
+
+
+def _apply(options: tuple[Callable[[Any], Any], ...], command: F) -> F:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def find_workload(name: str, given: dict[str, Any]) -> Workload:
+    """The workload, with --samples instead of its own number if given."""
+    samples = given.pop("samples")
+    subject = library.workload(name)
+    if samples is None:
+        return subject
+    dataset = subject.dataset.model_copy(update={"samples": samples})
+    return subject.model_copy(update={"dataset": dataset})
+
+
+def find_cluster(given: dict[str, Any]) -> tuple[Cluster, int]:
+    """The cluster that the hardware options describe and the GPUs asked for; the options leave
+    `given`."""
+    gpus, node, network = given.pop("gpus"), given.pop("node"), given.pop("network")
+    file, storage = given.pop("cluster"), given.pop("storage")
+    if file:
+        cluster = library.cluster(file)
+        count = cluster.gpus if gpus is None else _count(gpus, cluster)
+    elif gpus:
+        count, _ = library.parse_gpus(gpus)
+        cluster = library.cluster_of(gpus, node_name=node, network=network)
+    else:
+        raise InputError("no hardware given", "say --gpus 8xV100 or --cluster FILE")
+    if storage:
+        cluster = cluster.model_copy(update={"storage": library.storage(storage)})
+    return cluster, count
+
+
+def _count(text: str, cluster: Cluster) -> int:
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    count, name = library.parse_gpus(text)
+    if name != cluster.node.gpu.name:
+        raise InputError(f"{cluster.name} has {cluster.node.gpu.name}, not {name}", "give a number")
+    return count
+
+
+def find_plan(given: dict[str, Any], gpus: int) -> BasePlan:
+    """The plan that the plan options describe; they leave `given`."""
+    kind = given.pop("kind")
+    fields: dict[str, Any] = {"gpus": gpus}
+    if path := given.pop("jitter_file"):
+        fields["jitter_samples"] = _read_numbers(path)
+    if given.pop("no_overlap"):
+        fields["overlap"] = False
+    for option in _PLAN:
+        name = _parameter(option)
+        if name in given:
+            value = given.pop(name)
+            if value is not None and value is not False:
+                fields[name] = value
+    return make_plan(kind, fields)
+
+
+def _read_numbers(path: Path) -> list[float]:
+    try:
+        return [float(line) for line in path.read_text(encoding="utf-8").split()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}", "write one number a line") from None
+
+
+def make_plan(kind: str, fields: dict[str, Any]) -> BasePlan:
+    """A plan from its fields; what is wrong with them is one line each."""
+    model = PLANS[kind]
+    strange = sorted(set(fields) - set(model.model_fields))
+    if strange:
+        allowed = ", ".join(name for name in model.model_fields if name != "kind")
+        raise InputError(f"a {kind} plan has no {', '.join(strange)}", f"it has {allowed}")
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise InputError("; ".join(library.explain(error))) from None
+
+
+def _parameter(option: Callable[[Any], Any]) -> str:
+    """The parameter name of a click option decorator."""
+
+    def probe() -> None:
+        """Carries the option."""
+
+    name = option(probe).__click_params__[0].name
+    return str(name)

@@ -1,0 +1,176 @@
+"""Running a suite: points to results, in a process pool, with progress, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from os import SEEK_END
+from pathlib import Path
+from typing import Any
+
+from carme import library
+from carme.errors import CarmeError, ConfigError
+from carme.simulator.analysis.suite import Optimizer, Outcome, Point
+from carme.simulator.commands.options import make_plan
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.runs.simulate import simulate
+from carme.simulator.workloads.workload import Workload
+
+CHUNK = 64
+"""Points a pool worker gets at a time; one takes about a millisecond."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What stays the same over all points. A point may change plan fields and the GPU (`gpu`)."""
+
+    workload: Workload
+    cluster: Cluster
+    kind: str
+    fields: dict[str, Any]
+
+    def evaluate(self, point: Point) -> Outcome:
+        """Simulate one point; a point that cannot be is an outcome with an error."""
+        try:
+            fields = {**self.fields, **point}
+            gpu = fields.pop("gpu", None)
+            plan = make_plan(self.kind, fields)
+            cluster = self.cluster
+            if gpu is not None:
+                cluster = library.cluster_of(f"{plan.gpus}x{gpu}")
+            needed = -(-plan.gpus // cluster.node.gpus)
+            if needed > cluster.nodes:
+                # A sweep over GPU counts asks what more nodes of this kind would do.
+                cluster = cluster.model_copy(update={"nodes": needed})
+            result = simulate(self.workload, cluster, plan)
+        except CarmeError as error:
+            return Outcome(point, {}, str(error))
+        if not result.memory.fits:
+            return Outcome(point, {}, f"does not fit: {result.memory.why_not()}")
+        figures = result.to_dict()
+        figures.update(
+            time=result.seconds,
+            energy=result.node_joules,
+            gpu_energy=result.gpu_joules,
+            power=result.average_node_watts,
+            emissions=result.grams_co2,
+        )
+        return Outcome(point, figures)
+
+    def key(self) -> str:
+        """Changes whenever a stored result would no longer be right."""
+        parts = (
+            self.workload.model_dump_json(),
+            self.cluster.model_dump_json(),
+            self.kind,
+            json.dumps(self.fields, sort_keys=True),
+        )
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def run_suite(
+    suite: Suite,
+    optimizer: Optimizer,
+    *,
+    jobs: int = 1,
+    store: Path | None = None,
+    done: Callable[[int], None] = lambda _: None,
+) -> list[Outcome]:
+    """All outcomes that the optimizer asks for. `store` (JSON lines) keeps them for the next run;
+    `done` is called with the number of points finished since its last call."""
+    known = _read(store, suite.key()) if store else {}
+    outcomes: list[Outcome] = []
+    with _Evaluator(suite, jobs) as evaluator:
+        while asked := optimizer.ask():
+            fresh = [point for point in asked if _name(point) not in known]
+            old = [known[_name(point)] for point in asked if _name(point) in known]
+            done(len(old))
+            new: list[Outcome] = []
+            for begin in range(0, len(fresh), CHUNK * max(jobs, 1)):
+                part = evaluator(fresh[begin : begin + CHUNK * max(jobs, 1)])
+                if store:
+                    _append(store, suite.key(), part)
+                new += part
+                done(len(part))
+            optimizer.tell(old + new)
+            outcomes += old + new
+    return outcomes
+
+
+class _Evaluator:
+    """Evaluates points here, or in a pool that starts when the first points come."""
+
+    def __init__(self, suite: Suite, jobs: int) -> None:
+        self._suite = suite
+        self._pool: ProcessPoolExecutor | None = None
+        if jobs > 1:
+            # Not fork: the caller may have threads, and a forked child may then hang.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(
+                jobs, mp_context=context, initializer=_begin, initargs=(suite,)
+            )
+
+    def __call__(self, points: Sequence[Point]) -> list[Outcome]:
+        if self._pool:
+            return list(self._pool.map(_evaluate, points, chunksize=CHUNK))
+        return [self._suite.evaluate(point) for point in points]
+
+    def __enter__(self) -> _Evaluator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+
+
+_suite: Suite
+
+
+def _begin(suite: Suite) -> None:
+    """In a pool worker: keep the suite, instead of sending it with every point."""
+    global _suite
+    _suite = suite
+
+
+def _evaluate(point: Point) -> Outcome:
+    return _suite.evaluate(point)
+
+
+def _name(point: Point) -> str:
+    return json.dumps(point, sort_keys=True)
+
+
+def _append(store: Path, key: str, outcomes: Sequence[Outcome]) -> None:
+    with store.open("a+b") as file:
+        if file.tell():
+            # A line that an interruption cut short must not swallow the next one.
+            file.seek(-1, SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        for o in outcomes:
+            record = {"suite": key, "point": o.point, "figures": dict(o.figures), "error": o.error}
+            file.write(json.dumps(record).encode() + b"\n")
+
+
+def _read(store: Path, key: str) -> dict[str, Outcome]:
+    """Stored outcomes of this suite; a line cut short by an interruption is left out."""
+    known: dict[str, Outcome] = {}
+    try:
+        lines = store.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return known
+    except OSError as error:
+        raise ConfigError(f"{store}: cannot be read: {error}") from error
+    for line in lines:
+        try:
+            record = json.loads(line)
+            outcome = Outcome(record["point"], record["figures"], record["error"])
+        except (ValueError, KeyError, TypeError):
+            continue
+        if record.get("suite") == key:
+            known[_name(outcome.point)] = outcome
+    return known

@@ -1,0 +1,293 @@
+"""`carme validate`: the simulator against published measurements, error by error.
+
+The measurements are not part of Carme; --data or CARME_DATA names the folder they are in. Nothing
+is fitted here: the figures are those of the bundled hardware files, some of which were fitted to
+part of these data (their sources say which).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from carme import library
+from carme.errors import MissingError
+from carme.simulator.commands.tables import print_wide, working
+from carme.simulator.costs.collectives import all_reduce_seconds, spread
+from carme.simulator.costs.jitter import lognormal
+from carme.simulator.costs.kernels import product_seconds
+from carme.simulator.costs.step import plan_step
+from carme.simulator.hardware.cluster import Cluster, Gpu
+from carme.simulator.plans.plan import Synchronous
+from carme.simulator.runs.simulate import simulate
+from carme.simulator.workloads.transformer import Transformer
+from carme.simulator.workloads.workload import Dataset, Workload
+
+Floats = NDArray[np.float64]
+Pairs = list[tuple[float, float]]
+"""Measured and simulated."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far off the simulator is on one set of measurements."""
+
+    what: str
+    source: str
+    points: int
+    median_error: float
+    mean_error: float
+    ninth_decile: float
+    bias: float
+    """Median of simulated / measured."""
+
+    @classmethod
+    def of(cls, what: str, source: str, pairs: Pairs) -> Accuracy:
+        measured, simulated = np.array(pairs).T
+        error = np.abs(simulated / measured - 1)
+        return cls(
+            what,
+            source,
+            len(pairs),
+            float(np.median(error)),
+            float(error.mean()),
+            float(np.quantile(error, 0.9)),
+            float(np.median(simulated / measured)),
+        )
+
+
+@click.command()
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of the measurements (CARME_DATA)."
+)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def validate(data: Path | None, as_json: bool) -> None:
+    """Compare the simulator with published measurements and print its errors."""
+    folder = data or Path(os.environ.get("CARME_DATA") or "../shared/data")
+    with working("comparing with measurements"):
+        found = accuracies(folder)
+    if as_json:
+        click.echo(json.dumps([a.__dict__ for a in found], indent=2))
+        return
+    table = Table(
+        "what", "points", "median", "mean", "9 of 10 within", "sim/meas", "measured by", box=None
+    )
+    for a in found:
+        table.add_row(
+            a.what, str(a.points), f"{a.median_error:.1%}", f"{a.mean_error:.1%}",
+            f"{a.ninth_decile:.0%}", f"{a.bias:.2f}", a.source,
+        )  # fmt: skip
+    print_wide(table)
+
+
+def accuracies(folder: Path) -> list[Accuracy]:
+    """All comparisons that the folder has measurements for."""
+    if not folder.is_dir():
+        raise MissingError(f"no measurements in {folder}", "set --data or CARME_DATA")
+    sets: list[tuple[str, str, Callable[[], Pairs]]] = [
+        ("GPT steps, 2 to 8 A100", "vTrain", lambda: _gpt(folder, "2_to_8_a100")),
+        ("GPT steps, 64 A100", "vTrain", lambda: _gpt(folder, "64_a100")),
+        ("all-reduce, 2 to 8 A100, NVLink", "vTrain", lambda: _nccl(folder)),
+        (
+            "FP32 products, TITAN X",
+            "DeepBench",
+            lambda: _products(folder, "titanx_maxwell", "titan-x"),
+        ),
+        ("FP32 products, M40", "DeepBench", lambda: _products(folder, "m40", "m40")),
+        ("all-reduce, 2 to 32 M40, PCIe and FDR", "DeepBench", lambda: _ring(folder)),
+        ("ResNet-50 epochs, V100", "Zeus", lambda: _epochs(folder, "v100")),
+        ("ResNet-50 epochs, P100", "Zeus", lambda: _epochs(folder, "p100")),
+        ("ResNet-50 slow-down by caps, V100", "Zeus", lambda: _caps(folder, "v100")),
+        ("ResNet-50 slow-down by caps, P100", "Zeus", lambda: _caps(folder, "p100")),
+        ("ResNet-50 GPU power under caps, V100", "Zeus", lambda: _power(folder, "v100")),
+        ("BERT steps, 1 to 16 T4 on 1 to 4 nodes", "Pollux", lambda: _bert(folder)),
+        ("H100 node power in training", "MLPerf 4.0", lambda: _node_power(folder)),
+        ("epochs to target by batch, ShuffleNet", "Zeus", lambda: _convergence(folder)),
+        ("slowest of 10 workers, jobs 1 to 3", "Alibaba", lambda: _stragglers(folder)),
+    ]
+    return [Accuracy.of(what, source, pairs()) for what, source, pairs in sets]
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    if not path.exists():
+        raise MissingError(f"{path} is not there", "the folder of measurements is not complete")
+    with path.open(newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+def _gpt(folder: Path, which: str) -> Pairs:
+    cluster = library.cluster_of("64xA100-80gb")
+    pairs = []
+    for row in _rows(folder / "vtrain" / f"iteration_times_{which}.csv"):
+        spec = Transformer(
+            hidden=int(row["hidden size"]),
+            layers=int(row["# layers"]),
+            heads=int(row["attention heads"]),
+            sequence=int(row["sequence length"]),
+            vocabulary=51200,
+        )
+        workload = Workload(
+            name="gpt",
+            transformer=spec,
+            dataset=Dataset(samples=1),
+            optimizer="adam",
+            precision="fp16",
+        )
+        plan = Synchronous(
+            gpus=int(row["# GPUs"]),
+            batch=int(row["global batch"]),
+            micro_batch=int(row["micro batch"]),
+            tensor=int(row["tensor parallelism"]),
+            pipeline=int(row["pipeline parallelism"]),
+            overlap=False,
+            recompute="full",  # vTrain's validation sets use_checkpoint
+        )
+        step = plan_step(workload, cluster, plan)
+        pairs.append((float(row["iteration time (ms)"]) / 1e3, step.nominal))
+    return pairs
+
+
+def _nccl(folder: Path) -> Pairs:
+    node = library.node("dgx-a100")
+    pairs = []
+    for gpus in (2, 4, 8):
+        group = spread(gpus, node)
+        for row in _rows(folder / "vtrain" / f"allreduce_a100_{gpus}gpu.txt"):
+            seconds = all_reduce_seconds(float(row["size(B)"]), group, node, "ring")
+            pairs.append((float(row["time(ns)"]) / 1e9, seconds))
+    return pairs
+
+
+def _products(folder: Path, file: str, name: str) -> Pairs:
+    gpu = library.gpu(name)
+    pairs = []
+    for row in _rows(folder / "deepbench" / f"gemm_fp32_{file}.csv"):
+        m, n, k = (np.array([float(row[c])]) for c in "mnk")
+        pairs.append((float(row["time_ms"]) / 1e3, _product(gpu, m, n, k)))
+    return pairs
+
+
+def _product(gpu: Gpu, m: Floats, n: Floats, k: Floats) -> float:
+    rate = gpu.peak_flops["fp32"] * gpu.efficiency("fp32")
+    seconds = product_seconds(m, n, k, np.ones(1), gpu, rate)
+    moved = 4 * (m * k + k * n + m * n) / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
+    return float(np.maximum(seconds, moved)[0]) + gpu.kernel_seconds
+
+
+def _ring(folder: Path) -> Pairs:
+    node = library.node("m40-server")
+    return [
+        (
+            float(row["mean_ms"]) / 1e3,
+            all_reduce_seconds(
+                4 * float(row["floats"]), spread(int(row["gpus"]), node), node, "ring"
+            ),
+        )
+        for row in _rows(folder / "deepbench" / "allreduce_m40.csv")
+    ]
+
+
+Zeus = dict[int, dict[int, tuple[float, float]]]
+
+
+def _zeus(folder: Path, gpu: str) -> Zeus:
+    """ResNet-50's seconds an epoch and watts, by batch and cap."""
+    found: Zeus = defaultdict(dict)
+    for row in _rows(folder / "zeus" / f"summary_power_{gpu}.csv"):
+        if row["network"] == "resnet50":
+            figures = (float(row["time_per_epoch"]), float(row["average_power"]))
+            found[int(row["batch_size"])][int(row["power_limit"])] = figures
+    return found
+
+
+def _resnet(gpu: str, batch: int, cap: int | None) -> tuple[float, float]:
+    """Seconds an epoch and mean watts of one GPU."""
+    plan = Synchronous(batch=batch, epochs=1, power_cap_watts=cap, loader="raw")
+    result = simulate(library.workload("resnet-50"), library.cluster_of(f"{gpu}-pcie"), plan)
+    return result.seconds, result.average_gpu_watts
+
+
+def _epochs(folder: Path, gpu: str) -> Pairs:
+    return [
+        (caps[250][0], _resnet(gpu, batch, None)[0]) for batch, caps in _zeus(folder, gpu).items()
+    ]
+
+
+def _caps(folder: Path, gpu: str) -> Pairs:
+    pairs = []
+    for batch, caps in _zeus(folder, gpu).items():
+        free = _resnet(gpu, batch, None)[0]
+        for cap, (seconds, _) in caps.items():
+            if cap < 250:
+                pairs.append((seconds / caps[250][0], _resnet(gpu, batch, cap)[0] / free))
+    return pairs
+
+
+def _power(folder: Path, gpu: str) -> Pairs:
+    return [
+        (watts, _resnet(gpu, batch, cap)[1])
+        for batch, caps in _zeus(folder, gpu).items()
+        for cap, (_, watts) in caps.items()
+    ]
+
+
+def _bert(folder: Path) -> Pairs:
+    """Placements with as many GPUs on every node; mixed ones are not described here."""
+    node, bert = library.node("g4dn.12xlarge"), library.workload("bert-squad")
+    pairs = []
+    for row in _rows(folder / "pollux" / "bert" / "placements.csv"):
+        placement = row["placement"]
+        if len(set(placement)) > 1:
+            continue
+        kind = node.model_copy(update={"gpus": int(placement[0])})
+        cluster = Cluster(name="t4", node=kind, nodes=len(placement))
+        plan = Synchronous(gpus=cluster.gpus, batch=int(row["local_bsz"]) * cluster.gpus)
+        pairs.append((float(row["step_time"]), plan_step(bert, cluster, plan).nominal))
+    return pairs
+
+
+def _node_power(folder: Path) -> Pairs:
+    """The node at full work; runs on one node, where the network does not hold it up."""
+    node = library.node("dgx-h100")
+    full = node.gpus * node.gpu.power.busy_watts + node.busy_watts
+    rows = _rows(folder / "mlperf" / "training_v4_0_power_runs.csv")
+    return [(float(row["mean_node_watts"]), full) for row in rows if row["nodes"] == "1"]
+
+
+def _convergence(folder: Path) -> Pairs:
+    found: dict[int, list[float]] = defaultdict(list)
+    for row in _rows(folder / "zeus" / "summary_train.csv"):
+        if row["network"] == "shufflenetv2" and float(row["target_metric"]) == 0.5:
+            found[int(row["batch_size"])].append(float(row["target_epoch"]))
+    curve = library.workload("shufflenet-v2").convergence
+    if curve is None:
+        return []
+    # Below 16 samples the learning rate, not the batch, sets the epochs.
+    return [(float(np.mean(e)), curve.epochs_for(b)) for b, e in found.items() if b >= 16]
+
+
+def _stragglers(folder: Path) -> Pairs:
+    """The slowest worker over the mean, against a log-normal of the same spread."""
+    pairs = []
+    rng = np.random.default_rng(0)
+    for job in (1, 2, 3):
+        steps: dict[str, list[float]] = defaultdict(list)
+        for row in _rows(folder / "stragglers" / f"job_{job}.csv"):
+            steps[row["time"]].append(float(row["batch_time_norm"]))
+        whole = np.array([v for v in steps.values() if len(v) == 10 and min(v) > 0])
+        measured = float((whole.max(axis=1) / whole.mean(axis=1)).mean())
+        spread_within = float(np.median(whole.std(axis=1) / whole.mean(axis=1)))
+        mu, sigma = lognormal(spread_within)
+        drawn = np.exp(mu + sigma * rng.standard_normal((4000, 10)))
+        pairs.append((measured, float((drawn.max(axis=1) / drawn.mean(axis=1)).mean())))
+    return pairs

@@ -1,0 +1,1 @@
+"""What one step costs: kernels, memory, collectives, data loading."""

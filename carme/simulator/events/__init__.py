@@ -1,0 +1,1 @@
+"""The discrete-event engine, and the plans as models of it."""

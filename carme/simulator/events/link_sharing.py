@@ -1,0 +1,112 @@
+"""Max-min fair sharing: flows over links, each rate as large as it can be without taking from a
+smaller one. Rates change only when a flow starts or ends, so the state is exact between events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from carme.simulator.events.resources import Link
+
+if TYPE_CHECKING:
+    from carme.simulator.events.engine import Call, SimulatedProcess, Simulation
+    from carme.simulator.events.operations import Transfer
+
+
+class Flow:
+    """One transfer under way."""
+
+    __slots__ = ("left", "links", "process", "rate", "since", "transfer")
+
+    def __init__(self, process: SimulatedProcess, transfer: Transfer, since: float) -> None:
+        self.process = process
+        self.transfer = transfer
+        self.links = transfer.path if isinstance(transfer.path, tuple) else (transfer.path,)
+        self.left = transfer.size
+        self.rate = 0.0
+        self.since = since
+
+
+def fill(flows: list[Flow]) -> None:
+    """Set the max-min fair rate of every flow by progressive filling.
+
+    All rates rise together; a flow stops at its own limit or when one of its links is full. What
+    stopped flows leave of a link is shared by those that still rise.
+    """
+    spare: dict[Link, float] = {}
+    rising: dict[Link, dict[Flow, None]] = {}  # dictionaries, because sets have no order
+    for flow in flows:
+        for link in flow.links:
+            spare[link] = link.bandwidth
+            rising.setdefault(link, {})[flow] = None
+    left = dict.fromkeys(flows)
+    while left:
+        share, tightest = min(
+            ((spare[link] / len(users), link) for link, users in rising.items() if users),
+            key=lambda pair: pair[0],
+        )
+        limit = min(flow.transfer.limit for flow in left)
+        level = min(share, limit)
+        stopped = (
+            [flow for flow in left if flow.transfer.limit <= level]
+            if limit <= share
+            else list(rising[tightest])
+        )
+        for flow in stopped:
+            flow.rate = level
+            del left[flow]
+            for link in flow.links:
+                spare[link] = max(spare[link] - level, 0.0)
+                del rising[link][flow]
+
+
+class Sharing:
+    """All fairly shared links of one simulation, and the flows on them."""
+
+    def __init__(self) -> None:
+        self.flows: list[Flow] = []
+        self._last = 0.0
+        self._next: Call | None = None
+
+    def request(
+        self, simulation: Simulation, process: SimulatedProcess, transfer: Transfer
+    ) -> None:
+        """Start the flow after the path's latency."""
+        if transfer.ends:
+            simulation.deliver(*transfer.ends, transfer.size)
+        flow = Flow(process, transfer, simulation.now)
+        latency = sum(link.latency for link in flow.links)
+        if latency:
+            simulation.call_at(simulation.now + latency, lambda: self._start(simulation, flow))
+        else:
+            self._start(simulation, flow)
+
+    def _start(self, simulation: Simulation, flow: Flow) -> None:
+        self._advance(simulation.now)
+        self.flows.append(flow)
+        self._plan(simulation)
+
+    def _advance(self, now: float) -> None:
+        passed = now - self._last
+        for flow in self.flows:
+            flow.left -= flow.rate * passed
+        self._last = now
+
+    def _plan(self, simulation: Simulation) -> None:
+        """Give everyone the new fair rate and come back when the first flow ends."""
+        if self._next:
+            self._next.cancelled = True
+        self._next = None
+        if not self.flows:
+            return
+        fill(self.flows)
+        first = min(max(flow.left, 0.0) / flow.rate for flow in self.flows)
+        ending = [f for f in self.flows if f.left <= first * f.rate * (1 + 1e-12)]
+        end = simulation.now + first
+        self._next = simulation.call_at(end, lambda: self._end(simulation, ending))
+
+    def _end(self, simulation: Simulation, ending: list[Flow]) -> None:
+        self._advance(simulation.now)
+        for flow in ending:
+            self.flows.remove(flow)
+            simulation.arrived(flow)
+        self._plan(simulation)

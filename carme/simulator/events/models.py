@@ -1,0 +1,220 @@
+"""The common plans as models of the general engine, in the style a user would write them.
+
+They are slow and plain; the fast paths (`queues.py`, `synchronous.py`, `asynchronous.py`) are
+tested against them, and timelines are drawn from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carme.simulator.costs.step import Step
+from carme.simulator.events.engine import Simulation, Steps
+from carme.simulator.events.operations import Arrive, Compute, Get, Put, Transfer, Wait
+from carme.simulator.events.resources import Barrier, Device, Link, Mailbox
+from carme.simulator.events.task_graph import TaskGraph
+from carme.simulator.events.trace import TraceReport
+from carme.simulator.plans.pipeline_schedule import ScheduleSlot, order
+
+Floats = NDArray[np.float64]
+
+
+def shared_link(
+    compute: Sequence[Sequence[float]], transfer: float, *, idle_watts: float, busy_watts: float
+) -> TraceReport:
+    """Workers that compute, then use one first-come link, again and again."""
+    simulation = Simulation()
+    link = simulation.link("link", bandwidth=1.0)
+
+    def worker(gpu: Device, seconds: Sequence[float]) -> Steps:
+        send = Transfer(link, transfer)
+        for each in seconds:
+            yield Compute(gpu, each)
+            yield send
+
+    for index, seconds in enumerate(compute):
+        gpu = simulation.device(f"gpu {index}", idle_watts=idle_watts, busy_watts=busy_watts)
+        simulation.process(worker(gpu, seconds), f"worker {index}")
+    return simulation.run()
+
+
+def averaging(
+    slaves: Sequence[int],
+    work: Sequence[float],
+    near: int,
+    near_seconds: float,
+    far_seconds: float,
+    *,
+    idle_watts: float = 0.0,
+    busy_watts: float = 0.0,
+) -> TraceReport:
+    """A master that hands out packages and averages what comes back (Kaldi, MERPSYS)."""
+    simulation = Simulation()
+    inside = simulation.link("device to host", bandwidth=1.0)
+    outside = simulation.link("network", bandwidth=1.0)
+    returned = simulation.mailbox("returned models")
+    most = max(slaves)
+    orders = [simulation.mailbox(f"orders of slave {s}") for s in range(most)]
+
+    def message(slave: int) -> Transfer:
+        return Transfer(inside, near_seconds) if slave < near else Transfer(outside, far_seconds)
+
+    def slave(index: int, gpu: Device, letterbox: Mailbox) -> Steps:
+        while (seconds := (yield Get(letterbox))) is not None:
+            yield Compute(gpu, seconds)
+            yield message(index)
+            yield Put(returned)
+
+    def master() -> Steps:
+        package = 0
+        for count in slaves:
+            for index in range(count):
+                yield message(index)
+                yield Put(orders[index], work[package % len(work)])
+                package += 1
+            for _ in range(count):
+                yield Get(returned)
+        for letterbox in orders:
+            yield Put(letterbox, None)
+
+    for index in range(most):
+        gpu = simulation.device(f"gpu {index}", idle_watts=idle_watts, busy_watts=busy_watts)
+        simulation.process(slave(index, gpu, orders[index]), f"slave {index}")
+    simulation.process(master(), "master")
+    return simulation.run()
+
+
+def synchronous(step: Step, factors: Floats, *, idle_watts: float = 0.0) -> TraceReport:
+    """Data-parallel steps: factors[k, w] stretches worker w's kernels in step k.
+
+    Each worker hands its gradient buckets to a reducer as they get ready; a bucket is reduced
+    when the last worker has it, one after the other; then all update.
+    """
+    simulation = Simulation()
+    steps, workers = factors.shape
+    ring = simulation.link("all-reduce", bandwidth=1.0)
+    reduced = simulation.barrier(workers + 1, "step")
+    ready = [simulation.barrier(workers + 1, f"bucket {b}") for b in range(len(step.ready))]
+
+    def worker(gpu: Device, stretch: Floats) -> Steps:
+        for factor in stretch:
+            begin = simulation.now
+            yield Wait(step.tensor, label="all-reduce in layers")
+            spent = min(step.forward, *step.ready, step.kernels)
+            yield Compute(gpu, spent * factor, step.busy_watts, "forward")
+            for at, barrier in zip(step.ready, ready, strict=True):
+                yield Compute(gpu, (at - spent) * factor, step.busy_watts, "backward")
+                simulation.process(hand_over(barrier), "gradient")
+                spent = at
+            rest = step.kernels + step.bubble - spent
+            yield Compute(gpu, max(rest, 0.0) * factor, step.busy_watts, "backward")
+            yield Arrive(reduced)
+            yield Compute(gpu, step.update, step.busy_watts, "update")
+            yield Wait(step.overhead, label="host")
+            yield Wait(max(begin + step.input - simulation.now, 0.0), label="input")
+
+    def hand_over(barrier: Barrier) -> Steps:
+        yield Arrive(barrier)
+
+    def reducer(link: Link) -> Steps:
+        for _ in range(steps):
+            for barrier, seconds in zip(ready, step.reduce, strict=True):
+                yield Arrive(barrier)
+                yield Transfer(link, seconds, label="all-reduce")
+            yield Arrive(reduced)
+
+    for index in range(workers):
+        gpu = simulation.device(f"gpu {index}", idle_watts=idle_watts, busy_watts=step.busy_watts)
+        simulation.process(worker(gpu, factors[:, index]), f"gpu {index}")
+    simulation.process(reducer(ring), "all-reduce")
+    return simulation.run()
+
+
+def asynchronous(
+    gradient: Floats,
+    update: Floats,
+    gpus_per_node: int,
+    *,
+    idle_watts: float = 0.0,
+    busy_watts: float = 0.0,
+) -> tuple[TraceReport, list[int]]:
+    """SPRINT: gradient[w, k] seconds of GPU thread w's k-th gradient, update[u] of the u-th update.
+
+    Returns the report and the number of gradients in each update. The update threads of all nodes
+    meet in their all-reduce, so one process stands for them.
+    """
+    simulation = Simulation()
+    waiting = [0]
+    collected: list[int] = []
+
+    def thread(gpu: Device, seconds: Floats) -> Steps:
+        for each in seconds:
+            yield Compute(gpu, each, label="gradient")
+            waiting[0] += 1
+
+    def updater(host: Device) -> Steps:
+        for each in update:
+            yield Compute(host, each, label="update")
+            collected.append(waiting[0])
+            waiting[0] = 0
+
+    for index, row in enumerate(gradient):
+        name = f"node {index // gpus_per_node} gpu {index % gpus_per_node}"
+        gpu = simulation.device(name, idle_watts=idle_watts, busy_watts=busy_watts)
+        simulation.process(thread(gpu, row), gpu.name)
+    # A gradient that is done at the very moment of an update is in it.
+    simulation.process(updater(simulation.device("update threads")), "update", priority=1)
+    return simulation.run(), collected
+
+
+def pipeline(
+    forward: list[float],
+    backward: list[float],
+    send: list[float],
+    micro_batches: int,
+    *,
+    reduce: float = 0.0,
+    idle_watts: float = 0.0,
+    busy_watts: float = 0.0,
+) -> TraceReport:
+    """One step of a 1F1B pipeline as a task graph: stages are devices, messages are tasks, and
+    each stage's gradients are reduced after its last backward pass."""
+    simulation = Simulation()
+    stages = len(forward)
+    work = [(s, slot) for s in range(stages) for slot in order(s, stages, micro_batches)]
+    # Tasks may wait for ones that are added later, so all numbers are known before.
+    number = {key: index for index, key in enumerate(work)}
+    devices = [
+        simulation.device(f"stage {s}", idle_watts=idle_watts, busy_watts=busy_watts)
+        for s in range(stages)
+    ]
+    graph = TaskGraph()
+    messages: list[tuple[str, float, int]] = []
+    for (s, slot), before in zip(work, [None, *work], strict=False):
+        after = [number[before]] if before and before[0] == s else []
+        source = s + 1 if slot.backward else s - 1
+        if 0 <= source < stages:
+            after.append(len(work) + len(messages))
+            name = f"{_title(slot)} to stage {s}"
+            messages.append((name, send[min(s, source)], number[source, slot]))
+        elif slot.backward:
+            after.append(number[s, ScheduleSlot(False, slot.micro_batch)])
+        seconds = backward[s] if slot.backward else forward[s]
+        label = "backward" if slot.backward else "forward"
+        graph.add(_title(slot), Compute(devices[s], seconds, label=label), after)
+    for name, seconds, sent_by in messages:
+        graph.add(name, Wait(seconds, label="message"), [sent_by])
+    if reduce:
+        for s in range(stages):
+            link = simulation.link(f"all-reduce of stage {s}", bandwidth=1.0)
+            last = number[s, ScheduleSlot(True, micro_batches - 1)]
+            graph.add("all-reduce", Transfer(link, reduce, label="all-reduce"), [last])
+    graph.start(simulation)
+    return simulation.run()
+
+
+def _title(slot: ScheduleSlot) -> str:
+    return f"{'backward' if slot.backward else 'forward'} {slot.micro_batch}"

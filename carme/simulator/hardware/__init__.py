@@ -1,0 +1,1 @@
+"""What it runs on: GPUs, links, nodes, and the power they draw."""

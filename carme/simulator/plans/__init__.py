@@ -1,0 +1,1 @@
+"""How a workload is spread over GPUs."""

@@ -1,0 +1,54 @@
+"""Master and slaves with model averaging and a growing number of slaves (MERPSYS, Kaldi).
+
+With A packages and slaves growing from n0 to n1 there are ⌊2A/(n0+n1)⌋ iterations, and iteration
+i has ⌊1/2 + n0 + (n1−n0)·i/iterations⌋ slaves. Each iteration is a barrier: the master averages
+when all have returned, so the largest package of an iteration sets its length.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carme.simulator.costs.collectives import send_seconds
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.plans.plan import Averaging, require
+from carme.simulator.runs.totals import model_bytes
+from carme.simulator.workloads.workload import Workload
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def package_count(plan: Averaging, workload: Workload) -> int:
+    """Packages of an epoch: every sample is one where the plan names no number."""
+    return plan.packages if plan.packages > 1 else workload.dataset.samples
+
+
+def schedule(packages: int, first: int, final: int) -> Ints:
+    """Slaves that take part in each iteration of an epoch."""
+    iterations = 2 * packages // (first + final)
+    require(
+        iterations > 0,
+        f"{packages} packages for {first} to {final} slaves",
+        f"give at least {-(-(first + final) // 2)} packages",
+    )
+    i = np.arange(iterations)
+    return np.floor(0.5 + first + (final - first) * i / iterations).astype(np.int64)
+
+
+def package_sizes(plan: Averaging, packages: int) -> Floats:
+    """Relative sizes with mean 1: the plan's own, or normal with its spread."""
+    if plan.package_bytes:
+        sizes = np.asarray(plan.package_bytes, dtype=float)
+    else:
+        rng = np.random.default_rng(plan.seed)
+        sizes = np.maximum(1 + plan.imbalance * rng.standard_normal(packages), 0.05)
+    return np.asarray(sizes / sizes.mean())
+
+
+def message_seconds(workload: Workload, cluster: Cluster, plan: Averaging) -> tuple[float, float]:
+    """Sending the model to a slave on the master's host, and to one on another."""
+    size = model_bytes(workload, plan)
+    node = cluster.node
+    return send_seconds(size, node, False), send_seconds(size, node, True)

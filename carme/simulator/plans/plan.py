@@ -1,0 +1,156 @@
+"""Plans: how a workload is spread over GPUs. One class for each way to keep the copies in step."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from carme.errors import InputError
+from carme.simulator.hardware.cluster import Count, NotNegative, Positive, Precision
+from carme.simulator.workloads.workload import Optimizer
+
+AllReduce = Literal["auto", "ring", "tree", "hierarchical"]
+BatchRule = Literal["constant", "linear", "square-root", "cube-root"]
+BATCH_EXPONENT: dict[BatchRule, float] = {
+    "constant": 0.0,
+    "linear": 1.0,
+    "square-root": 1 / 2,
+    "cube-root": 1 / 3,
+}
+
+
+class BasePlan(BaseModel):
+    """What all plans have in common."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    gpus: Count = 1
+    batch: Count | None = None
+    """The batch before its rule; the workload's usual one if unset."""
+    batch_rule: BatchRule = "constant"
+    """How the batch grows with the data-parallel copies: int(batch x copies^(0, 1, 1/2, 1/3))."""
+    data: Literal["sharded", "whole"] = "sharded"
+    """`whole`: every GPU runs over the whole set, and epochs are divided instead (CANDLE)."""
+    scaling: Literal["strong", "weak"] = "strong"
+    """`weak`: each GPU does what one would do alone, so the work grows with the GPUs."""
+    epochs: Positive | None = None
+    """The workload's own number if unset."""
+    to_target: bool = False
+    """Take the epochs from the workload's convergence curve: a larger batch is not free."""
+    precision: Precision | None = None
+    optimizer: Optimizer | None = None
+    power_cap_watts: Positive | None = None
+    loader: str | None = None
+    """Name of one of the data set's loading methods; its first if unset."""
+    loaders_per_gpu: Count = 6
+    """Reader processes that parse while training: about the cores that a node has for each GPU."""
+    load_skew: NotNegative = 0
+    """When the set is read at the start: by how much the last reader is behind the first, as a
+    share of one reader's time alone. The first broadcast waits for it."""
+    startup_seconds: NotNegative = 0
+    """Fixed time before anything happens (containers, imports, CUDA)."""
+    broadcast: bool = True
+    """The first worker's weights are sent to all before the first step."""
+    jitter: Annotated[float, Field(ge=0, le=3)] = 0
+    """Coefficient of variation of a worker's compute time from step to step (log-normal)."""
+    jitter_samples: tuple[Positive, ...] = ()
+    """Measured relative compute times to draw from, instead of a log-normal."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    sample_steps: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Jittered steps that are drawn; a longer run is their mean times its steps."""
+
+    def scaled_batch(self, usual: int, copies: int) -> int:
+        """The batch after the rule."""
+        return max(int((self.batch or usual) * copies ** BATCH_EXPONENT[self.batch_rule]), 1)
+
+
+class Synchronous(BasePlan):
+    """Every step ends with all copies equal: data parallel, times tensor and pipeline parallel."""
+
+    kind: Literal["synchronous"] = "synchronous"
+    tensor: Count = 1
+    pipeline: Count = 1
+    micro_batch: Count | None = None
+    """Samples that go through the pipeline at once; all of a copy's share if unset."""
+    all_reduce: AllReduce = "auto"
+    overlap: bool = True
+    """Gradients are reduced bucket by bucket while the backward pass goes on."""
+    bucket_bytes: Positive = 25e6
+    recompute: Literal["none", "full"] = "none"
+    """`full`: keep only each layer's input and run its forward pass again."""
+    shard_optimizer: bool = False
+    """Each copy keeps and updates its part of the optimizer state (ZeRO stage 1)."""
+
+    @property
+    def copies(self) -> int:
+        """Data-parallel copies of the model."""
+        return self.gpus // (self.tensor * self.pipeline)
+
+    @model_validator(mode="after")
+    def _divides(self) -> Synchronous:
+        if self.gpus % (self.tensor * self.pipeline):
+            raise ValueError(
+                f"{self.gpus} GPUs cannot hold copies of {self.tensor} (tensor) x {self.pipeline} "
+                f"(pipeline) GPUs; use a multiple of {self.tensor * self.pipeline}"
+            )
+        return self
+
+
+class Asynchronous(BasePlan):
+    """GPU threads add gradients to host memory; an update thread on each node all-reduces and
+    applies what has come together (SPRINT)."""
+
+    kind: Literal["asynchronous"] = "asynchronous"
+    gradient_seconds: Positive | None = None
+    """Time of one sub-batch's gradient, if measured; else from the workload's layers."""
+    update_seconds: Positive | None = None
+    """Time of one update, if measured; else from the all-reduce and the optimizer."""
+    update_jitter: Annotated[float, Field(ge=0, le=3)] = 0
+
+
+class ParameterServer(BasePlan):
+    """Workers push gradients to servers and pull weights over the servers' links, first come,
+    first served, without waiting for each other."""
+
+    kind: Literal["parameter-server"] = "parameter-server"
+    servers: Count = 1
+
+
+class Averaging(BasePlan):
+    """A master hands the model and a data package to each slave and averages what comes back
+    (MERPSYS); the number of slaves grows over the epoch."""
+
+    kind: Literal["averaging"] = "averaging"
+    first_slaves: Count = 1
+    packages: Count = 1
+    """Data packages (archives) of an epoch."""
+    imbalance: Annotated[float, Field(ge=0, le=1)] = 0
+    """Coefficient of variation of the packages' sizes."""
+    package_bytes: tuple[Positive, ...] = ()
+    """Their sizes, where known."""
+
+    @model_validator(mode="after")
+    def _grows(self) -> Averaging:
+        if self.first_slaves > self.gpus:
+            raise ValueError(f"first_slaves ({self.first_slaves}) is above gpus ({self.gpus})")
+        return self
+
+
+Plan = Annotated[
+    Synchronous | Asynchronous | ParameterServer | Averaging, Field(discriminator="kind")
+]
+
+
+def alone(plan: BasePlan) -> Synchronous:
+    """The same work on one GPU: what a worker of an asynchronous plan does between messages."""
+    fields = plan.model_dump(include=set(BasePlan.model_fields), exclude={"gpus", "jitter_samples"})
+    return Synchronous(**fields, gpus=1)
+
+
+def require(condition: bool, message: str, hint: str) -> None:
+    """Refuse a plan that cannot be, saying what can."""
+    if not condition:
+        raise InputError(message, hint)

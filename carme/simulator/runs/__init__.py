@@ -1,0 +1,1 @@
+"""Whole runs: from the cost of a step to time and energy."""

@@ -1,0 +1,137 @@
+"""What a simulation says: time, energy, phases, memory, and where the rest comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from carme.simulator.costs.memory import Memory
+from carme.simulator.runs.staleness import Distribution
+
+PHASES = ("startup", "load", "broadcast", "compute", "communication", "update", "wait")
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of the run with one mean draw."""
+
+    phase: str
+    seconds: float
+    gpu_watts: float
+    """Of one GPU of the plan."""
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """One simulated run. Joules and watts say in their names whether GPUs or nodes are meant."""
+
+    workload: str
+    cluster: str
+    plan: dict[str, Any]
+    gpus: int
+    nodes: int
+    seconds: float
+    phases: dict[str, float]
+    """Seconds of the whole run by phase; they sum to `seconds`."""
+    gpu_joules: float
+    """Of the plan's GPUs."""
+    node_joules: float
+    """Of the nodes they are in: GPUs (idle ones included), hosts; without cooling."""
+    facility_joules: float
+    """Node energy times PUE."""
+    grams_co2: float
+    samples: float
+    """Processed in the run, repeats counted."""
+    steps: float
+    step_seconds: float
+    """Mean."""
+    epochs: float
+    batch: float
+    """Samples of one step, or mean samples of one update."""
+    memory: Memory
+    segments: tuple[Segment, ...]
+    """The run in order of its phases, each with its mean draw."""
+    host_watts: float
+    """Of one node beside its GPUs, while training."""
+    peak_gpu_watts: float
+    bytes_sent_per_step: float = 0.0
+    """By each GPU, for gradients."""
+    clock: float = 1.0
+    """Relative; below 1 when a power cap binds."""
+    step_quantiles: dict[str, float] = field(default_factory=dict)
+    mini_batch: Distribution | None = None
+    staleness: Distribution | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def throughput(self) -> float:
+        """Samples a second while training."""
+        training = self.seconds - sum(self.phases[p] for p in ("startup", "load", "broadcast"))
+        return self.samples / training if training > 0 else 0.0
+
+    @property
+    def average_gpu_watts(self) -> float:
+        """Of one GPU over the run."""
+        return self.gpu_joules / self.seconds / self.gpus
+
+    @property
+    def average_node_watts(self) -> float:
+        """Of all nodes together over the run."""
+        return self.node_joules / self.seconds
+
+    def power_curve(self) -> list[tuple[float, float, float]]:
+        """(from second, watts of one GPU, watts of one full node), phase by phase.
+
+        Steps are shown by their parts' means; `carme.simulator.window` has every operation.
+        """
+        per_node = self.gpus / self.nodes
+        curve, now = [], 0.0
+        for segment in self.segments:
+            node = segment.gpu_watts * per_node + self.host_watts
+            curve.append((now, segment.gpu_watts, node))
+            now += segment.seconds
+        return curve
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers for JSON."""
+
+        def spread(d: Distribution | None) -> dict[str, Any] | None:
+            if d is None:
+                return None
+            values, shares = d.values.tolist(), d.shares.tolist()
+            return {"mean": d.mean, "deviation": d.deviation, "values": values, "shares": shares}
+
+        return {
+            "workload": self.workload,
+            "cluster": self.cluster,
+            "plan": self.plan,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "seconds": self.seconds,
+            "phases_seconds": self.phases,
+            "gpu_joules": self.gpu_joules,
+            "node_joules": self.node_joules,
+            "facility_joules": self.facility_joules,
+            "average_gpu_watts": self.average_gpu_watts,
+            "average_node_watts": self.average_node_watts,
+            "peak_gpu_watts": self.peak_gpu_watts,
+            "power_curve": [
+                {"from_seconds": begin, "gpu_watts": gpu, "node_watts": node}
+                for begin, gpu, node in self.power_curve()
+            ],
+            "grams_co2": self.grams_co2,
+            "epochs": self.epochs,
+            "steps": self.steps,
+            "step_seconds": self.step_seconds,
+            "step_quantiles_seconds": self.step_quantiles,
+            "batch": self.batch,
+            "samples": self.samples,
+            "samples_per_second": self.throughput,
+            "memory_bytes": {**self.memory._asdict(), "total": self.memory.total},
+            "memory_fits": self.memory.fits,
+            "clock": self.clock,
+            "mini_batch": spread(self.mini_batch),
+            "staleness": spread(self.staleness),
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,34 @@
+"""`simulate(workload, cluster, plan)`: one run, by the fast path of its plan."""
+
+from __future__ import annotations
+
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.plans.plan import (
+    Asynchronous,
+    Averaging,
+    BasePlan,
+    ParameterServer,
+    Synchronous,
+)
+from carme.simulator.runs import asynchronous, synchronous
+from carme.simulator.runs.result import SimulationResult
+from carme.simulator.workloads.workload import Workload
+
+
+def simulate(workload: Workload, cluster: Cluster, plan: BasePlan) -> SimulationResult:
+    """Time, energy, phases and memory of training `workload` on `cluster` by `plan`."""
+    match plan:
+        case Synchronous():
+            return synchronous.run(workload, cluster, plan)
+        case Asynchronous():
+            return asynchronous.run(workload, cluster, plan)
+        case ParameterServer():
+            # Numba takes half a second to import; most plans do without.
+            from carme.simulator.runs import parameter_server
+
+            return parameter_server.run(workload, cluster, plan)
+        case Averaging():
+            from carme.simulator.runs import averaging
+
+            return averaging.run(workload, cluster, plan)
+    raise TypeError(f"no such plan: {type(plan).__name__}")

@@ -1,0 +1,80 @@
+"""Synchronous plans: NumPy over steps, each as long as its slowest worker makes it."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+
+from carme.simulator.costs.collectives import all_reduce_bytes, spread
+from carme.simulator.costs.jitter import slowest
+from carme.simulator.costs.step import Step, plan_step
+from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.hardware.power import watts
+from carme.simulator.plans.plan import Synchronous
+from carme.simulator.runs.result import QUANTILES, Segment, SimulationResult
+from carme.simulator.runs.totals import epochs_of, startup, totals
+from carme.simulator.workloads.workload import Workload
+
+
+def run(workload: Workload, cluster: Cluster, plan: Synchronous) -> SimulationResult:
+    """The whole training run: what comes before, then so many steps."""
+    return from_step(workload, cluster, plan, plan_step(workload, cluster, plan))
+
+
+def from_step(
+    workload: Workload, cluster: Cluster, plan: Synchronous, step: Step
+) -> SimulationResult:
+    """The run, when its step is known already."""
+    epochs, steps = _length(workload, plan, step)
+    jittered = plan.jitter or plan.jitter_samples
+    drawn = int(min(max(steps, 1), plan.sample_steps)) if jittered else 1
+    times = step.seconds(slowest(plan, drawn, plan.gpus, np.random.default_rng(plan.seed)))
+    quantiles = np.quantile(times, QUANTILES).tolist() if jittered else []
+    group = spread(plan.copies, cluster.node, plan.tensor * plan.pipeline)
+    segments = step_segments(step, float(times.mean()), steps, cluster)
+    return totals(
+        workload,
+        cluster,
+        plan,
+        startup(workload, cluster, plan) + segments,
+        step.memory,
+        samples=steps * step.samples,
+        steps=steps,
+        epochs=epochs,
+        batch=step.samples,
+        bytes_sent_per_step=all_reduce_bytes(step.gradient_bytes, group),
+        clock=step.clock,
+        step_quantiles={f"{q:g}": v for q, v in zip(QUANTILES, quantiles, strict=False)},
+        notes=() if step.memory.fits else (f"does not fit: {step.memory.why_not()}",),
+    )
+
+
+def _length(workload: Workload, plan: Synchronous, step: Step) -> tuple[float, float]:
+    """Epochs over all GPUs, and steps."""
+    samples = workload.dataset.samples
+    epochs = epochs_of(workload, plan, step.samples)
+    if plan.data == "sharded":
+        return epochs, ceil(samples / step.samples) * epochs
+    # Every copy runs its own epochs over the whole set, at least one.
+    each = max(round(epochs / plan.copies), 1)
+    return float(each * plan.copies), float(each * ceil(samples * plan.copies / step.samples))
+
+
+def step_segments(step: Step, seconds: float, steps: float, cluster: Cluster) -> list[Segment]:
+    """`steps` steps of mean `seconds`, split into phases.
+
+    A worker computes `kernels` on average; what the slowest adds, the pipeline's bubble and late
+    input are waited.
+    """
+    gpu = cluster.node.gpu
+    exposed = step.exposed
+    wait = seconds - step.kernels - exposed - step.update - step.overhead
+    moving = watts(gpu, gpu.power.memory_share)
+    return [
+        Segment("compute", step.kernels * steps, step.busy_watts),
+        Segment("communication", exposed * steps, step.wait_watts),
+        Segment("update", step.update * steps, min(moving, step.busy_watts)),
+        Segment("wait", step.overhead * steps, gpu.power.idle_watts),
+        Segment("wait", max(wait, 0.0) * steps, step.wait_watts),
+    ]

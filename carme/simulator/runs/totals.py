@@ -1,0 +1,97 @@
+"""What all plans share: epochs, the time before the first step, and the account at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from carme.simulator.costs.collectives import broadcast_seconds, spread
+from carme.simulator.costs.data_loading import skew_seconds, start_seconds
+from carme.simulator.costs.memory import Memory
+from carme.simulator.hardware.cluster import BYTES_PER_ELEMENT, Cluster
+from carme.simulator.plans.plan import BasePlan
+from carme.simulator.runs.result import PHASES, Segment, SimulationResult
+from carme.simulator.workloads.workload import Workload
+
+JOULES_PER_KWH = 3.6e6
+
+
+def epochs_of(workload: Workload, plan: BasePlan, batch: float) -> float:
+    """Passes over the data that the plan asks for, over all GPUs together."""
+    if plan.epochs is not None:
+        epochs = plan.epochs
+    elif plan.to_target and workload.convergence:
+        epochs = workload.convergence.epochs_for(batch)
+    else:
+        epochs = workload.epochs
+    return epochs * plan.gpus if plan.scaling == "weak" else epochs
+
+
+def model_bytes(workload: Workload, plan: BasePlan) -> float:
+    """Size of the weights, and of a gradient."""
+    return workload.parameter_count * BYTES_PER_ELEMENT[plan.precision or workload.precision]
+
+
+def startup(workload: Workload, cluster: Cluster, plan: BasePlan) -> list[Segment]:
+    """What comes before the first step; the GPUs idle."""
+    idle = cluster.node.gpu.power.idle_watts
+    load = start_seconds(workload, cluster, plan)
+    segments = [Segment("startup", plan.startup_seconds, idle), Segment("load", load, idle)]
+    if plan.broadcast and plan.gpus > 1:
+        group = spread(plan.gpus, cluster.node)
+        seconds = broadcast_seconds(model_bytes(workload, plan), group, cluster.node)
+        seconds += skew_seconds(workload, plan)
+        segments.append(Segment("broadcast", seconds, idle))
+    return segments
+
+
+def totals(
+    workload: Workload,
+    cluster: Cluster,
+    plan: BasePlan,
+    segments: list[Segment],
+    memory: Memory,
+    *,
+    samples: float,
+    steps: float,
+    epochs: float,
+    batch: float,
+    **details: Any,
+) -> SimulationResult:
+    """Sum segments into a result. All GPUs of the plan are taken to live the same phases."""
+    phases = dict.fromkeys(PHASES, 0.0)
+    for segment in segments:
+        phases[segment.phase] += segment.seconds
+    seconds = sum(phases.values())
+    gpu_joules = plan.gpus * sum(s.seconds * s.gpu_watts for s in segments)
+    nodes = -(-plan.gpus // cluster.node.gpus)
+    idle_gpus = nodes * cluster.node.gpus - plan.gpus
+    node = cluster.node
+    active = seconds - phases["startup"]
+    hosts = nodes * (node.busy_watts * active + node.idle_watts * phases["startup"])
+    spare = idle_gpus * node.gpu.power.idle_watts * seconds
+    node_joules = gpu_joules + hosts + spare
+    facility = node_joules * cluster.pue
+    training = [s for s in segments if s.phase not in ("startup", "load", "broadcast")]
+    return SimulationResult(
+        workload=workload.name,
+        cluster=cluster.name,
+        plan=plan.model_dump(mode="json", exclude_defaults=True) | {"gpus": plan.gpus},
+        gpus=plan.gpus,
+        nodes=nodes,
+        seconds=seconds,
+        phases=phases,
+        gpu_joules=gpu_joules,
+        node_joules=node_joules,
+        facility_joules=facility,
+        grams_co2=facility / JOULES_PER_KWH * cluster.grams_co2_per_kwh,
+        samples=samples,
+        steps=steps,
+        step_seconds=sum(s.seconds for s in training) / steps if steps else 0.0,
+        epochs=epochs,
+        batch=batch,
+        memory=memory,
+        segments=tuple(s for s in segments if s.seconds > 0),
+        host_watts=node.busy_watts,
+        peak_gpu_watts=max((s.gpu_watts for s in segments if s.seconds > 0), default=0.0),
+        **details,
+    )

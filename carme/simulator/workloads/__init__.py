@@ -1,0 +1,1 @@
+"""What is trained: layers, transformers, measured steps."""

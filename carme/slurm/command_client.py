@@ -1,0 +1,205 @@
+"""Reading Slurm by its commands, in the forms that stay readable whatever a user typed."""
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from carme.config import SlurmSettings
+from carme.errors import InputError, MissingError, UnavailableError
+from carme.helper.submission import explain_refusal
+from carme.slurm import parse
+from carme.slurm.commands_runner import SlurmCommands, failure, first_line, output, with_retry
+from carme.slurm.models import (
+    Choice,
+    ExpectedStart,
+    HistoryJob,
+    Job,
+    Node,
+    Partition,
+    Reservation,
+)
+from carme.slurm.rights import Rights
+from carme.units import format_slurm_time
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_MEBIBYTE = 2**20
+# What squeue says, in lower case, when it was built without JSON.
+# What sacctmgr says where Slurm keeps no accounts.
+_NO_ACCOUNTING = "not running a supported accounting_storage plugin"
+_NO_JSON = ("json plugin", "serializer", "openapi", "data_parser", "unrecognized option")
+
+
+class CommandClient:
+    """A Client that runs scontrol, squeue, sacct and sbatch."""
+
+    def __init__(
+        self,
+        run: SlurmCommands,
+        retry_seconds: float,
+        now: Callable[[], float] = time.time,
+        use_json: bool = True,
+    ) -> None:
+        self._run = run
+        self._retry_seconds = retry_seconds
+        self._now = now
+        self._version = ""
+        self._json = use_json
+
+    @classmethod
+    def of(cls, slurm: SlurmSettings) -> "CommandClient":
+        """The client for this configuration."""
+        return cls(SlurmCommands.of(slurm), slurm.retry_seconds)
+
+    def version(self) -> str:
+        """The release of the commands, which Slurm keeps equal to the controller's."""
+        if not self._version:
+            said = output(self._run(["scontrol", "--version"]), "scontrol --version")
+            self._version = parse.parse_version(said)
+        return self._version
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """`scontrol show partitions`: newer JSON does not say which is the default."""
+        return parse.parse_partitions(self._show("partitions"))
+
+    def nodes(self) -> tuple[Node, ...]:
+        """`scontrol show nodes`, with the GPUs in use."""
+        return parse.parse_nodes(self._show("nodes"))
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """`scontrol show reservations`."""
+        return parse.parse_reservations(self._show("reservations"))
+
+    def jobs(self) -> tuple[Job, ...]:
+        """`squeue --json`, or its separated columns where Slurm was built without JSON."""
+        return self._retried(self._jobs_once)
+
+    def job(self, job_id: int) -> Job:
+        """One job. Slurm's cheaper question for one job answers in a form that users can forge."""
+        found = next((job for job in self.jobs() if job.id == job_id), None)
+        if not found:
+            raise MissingError(f"Slurm knows no job {job_id}")
+        return found
+
+    def history(
+        self, since: int, until: int | None = None, users: Sequence[str] = ()
+    ) -> tuple[HistoryJob, ...]:
+        """`sacct` with a separator that no job name can contain."""
+        separator = _separator()
+        argv = ["sacct", "--parsable2", f"--delimiter={separator}", f"--starttime={_iso(since)}"]
+        argv += [f"--format={','.join(parse.SACCT_FIELDS)}"]
+        argv += [f"--user={','.join(users)}"] if users else ["--allusers"]
+        argv += [f"--endtime={_iso(until)}"] if until else []
+        text = self._retried(lambda: output(self._run(argv), "sacct"))
+        return parse.parse_sacct(text, separator)
+
+    def expected_start(self, choice: Choice) -> ExpectedStart:
+        """`sbatch --test-only`; InputError when Slurm would not take such a job."""
+        return self._retried(lambda: self._expected_start_once(choice))
+
+    def rights(self) -> Rights:
+        """`sacctmgr show` associations, QoS and users; empty where Slurm has no accounting."""
+        cluster, enforced = parse.parse_accounting(self._output("scontrol", "show", "config"))
+        fields = ",".join(parse.ASSOCIATION_FIELDS)
+        try:
+            associations = self._sacctmgr("associations", f"format={fields}")
+            qos = self._sacctmgr("qos")
+            users = self._sacctmgr("users", "format=User,DefaultAccount")
+        except InputError as error:
+            if _NO_ACCOUNTING in error.message:
+                return Rights()
+            raise UnavailableError(error.message) from error
+        return Rights(
+            enforced=enforced,
+            associations=parse.parse_associations(associations, cluster),
+            qos=parse.parse_qos(qos),
+            default_accounts=parse.parse_default_accounts(users),
+        )
+
+    def extend(self, job: Job, limit_seconds: int) -> None:
+        """Give a job a new time limit; Slurm lets only operators raise one."""
+        # The bare number of an array's first task would mean the whole array.
+        task = job.array_task_id is not None
+        target = f"{job.array_job_id}_{job.array_task_id}" if task else str(job.id)
+        limit = format_slurm_time(limit_seconds)
+        argv = ["scontrol", "update", f"JobId={target}", f"TimeLimit={limit}"]
+        self._retried(lambda: output(self._run(argv), "scontrol update"))
+
+    def _sacctmgr(self, what: str, *words: str) -> str:
+        return self._output("sacctmgr", "--parsable2", "show", what, *words)
+
+    def _output(self, *argv: str) -> str:
+        return self._retried(lambda: output(self._run(argv), " ".join(argv[:3])))
+
+    def _show(self, what: str) -> str:
+        argv = ["scontrol", "--oneliner", "--details", "--all", "show", what]
+        return self._retried(lambda: output(self._run(argv), f"scontrol show {what}"))
+
+    def _retried(self, call: Callable[[], T]) -> T:
+        return with_retry(call, self._retry_seconds)
+
+    def _jobs_once(self) -> tuple[Job, ...]:
+        if self._json:
+            # 22.05 prints all jobs as JSON anyway; later releases only those asked for.
+            done = self._run(["squeue", "--all", "--states=all", "--json"])
+            try:
+                answer = json.loads(done.stdout)
+                problem = parse.answer_errors(answer)
+            except ValueError:
+                problem = done.stderr or "its answer was cut short"
+            if not problem:
+                return _sorted(parse.parse_json_jobs(answer))
+            if not any(sign in problem.lower() for sign in _NO_JSON):
+                error = failure(problem, "squeue --json")
+                known = error.reason != "input"
+                raise error if known else UnavailableError(error.message, error.hint)
+            self._json = False
+            log.info("squeue has no --json here (%s); reading columns", first_line(problem))
+        separator = _separator()
+        columns = ",".join(f"{field}:{separator}" for field in parse.SQUEUE_FIELDS)
+        argv = ["squeue", "--all", "--states=all", "--noheader", f"--Format={columns}"]
+        return _sorted(parse.parse_squeue(output(self._run(argv), "squeue"), separator))
+
+    def _expected_start_once(self, choice: Choice) -> ExpectedStart:
+        done = self._run(["sbatch", "--test-only", *_options(choice)], "#!/bin/sh\n:\n")
+        found = parse.parse_test_only(done.stderr + done.stdout, self._now())
+        if found:
+            return found
+        if not done.returncode:
+            raise InputError("Slurm does not say when such a job would start")
+        raise explain_refusal(done.stderr)
+
+
+def _options(choice: Choice) -> list[str]:
+    minutes = max(1, choice.limit_seconds // 60)
+    options = [f"--nodes={choice.nodes}", f"--cpus-per-task={choice.cpus}", f"--time={minutes}"]
+    if choice.partition:
+        options.append(f"--partition={choice.partition}")
+    if choice.memory_bytes:
+        options.append(f"--mem={choice.memory_bytes // _MEBIBYTE}M")
+    if choice.gpus:
+        kind = f"{choice.gpu_type}:" if choice.gpu_type else ""
+        options.append(f"--gres=gpu:{kind}{choice.gpus}")
+    if choice.account:
+        options.append(f"--account={choice.account}")
+    if choice.qos:
+        options.append(f"--qos={choice.qos}")
+    if choice.reservation:
+        options.append(f"--reservation={choice.reservation}")
+    return options
+
+
+def _separator() -> str:
+    return f"@{secrets.token_hex(12)}@"
+
+
+def _iso(moment: int) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _sorted(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+    return tuple(sorted(jobs, key=lambda job: job.id))

@@ -1,0 +1,171 @@
+"""Running Slurm's commands: argument lists, a clean environment, time limits, and typed errors."""
+
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from carme.config import SlurmSettings
+from carme.errors import (
+    CarmeError,
+    ConfigError,
+    DeniedError,
+    InputError,
+    MissingError,
+    UnavailableError,
+)
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin"
+
+# What Slurm's commands print, in lower case, when another part of it does not answer. All of
+# these pass by themselves when that part is back.
+_AWAY = (
+    "unable to contact slurm controller",
+    "connection refused",
+    "connect failure",
+    "connection timed out",
+    "socket timed out",
+    "zero bytes were transmitted",
+    "backup controller in standby",
+    "in standby mode",
+    "munge encode failed",
+    "munge decode failed",
+    "failed to access",
+    "protocol authentication error",
+    "unable to connect to database",
+    "slurm_persist_conn_open",
+    "sending persistinit msg",
+    "connection reset by peer",
+    "temporarily unable to accept job",
+    "too many open files",
+)
+_NO_CONFIGURATION = ("configuration source", "resolve_ctls_from_dns", "process configuration file")
+_UNKNOWN_JOB = ("invalid job id", "job/step already completing or completed")
+_DENIED = ("access/permission denied", "access denied", "user's group not permitted")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a finished command printed; bytes that are not UTF-8 are replaced."""
+
+    stdout: str
+    stderr: str
+    returncode: int
+
+
+Runner = Callable[[Sequence[str]], CommandResult]
+
+
+def clean_environment(slurm: SlurmSettings) -> dict[str, str]:
+    """What Slurm's commands need, nothing inherited: SLURM_* and SBATCH_* change their meaning."""
+    environment = {
+        "PATH": f"{slurm.bin}:{SAFE_PATH}" if slurm.bin else os.environ.get("PATH") or SAFE_PATH,
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",  # so that times without a zone mean one thing
+    }
+    if slurm.conf:
+        environment["SLURM_CONF"] = str(slurm.conf)
+    return environment
+
+
+@dataclass(frozen=True)
+class SlurmCommands:
+    """Runs commands with one environment and one time limit each."""
+
+    timeout_seconds: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, slurm: SlurmSettings) -> "SlurmCommands":
+        """Commands as the configuration has them."""
+        # Slurm's commands themselves would wait a minute for the file to appear.
+        if slurm.conf and not slurm.conf.exists():
+            raise ConfigError(f"slurm.conf: there is no file {slurm.conf}", "check carme.toml")
+        return cls(slurm.timeout_seconds, clean_environment(slurm))
+
+    def __call__(self, argv: Sequence[str], stdin: str | None = None) -> CommandResult:
+        """Run `argv`; MissingError without the program, UnavailableError past the time limit."""
+        try:
+            done = subprocess.run(
+                argv,
+                input=None if stdin is None else stdin.encode(),
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True,
+                timeout=self.timeout_seconds,
+                env=dict(self.environment),
+                check=False,
+            )
+        except FileNotFoundError:
+            hint = "install Slurm's client commands or set slurm.bin in carme.toml"
+            raise MissingError(f"no program {argv[0]}", hint) from None
+        except subprocess.TimeoutExpired:
+            raise UnavailableError(
+                f"{argv[0]} did not answer within {self.timeout_seconds:g} s",
+                "is slurmctld up? try scontrol ping",
+            ) from None
+        except OSError as error:
+            raise UnavailableError(f"{argv[0]} could not be run: {error.strerror}") from error
+        return CommandResult(_text(done.stdout), _text(done.stderr), done.returncode)
+
+
+def output(done: CommandResult, command: str) -> str:
+    """What the command printed; the typed error if it failed."""
+    if done.returncode:
+        raise failure(done.stderr or done.stdout, command)
+    return done.stdout
+
+
+def failure(said: str, command: str) -> CarmeError:
+    """The typed error for what a failing command said."""
+    text, line = said.lower(), first_line(said) or "it said nothing"
+    if any(sign in text for sign in _NO_CONFIGURATION):
+        hint = "set slurm.conf in carme.toml to the path of slurm.conf"
+        return ConfigError(f"Slurm's commands find no usable slurm.conf: {line}", hint)
+    if any(sign in text for sign in _AWAY):
+        return UnavailableError(f"Slurm does not answer: {line}", "is slurmctld up? scontrol ping")
+    if any(sign in text for sign in _UNKNOWN_JOB):
+        return MissingError("Slurm knows no such job")
+    if any(sign in text for sign in _DENIED):
+        return DeniedError(f"Slurm refused: {line}")
+    return InputError(f"{command} failed: {line}")
+
+
+def first_line(said: str) -> str:
+    """The first line that says something, without the command's name in front."""
+    for line in said.splitlines():
+        words = line.strip()
+        for prefix in ("sbatch: error: ", "sbatch: ", "scancel: error: ", "scontrol: error: "):
+            words = words.removeprefix(prefix)
+        if words:
+            return words[:500]
+    return ""
+
+
+def with_retry(
+    call: Callable[[], T],
+    retry_seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
+    """What `call` returns; tried again, ever more slowly, while a part of Slurm is away."""
+    started, pause = clock(), 0.25
+    while True:
+        try:
+            return call()
+        except UnavailableError as error:
+            left = retry_seconds - (clock() - started)
+            if left <= 0:
+                raise
+            log.info("Slurm is away, trying for %.0f s more: %s", left, error.message)
+            sleep(min(pause, left))
+            pause = min(pause * 2, 5)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", errors="replace")

@@ -1,0 +1,243 @@
+"""Apptainer on this machine: the system's own, else a private copy in a folder of its own.
+
+Debian stable has no Apptainer. Debian unstable does, built for a newer C library, so that library
+is put beside it and nowhere else: nothing below /usr or /etc is written, and the machine's own apt
+sources stay as they are. The program finds its parts by its own path.
+"""
+
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from carme.errors import MissingError, UnavailableError
+from carme.system.files import locked
+from carme.system.mirrors import AptSource, apt_sources, ca_bundle, debian_mirror
+
+Progress = Callable[[str], None]
+
+APT_PACKAGES: Mapping[str, str] = {
+    "squashfs-tools": "packs images",
+    "squashfuse": "mounts images without root",
+    "fuse-overlayfs": "writable layers without root",
+    "uidmap": "builds images without root",
+    "fakeroot": "builds images without root where no user ids are set aside",
+    "debootstrap": "makes the Debian system inside the first image",
+    "patchelf": "binds a private Apptainer to the C library it was built for",
+}
+"""Debian packages that running and building containers needs, and what each is for."""
+
+FROM_UNSTABLE = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
+ARCHITECTURES = {"amd64", "arm64"}
+STAMP = "complete"
+OWN_HINT = "install apptainer yourself, so that it is on PATH"
+
+
+def find_or_install(cache: Path, progress: Progress, mirror: str | None = None) -> Path:
+    """The absolute path of an Apptainer (or Singularity) that a normal user can run here.
+
+    Order: a system-wide one that works, the copy made earlier below `cache`, a fresh copy there.
+    """
+    allow_containers()
+    for name in ("apptainer", "singularity"):
+        if (found := shutil.which(name)) and works(Path(found)):
+            return Path(found)
+    home = cache / "apptainer"
+    program = home / "bin" / "apptainer"
+    cache.mkdir(parents=True, exist_ok=True, mode=0o755)
+    with locked(cache / ".apptainer.lock"):  # two checkouts on one machine share the copy
+        if (home / STAMP).exists() and works(program):
+            return program
+        progress("Apptainer: none on this machine; getting a private copy from Debian unstable")
+        install(home, debian_mirror(apt_sources(), mirror), progress)
+        progress("Apptainer: running a first container as a normal user")
+        prove(program)
+        (home / STAMP).touch()
+    return program
+
+
+def allow_containers() -> None:
+    """Make sure that the kernel lets normal users run containers; say which feature is missing."""
+    limits = {
+        "/proc/sys/user/max_user_namespaces": "sysctl user.max_user_namespaces=100000",
+        "/proc/sys/kernel/unprivileged_userns_clone": "sysctl kernel.unprivileged_userns_clone=1",
+    }
+    for path, remedy in limits.items():
+        setting = Path(path)
+        if setting.exists() and setting.read_text().strip() == "0":
+            raise MissingError("the kernel gives normal users no user namespaces", remedy)
+    fuse = Path("/dev/fuse")
+    if not fuse.exists():
+        raise MissingError("there is no /dev/fuse, so images cannot be mounted", "modprobe fuse")
+    if stat.S_IMODE(fuse.stat().st_mode) & 0o666 != 0o666:
+        try:
+            fuse.chmod(0o666)
+        except PermissionError:
+            message = "/dev/fuse is closed to normal users"
+            raise MissingError(message, "as root: chmod 666 /dev/fuse") from None
+
+
+def works(program: Path) -> bool:
+    """Whether a normal user gets an answer from `program`."""
+    try:
+        return _as_normal_user([str(program), "version"], Path("/")).returncode == 0
+    except OSError:
+        return False
+
+
+def install(home: Path, mirror: AptSource, progress: Progress) -> None:
+    """Put Apptainer and the libraries it was built for below `home`, all or nothing."""
+    architecture = _run(["dpkg", "--print-architecture"], "dpkg").strip()
+    if architecture not in ARCHITECTURES:
+        raise MissingError(f"there is no Apptainer package to be had for {architecture}", OWN_HINT)
+    home.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=".apptainer-") as scratch:
+        work = Path(scratch)
+        packages = _download(work / "apt", mirror, progress)
+        unpacked = work / "unpacked"
+        for package in packages:
+            _run(["dpkg-deb", "--extract", str(package), str(unpacked)], "dpkg-deb")
+        ready = work / "ready"
+        _arrange(unpacked, ready, home)
+        (ready / "packages.txt").write_text("".join(f"{p.name}\n" for p in packages))
+        shutil.rmtree(home, ignore_errors=True)
+        ready.rename(home)
+
+
+def _download(work: Path, mirror: AptSource, progress: Progress) -> list[Path]:
+    """The packages of FROM_UNSTABLE, fetched by an apt with lists and sources of its own."""
+    for name in ("state/lists/partial", "cache/archives/partial", "packages"):
+        (work / name).mkdir(parents=True)
+    signed = f"[signed-by={mirror.signed_by}] " if mirror.signed_by else ""
+    sources = work / "sources.list"
+    sources.write_text(f"deb {signed}{mirror.uri} unstable main\n")
+    options = {
+        "Dir::State": work / "state",
+        "Dir::State::status": "/dev/null",
+        "Dir::Cache": work / "cache",
+        "Dir::Etc::SourceList": sources,
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::Etc::Preferences": "/dev/null",
+        "Dir::Etc::PreferencesParts": "/dev/null",
+        "APT::Sandbox::User": pwd.getpwuid(os.getuid()).pw_name,
+        "Acquire::Languages": "none",
+        "Acquire::Retries": "3",
+    }
+    apt = ["apt-get", "-q", *(f"-o{key}={value}" for key, value in options.items())]
+    why = f"Debian unstable cannot be reached at {mirror.uri}"
+    progress("Apptainer: reading the package list of Debian unstable (10 MB)")
+    _run([*apt, "update", "--error-on=any"], why)
+    progress(f"Apptainer: downloading {', '.join(FROM_UNSTABLE)} (20 MB)")
+    _run([*apt, "download", *FROM_UNSTABLE], why, cwd=work / "packages")
+    return sorted((work / "packages").glob("*.deb"))
+
+
+def _arrange(unpacked: Path, ready: Path, home: Path) -> None:
+    """Lay the unpacked packages out below `ready` the way they will work below `home`."""
+    [helpers] = unpacked.glob("usr/lib/*/apptainer")
+    triplet = helpers.parent
+    (ready / "bin").mkdir(parents=True)
+    (ready / "lib" / triplet.name).mkdir(parents=True)
+    (ready / "var/lib/apptainer/mnt/session").mkdir(parents=True)
+    (unpacked / "usr/bin/apptainer").rename(ready / "bin/apptainer")
+    (ready / "bin/singularity").symlink_to("apptainer")
+    (unpacked / "etc").rename(ready / "etc")
+    helpers.rename(ready / "lib" / triplet.name / "apptainer")
+    libraries = ready / "libraries"
+    libraries.mkdir()
+    for library in triplet.glob("*.so*"):
+        library.rename(libraries / library.name)
+    # Apptainer's starter takes the folder three levels above its own for the prefix, which is
+    # `lib` in Debian's layout; these links make that folder look like the prefix.
+    for name, target in {"etc": "../etc", "var": "../var", "bin": "../bin", "lib": "."}.items():
+        (ready / "lib" / name).symlink_to(target)
+    starter = ready / "lib" / triplet.name / "apptainer/bin/starter"
+    for program in (ready / "bin/apptainer", starter):
+        loader = Path(_run(["patchelf", "--print-interpreter", str(program)], "patchelf").strip())
+        # RUNPATH, patchelf's default, does not reach the libraries' own libraries: force RPATH.
+        arguments = ["--force-rpath", "--set-rpath", str(home / "libraries")]
+        arguments += ["--set-interpreter", str(home / "libraries" / loader.name), str(program)]
+        _run(["patchelf", *arguments], "patchelf")
+    for folder in (ready, *(path for path in ready.rglob("*") if path.is_dir())):
+        folder.chmod(0o755)
+
+
+def prove(program: Path) -> None:
+    """Pack a container of one program and run it as a normal user; raise with the reason if not."""
+    with tempfile.TemporaryDirectory(prefix="carme-apptainer-") as scratch:
+        work = Path(scratch)
+        work.chmod(0o755)
+        inside = work / "root"
+        for name in ("proc", "sys", "dev", "tmp", "var/tmp", "etc", "root", "home"):
+            (inside / name).mkdir(parents=True)
+        for wanted in ("/bin/true", *_libraries_of("/bin/true")):
+            (inside / wanted[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(wanted, inside / wanted[1:])
+        home = work / "home"
+        home.mkdir()
+        if os.geteuid() == 0:
+            shutil.chown(home, "nobody")
+        image = home / "true.sif"
+        for command in (
+            [str(program), "build", str(image), str(inside)],
+            [str(program), "exec", str(image), "/bin/true"],
+        ):
+            try:
+                run = _as_normal_user(command, home)
+            except PermissionError:
+                message = f"normal users cannot reach {program}"
+                raise MissingError(
+                    message, "set CARME_CACHE to a folder that all can read"
+                ) from None
+            if run.returncode:
+                detail = (run.stderr.strip().splitlines() or ["no message"])[-1]
+                raise MissingError(f"Apptainer cannot run a container here: {detail}")
+
+
+def _libraries_of(program: str) -> list[str]:
+    words = _run(["ldd", program], "ldd").split()
+    return [word for word in words if word.startswith("/")]
+
+
+def _as_normal_user(command: list[str], home: Path) -> subprocess.CompletedProcess[str]:
+    """Run as `nobody` when we are root: root works where users fail, and the other way round."""
+    root = os.geteuid() == 0
+    nobody = pwd.getpwnam("nobody")
+    environ = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(home)}
+    environ |= {"APPTAINER_TMPDIR": str(home), "APPTAINER_CACHEDIR": str(home)}
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=environ,
+        cwd=home,
+        user=nobody.pw_uid if root else None,
+        group=nobody.pw_gid if root else None,
+        extra_groups=[] if root else None,
+    )
+
+
+def _run(command: list[str], why: str, cwd: Path | None = None) -> str:
+    """The output of `command`; a failure is one line that starts with `why`."""
+    environ = {**os.environ, "LC_ALL": "C"}
+    if bundle := ca_bundle():
+        environ.setdefault("SSL_CERT_FILE", str(bundle))
+    try:
+        run = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=900, env=environ, cwd=cwd
+        )
+    except FileNotFoundError:
+        hint = f"apt-get install {command[0]}"
+        raise MissingError(f"{command[0]} is not installed", hint) from None
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"{why}: {command[0]} did not end within 15 minutes") from None
+    if run.returncode:
+        lines = [line for line in run.stderr.splitlines() if line.strip()] or ["no message"]
+        raise UnavailableError(f"{why}: {lines[0].removeprefix('E: ')}", f"or {OWN_HINT}")
+    return run.stdout

@@ -1,0 +1,1 @@
+"""`carme-view`: the one process that polls Slurm, and its client."""

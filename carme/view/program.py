@@ -1,0 +1,67 @@
+"""The program `carme-view`: a poller and a server until it is told to stop."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from carme.config import Config, load
+from carme.errors import CarmeError
+from carme.slurm.client import connect
+from carme.slurm.command_client import CommandClient
+from carme.view.server import UnixServer
+from carme.view.service import ViewService
+
+log = logging.getLogger(__name__)
+
+
+async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> None:
+    """Poll and answer until SIGTERM or SIGINT."""
+    # The poller has its own pace for trying again, and serves the last snapshot meanwhile.
+    slurm = config.slurm.model_copy(update={"retry_seconds": 0})
+    view = ViewService(config, connect(slurm), CommandClient.of(slurm))
+    server = UnixServer(config.view.socket, view.answer)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await server.start()
+    polling = asyncio.create_task(view.poller.run())
+    # The first who opens the form finds accounts and QoS read.
+    warming = asyncio.create_task(view.registry.warm())
+    log.info("serving %s, polling every %g s", config.view.socket, config.view.poll_seconds)
+    ready()
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if polling.done():
+            polling.result()
+    finally:
+        for task in (polling, warming, stopping):
+            task.cancel()
+        await server.stop()
+        await asyncio.gather(polling, warming, stopping, return_exceptions=True)
+
+
+@click.command()
+@click.option("--config", "path", type=click.Path(path_type=Path), help="carme.toml to use.")
+def view(path: Path | None) -> None:
+    """Poll Slurm and answer on the socket view.socket until stopped."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    try:
+        asyncio.run(serve(load(path)))
+    except CarmeError as error:
+        log.error("%s", error)
+        sys.exit(1)
+
+
+def main() -> None:
+    """The program `carme-view`."""
+    view()
+
+
+if __name__ == "__main__":
+    main()

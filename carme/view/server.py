@@ -1,0 +1,176 @@
+"""A small HTTP server on a unix socket that knows which Unix user is asking."""
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from carme.errors import CarmeError, ConfigError, InputError, UnavailableError
+from carme.view.messages import STATUS, ViewReply, encode_reply, error_json
+
+log = logging.getLogger(__name__)
+
+# Any user of the machine may connect, so one of them must not be able to use everything up.
+_MAX_CONNECTIONS_PER_USER = 64
+_MAX_HEAD_BYTES = 16 * 1024
+_MAX_BODY_BYTES = 64 * 1024
+_REQUEST_SECONDS = 10
+_REPLY_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request and the user who made it, as the kernel says."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    uid: int
+
+    def json(self) -> Any:
+        """The body's value; InputError if it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            raise InputError("the body is not JSON") from None
+
+
+Handler = Callable[[HttpRequest], Awaitable[ViewReply]]
+
+
+class UnixServer:
+    """Answers requests on `path` with `handler`; errors become JSON."""
+
+    def __init__(self, path: Path, handler: Handler) -> None:
+        self._path = path
+        self._handler = handler
+        self._connections: Counter[int] = Counter()
+        self._server: asyncio.Server | None = None
+        self._lock = -1
+
+    async def start(self) -> None:
+        """Listen. The socket appears complete and with its mode, in place of a stale one."""
+        self._lock = _lock(self._path)
+        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            fresh.unlink(missing_ok=True)
+            listener.bind(str(fresh))
+            # Everybody may connect: who asks decides what is answered.
+            fresh.chmod(0o666)
+            listener.listen(128)
+            fresh.rename(self._path)
+        except OSError as error:
+            listener.close()
+            raise ConfigError(f"{self._path}: cannot listen there: {error.strerror}") from error
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=listener, limit=_MAX_HEAD_BYTES
+        )
+
+    async def stop(self) -> None:
+        """Stop listening and remove the socket."""
+        if self._server:
+            self._server.close()
+            self._path.unlink(missing_ok=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        uid = _peer_uid(writer.get_extra_info("socket"))
+        self._connections[uid] += 1
+        try:
+            reply = await self._answer(reader, uid)
+            writer.write(encode_reply(reply))
+            async with asyncio.timeout(_REPLY_SECONDS):
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # the caller left
+        finally:
+            self._connections[uid] -= 1
+            if not self._connections[uid]:
+                del self._connections[uid]
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, uid: int) -> ViewReply:
+        try:
+            if self._connections[uid] > _MAX_CONNECTIONS_PER_USER:
+                # Closing with the request unread would reset the connection and lose the answer.
+                with suppress(TimeoutError, asyncio.LimitOverrunError):
+                    async with asyncio.timeout(1):
+                        await reader.readuntil(b"\r\n\r\n")
+                raise UnavailableError("too many connections of this user at once")
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                request = await _read_request(reader, uid)
+            return await self._handler(request)
+        except CarmeError as error:
+            return json_reply(error_json(error), STATUS.get(error.reason, 500))
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            raise
+        except Exception:
+            log.exception("a request failed")
+            return json_reply(error_json(UnavailableError("an internal error")), 500)
+
+
+def json_reply(value: object, status: int = 200, **headers: str) -> ViewReply:
+    """An answer with a JSON body."""
+    return ViewReply(status, json.dumps(value).encode(), headers)
+
+
+async def _read_request(reader: asyncio.StreamReader, uid: int) -> HttpRequest:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise InputError("the request's head is too long") from None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise InputError("this is not an HTTP request")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > _MAX_BODY_BYTES:
+        raise InputError("the request's body is too long")
+    body = await reader.readexactly(int(length))
+    try:
+        url = urlsplit(words[1])
+        query = dict(parse_qsl(url.query, keep_blank_values=True, max_num_fields=50))
+    except ValueError:
+        raise InputError("the request's address cannot be read") from None
+    return HttpRequest(words[0], url.path, query, headers, body, uid)
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    """The user at the other end when the connection was made."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+    uid: int = struct.unpack("iII", raw)[1]
+    return uid
+
+
+def _lock(path: Path) -> int:
+    """A lock beside the socket: two pollers would double the load on Slurm."""
+    try:
+        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{path.parent}: cannot write there: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise ConfigError(f"another carme-view is serving {path}") from None
+    return lock

@@ -1,0 +1,277 @@
+"""What `carme-view` answers: the one process that polls Slurm serves everybody on a unix socket.
+
+Readers (the hub, the service), members of the admins' group, root and its own user see every job.
+Any other user sees the cluster and their own jobs.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import pwd
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from pydantic import ValidationError
+
+from carme.config import Config
+from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.jobs.reporter import JobReporter, parse_filter
+from carme.slurm.client import Client
+from carme.slurm.command_client import CommandClient
+from carme.slurm.models import Choice, History, HistoryJob, Job, SlurmModel
+from carme.slurm.rights import UserRights, asked_as
+from carme.slurm.snapshot import Snapshot
+from carme.system.users import groups_of
+from carme.view.expected_starts import ExpectedStarts
+from carme.view.history_cache import HistoryCache
+from carme.view.messages import ViewReply
+from carme.view.poller import Poller
+from carme.view.rights_cache import RightsCache
+from carme.view.server import HttpRequest, json_reply
+from carme.view.time_limits import extended_limit
+from carme.view.visibility import visible_to
+
+log = logging.getLogger(__name__)
+
+_OTHERS_MAX_AGE_SECONDS = 5.0
+"""Who is not a reader may ask for fresh data, but not make Slurm be read every second."""
+_REFRESH_SECONDS = 15.0
+
+
+class ExtendBody(SlurmModel):
+    """More time for a job of one's own."""
+
+    job_id: int
+    seconds: int
+
+
+class ViewService:
+    """The answers to every request, from one poller."""
+
+    def __init__(self, config: Config, client: Client, writer: CommandClient) -> None:
+        self.poller = Poller(client, config.view.poll_seconds)
+        self._config = config
+        self._writer = writer
+        self._waits = ExpectedStarts(client)
+        self._archive = HistoryCache(client)
+        self.registry = RightsCache(client, config.view.rights_seconds)
+        self._jobs = JobReporter(config.prometheus)
+        self._names: dict[int, str] = {}
+        self._bodies: dict[int | None, tuple[bytes, str]] = {}
+        self._bodies_of: Snapshot | None = None
+        self._extend_lock = asyncio.Lock()
+        self._requests = 0
+
+    async def answer(self, request: HttpRequest) -> ViewReply:
+        """Route one request."""
+        self._requests += 1
+        user = await self._user(request.uid)
+        path = request.path
+        if path == "/snapshot":
+            return self._snapshot(request, user)
+        if path.startswith("/jobs/") and path[6:].isdecimal():
+            return _model_reply(self._job(int(path[6:]), request.uid, user))
+        if path == "/healthz":
+            return self._health()
+        if path == "/counters":
+            return self._counters()
+        if path == "/expected-start":
+            return await self._expected_start(request, user)
+        if path == "/rights":
+            return _model_reply(await self._rights(request, user))
+        if path == "/history":
+            return _model_reply(await self._history(request, user))
+        if path in ("/reports", "/idle") or path.startswith("/reports/"):
+            return _model_reply(await self._about_jobs(request, user))
+        if path in ("/refresh", "/extend"):
+            if request.method != "POST":
+                raise InputError(f"{path} takes POST")
+            if path == "/refresh":
+                return await self._refresh(request, user)
+            return _model_reply(await self._extend(request, user))
+        raise MissingError(f"nothing is served at {path}")
+
+    def _reads_all(self, uid: int, user: str) -> bool:
+        return uid in (0, os.geteuid()) or user in self._config.view.readers
+
+    async def _user(self, uid: int) -> str:
+        """The name of a uid. Asked of the system once: behind it may be a slow directory."""
+        if uid not in self._names:
+            try:
+                self._names[uid] = (await asyncio.to_thread(pwd.getpwuid, uid)).pw_name
+            except KeyError:
+                return ""
+        return self._names[uid]
+
+    def _current(self) -> Snapshot:
+        if self.poller.snapshot is None:
+            raise self.poller.error or UnavailableError("Slurm has not been read yet")
+        return self.poller.snapshot
+
+    def _snapshot(self, request: HttpRequest, user: str) -> ViewReply:
+        """The snapshot as this user may see it, or 304 if it says nothing new."""
+        current = self._current()
+        if self._bodies_of is not current:
+            self._bodies_of, self._bodies = current, {}
+        viewer = None if self._reads_all(request.uid, user) else request.uid
+        if viewer not in self._bodies:
+            seen = current if viewer is None else visible_to(current, user, request.uid)
+            # The moment is not part of what is compared: an unchanged cluster is not sent again.
+            # Written once: of a thousand nodes and their jobs that takes a while.
+            body = seen.model_dump_json().encode()
+            moment = json.dumps(seen.taken_at).encode()
+            content = body.removeprefix(b'{"taken_at":' + moment)
+            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            self._bodies[viewer] = (body, etag)
+        body, etag = self._bodies[viewer]
+        headers = {"ETag": etag, "Carme-Taken-At": repr(current.taken_at)}
+        if request.headers.get("if-none-match") == etag:
+            return ViewReply(304, b"", headers)
+        return ViewReply(200, body, headers)
+
+    def _job(self, job_id: int, uid: int, user: str) -> Job:
+        current = self._current()
+        seen = current if self._reads_all(uid, user) else visible_to(current, user, uid)
+        job = seen.job(job_id)
+        if not job:
+            # The same words for a job of somebody else: that it exists is theirs to know.
+            raise MissingError(f"no job {job_id} in the queue")
+        return job
+
+    async def _refresh(self, request: HttpRequest, user: str) -> ViewReply:
+        """The snapshot once it is no older than asked for."""
+        max_age = _max_age(request, 0)
+        if not self._reads_all(request.uid, user):
+            max_age = max(max_age, _OTHERS_MAX_AGE_SECONDS)
+        await self.poller.fresh(max_age, _REFRESH_SECONDS)
+        return self._snapshot(request, user)
+
+    async def _expected_start(self, request: HttpRequest, user: str) -> ViewReply:
+        if not self._reads_all(request.uid, user):
+            raise DeniedError("only readers of the view may ask for an expected start")
+        try:
+            choice = Choice.model_validate({k: v for k, v in request.query.items() if v})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(f"{first['loc'][0]}: {first['msg']}") from None
+        # Slurm is asked by this process' own user, who may have less than whom it is asked for.
+        try:
+            own = await self.registry.of(await self._user(os.geteuid()))
+        except CarmeError as error:
+            log.debug("expected start without account and QoS: %s", error)
+            own = UserRights(user="")
+        return _model_reply(await self._waits.expected_start(asked_as(choice, own)))
+
+    async def _rights(self, request: HttpRequest, user: str) -> UserRights:
+        """What accounts and QoS somebody has: anybody's for readers, else one's own."""
+        wanted = request.query.get("user", user)
+        if wanted != user and not self._reads_all(request.uid, user):
+            raise DeniedError("only readers of the view may ask for other users' rights")
+        if not wanted:
+            raise DeniedError("you have no user name here")
+        keep = self._config.view.rights_seconds
+        return await self.registry.of(wanted, min(keep, _max_age(request, keep)))
+
+    async def _history(self, request: HttpRequest, user: str) -> History:
+        """Everybody's jobs for readers; one's own for others."""
+        try:
+            since = int(request.query.get("since", ""))
+            until = int(request.query["until"]) if "until" in request.query else None
+        except ValueError:
+            raise InputError("since and until are Unix seconds") from None
+        if self._reads_all(request.uid, user):
+            return await self._archive.history(since, until, "")
+        if not user:
+            raise DeniedError("you have no user name here")
+        return await self._archive.history(since, until, user)
+
+    async def _about_jobs(self, request: HttpRequest, user: str) -> SlurmModel:
+        """Slurm's record and Prometheus' figures together, of jobs that the caller may see."""
+        uid, path = request.uid, request.path
+        all_seen = self._reads_all(uid, user)
+        if path == "/idle":
+            if not all_seen:
+                raise DeniedError("only readers of the view may ask who is idle")
+            return await self._jobs.idle(*_idle_question(request.query))
+        if not user:
+            raise DeniedError("you have no user name here")
+        groups = await asyncio.to_thread(groups_of, user)
+        all_seen = all_seen or self._config.hub.admins_group in groups
+        seen = self._current()
+        seen = seen if all_seen else visible_to(seen, user, uid)
+
+        async def history(since: int, until: int | None) -> tuple[HistoryJob, ...]:
+            return (await self._archive.history(since, until, "" if all_seen else user)).jobs
+
+        number = path.removeprefix("/reports/")
+        if number.isdecimal():
+            return await self._jobs.report(int(number), seen, history)
+        if path != "/reports":
+            raise InputError(f"{number[:40]!r} is not the number of a job")
+        return await self._jobs.listing(parse_filter(request.query), seen, history)
+
+    async def _extend(self, request: HttpRequest, user: str) -> Job:
+        try:
+            wish = ExtendBody.model_validate(request.json())
+        except ValidationError:
+            raise InputError("job_id and seconds must be whole numbers") from None
+        async with self._extend_lock:
+            # One at a time, each on a reading from after the last: the limit is added to.
+            current = await self.poller.fresh(_OTHERS_MAX_AGE_SECONDS, _REFRESH_SECONDS)
+            if not current.job(wish.job_id):  # perhaps it has only just been submitted
+                current = await self.poller.fresh(0, _REFRESH_SECONDS)
+            job = self._job(wish.job_id, request.uid, user)
+            rights, rules = await self.registry.of(user), self._config.view
+            limit = extended_limit(
+                job, wish.seconds, request.uid, user, current, rights, rules, time.time()
+            )
+            await asyncio.to_thread(self._writer.extend, job, limit)
+            log.info("job %d of %s: time limit is now %d s", wish.job_id, user, limit)
+            current = await self.poller.fresh(0, _REFRESH_SECONDS)
+        return current.job(wish.job_id) or job
+
+    def _health(self) -> ViewReply:
+        age = self._age()
+        late = age is None or age > 3 * self._config.view.poll_seconds + 60
+        state = {
+            "ok": not late and not self.poller.error,
+            "age_seconds": age,
+            "error": self.poller.error.message if self.poller.error else "",
+        }
+        return json_reply(state, 200 if state["ok"] else 503)
+
+    def _counters(self) -> ViewReply:
+        own = asdict(self.poller.counters)
+        more = {"requests": self._requests, "test_only_asked": self._waits.asked}
+        more["rights_reads"] = self.registry.reads
+        return json_reply({**own, **more, "age_seconds": self._age()})
+
+    def _age(self) -> float | None:
+        current = self.poller.snapshot
+        return None if current is None else max(0.0, time.time() - current.taken_at)
+
+
+def _max_age(request: HttpRequest, otherwise: float) -> float:
+    try:
+        return max(0.0, float(request.query.get("max_age_seconds", otherwise)))
+    except ValueError:
+        raise InputError("max_age_seconds is not a number") from None
+
+
+def _idle_question(query: Mapping[str, str]) -> tuple[list[int], float]:
+    """The jobs and the time in a question about idleness."""
+    try:
+        jobs = [int(word) for word in query.get("jobs", "").split(",") if word]
+        seconds = float(query.get("seconds", ""))
+    except ValueError:
+        raise InputError("jobs are numbers with commas between them, seconds a number") from None
+    if not 0 < seconds <= 86400 * 30:
+        raise InputError("seconds must be above 0 and within 30 days")
+    return jobs, seconds
+
+
+def _model_reply(model: SlurmModel) -> ViewReply:
+    return ViewReply(200, model.model_dump_json().encode())

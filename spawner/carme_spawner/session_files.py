@@ -1,0 +1,116 @@
+"""What a session starts with: its job script, and what its folder holds, the secrets among it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from carme.config import Config
+from carme.helper.models import LOG_FILE
+from carme_spawner.job_script import job_script
+from carme_spawner.options import Options
+
+LABEXTENSION = "carme-session"
+
+
+def job_scripts(
+    config: Config,
+    choice: Options,
+    *,
+    session: str,
+    home: Path,
+    image: Path,
+    size_bytes: int,
+    project: Path | None,
+) -> tuple[str, str]:
+    """The job script, and the script for tasks on further nodes; that is empty without any."""
+    settings = config.session
+    script = partial(
+        job_script,
+        session=session,
+        partition=choice.partition,
+        nodes=choice.nodes,
+        cpus=choice.cpus,
+        memory_mb=choice.memory_gb * 1024,
+        seconds=choice.seconds,
+        gpus=choice.gpus,
+        gpu_type=choice.gpu_type,
+        account=choice.account,
+        qos=choice.qos,
+        reservation=choice.reservation,
+        image=image,
+        size_bytes=size_bytes,
+        node_cache=config.images.node_cache,
+        apptainer=config.images.apptainer or Path("apptainer"),
+        gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
+        binds=(*settings.binds, *([str(project)] if project else [])),
+        folder=home / ".carme/sessions" / session,
+        slurm_bin=config.slurm.bin,
+    )
+    return script(), script(template="task.sh") if choice.nodes > 1 else ""
+
+
+def session_files(
+    environment: Mapping[str, str], base_url: str, options: Sequence[str], task: str = ""
+) -> dict[str, str]:
+    """File name to text. `task` enters the container on further nodes, if there are any."""
+    secret = {
+        "environment": dict(environment),
+        "hub_api_url": environment["JUPYTERHUB_API_URL"],
+        "base_url": base_url,
+        "command": ["jupyterhub-singleuser", *options],
+        # Laid out by the launcher: these need no more care than the user's other files.
+        "files": _jupyter_files(),
+    }
+    written = {
+        LOG_FILE: "",  # an earlier session's log must not be taken for this one's
+        "session.json": json.dumps(secret),
+        "launcher.py": _source("launcher.py"),
+    }
+    if task:
+        written |= {
+            "task.sh": task,
+            "relay.py": _source("relay.py"),
+            "srun": _source("srun.py"),
+        }
+    return written
+
+
+def _jupyter_files() -> dict[str, str]:
+    """The server extension, and its half in JupyterLab as a prebuilt extension."""
+    package: dict[str, Any] = {
+        "name": LABEXTENSION,
+        "version": "1.0.0",
+        "description": "How much time the session has left",
+        "jupyterlab": {
+            "extension": True,
+            "_build": {"load": "static/time_left.js", "extension": "./extension"},
+        },
+    }
+    return {
+        "config/jupyter_server_config.py": _source("inside/jupyter_server_config.py"),
+        "python/carme_session.py": _source("inside/carme_session.py"),
+        f"share/labextensions/{LABEXTENSION}/package.json": json.dumps(package),
+        f"share/labextensions/{LABEXTENSION}/static/time_left.js": _source("inside/time_left.js"),
+    }
+
+
+def _source(name: str) -> str:
+    return files("carme_spawner").joinpath(name).read_text(encoding="utf-8")
+
+
+def idle_options(hours: float) -> list[str]:
+    """The server's options that end it when idle: it knows what its kernels do."""
+    seconds = round(hours * 3600)
+    if not seconds:
+        return []
+    return [
+        f"--ServerApp.shutdown_no_activity_timeout={seconds}",
+        f"--MappingKernelManager.cull_idle_timeout={seconds}",
+        "--MappingKernelManager.cull_connected=True",
+        "--MappingKernelManager.cull_interval=60",
+        f"--TerminalManager.cull_inactive_timeout={seconds}",
+        "--TerminalManager.cull_interval=60",
+    ]

@@ -1,0 +1,155 @@
+"""What should run on a host, from its files."""
+
+from pathlib import Path
+
+import pytest
+
+from carme.config import Config, parse
+from carme.doctor import checklist, host_services, slurmconf
+from carme.doctor.finding import Level
+from carme.doctor.runner import examine
+
+CONF = """
+# Written by hand
+ClusterName=atlas
+SlurmctldHost=front(10.0.0.1)
+SlurmctldHost=spare
+SlurmctldPort=7000-7002
+AuthInfo=socket=/run/m/munge.sock,ttl=60
+SlurmdPort=7100
+NodeName=cpu01 NodeHostname=box Port=7200
+NodeName=DEFAULT Gres=gpu:a100:4 CPUs=8
+NodeName=gpu[01-02] NodeAddr=10.0.0.[11-12] \\
+    State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES
+"""
+
+
+def test_slurm_conf() -> None:
+    found = slurmconf.parse(CONF)
+    assert found.cluster == "atlas"
+    assert found.controllers == (("front", "10.0.0.1"), ("spare", "spare"))
+    assert (found.controller_port, found.database_port) == (7000, 6819)
+    assert found.munge_socket == "/run/m/munge.sock"
+    assert [(n.name, n.hostname, n.address, n.port) for n in found.nodes] == [
+        ("cpu01", "box", "box", 7200),
+        ("gpu01", "gpu01", "10.0.0.11", 7100),
+        ("gpu02", "gpu02", "10.0.0.12", 7100),
+    ]
+    assert [node.gpus for node in found.nodes] == [0, 4, 4]
+    assert [node.name for node in found.on("gpu02.example.org")] == ["gpu02"]
+    assert [node.name for node in found.on("box")] == ["cpu01"]
+    assert found.on("front") == ()
+
+
+def test_device_files_of_a_node() -> None:
+    text = """
+    NodeName=gpu[01-02] Name=gpu Type=a100 File=/dev/nvidia[0-1]
+    NodeName=gpu03 Name=gpu File=/dev/nvidia7
+    Name=mps Count=100
+    """
+    assert slurmconf.device_files(text, "gpu02") == ("/dev/nvidia0", "/dev/nvidia1")
+    assert slurmconf.device_files(text, "gpu03") == ("/dev/nvidia7",)
+    assert slurmconf.device_files("AutoDetect=nvml", "gpu01") == ()
+
+
+def test_units_that_systemd_starts(tmp_path: Path) -> None:
+    wants = tmp_path / "multi-user.target.wants"
+    wants.mkdir()
+    for name in ("carme-hub.service", "slurmd.service", "backup.timer"):
+        (wants / name).symlink_to("/dev/null")
+    (tmp_path / "carme-view.service").touch()
+    assert host_services.enabled_units(tmp_path) == {"carme-hub", "slurmd"}
+
+
+def test_slurm_conf_is_found_where_slurmd_put_it(tmp_path: Path) -> None:
+    assert slurmconf.find(None, tmp_path) is None
+    cache = tmp_path / "var/lib/slurm/gpu01/conf-cache"
+    cache.mkdir(parents=True)
+    (cache / "slurm.conf").touch()
+    assert slurmconf.find(None, tmp_path) == cache / "slurm.conf"
+    own = tmp_path / "own.conf"
+    assert slurmconf.find(own, tmp_path) is None
+    own.touch()
+    assert slurmconf.find(own, tmp_path) == own
+
+
+HEAD = {"munge", "mariadb", "slurmdbd", "slurmctld", "carme-view", "carme-hub", "carme-proxy"}
+HEAD |= {"carme-exporter-controller"}
+NODE = {"munge", "slurmd", "carme-exporter"}
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A host that Ansible set up, by its name and units."""
+    (tmp_path / "slurm.conf").write_text(CONF)
+    (tmp_path / "carme-exporter-controller.service").write_text(
+        "ExecStart=/opt/carme-exporter --mode controller --port 9999\n"
+    )
+
+    def make(name: str, units: set[str]) -> host_services.HostServices:
+        monkeypatch.setattr(host_services, "_enabled", lambda: frozenset(units))
+        monkeypatch.setattr(host_services.socket, "gethostname", lambda: name)
+        monkeypatch.setattr(host_services, "_UNIT_FILES", tmp_path)
+        config = parse(
+            {
+                "slurm": {"conf": str(tmp_path / "slurm.conf")},
+                "hub": {"url": "https://front.example.org", "api_address": "10.0.0.1"},
+                "exporter": {"listen": "10.0.0.1"},
+                "local": {"dir": str(tmp_path / "none")},
+            },
+            "test",
+        )
+        return host_services.find(Path("/etc/carme/carme.toml"), config)
+
+    return make
+
+
+def test_a_head(deployed) -> None:
+    here = deployed("front", HEAD)
+    assert here.words == "head"
+    assert here.part("proxy").ports == (443, 8001)
+    assert here.part("exporter cluster").ports == (9999,)
+    assert here.part("slurmctld").ports == (7000,)
+    assert here.nodes == ()
+    assert here.repair(here.part("hub")) == (
+        "journalctl -u carme-hub -n 50; systemctl restart carme-hub"
+    )
+    names = {check.name for check in checklist.checks(here)}
+    assert {"hub", "proxy", "nodes", "certificate", "backup", "sudo rule"} <= names
+    assert "slurmd gpu01" not in names
+
+
+def test_a_node(deployed) -> None:
+    here = deployed("gpu01", NODE)
+    assert here.words == "node gpu01"
+    assert [part.name for part in here.parts] == ["munge", "slurmd gpu01", "exporter gpu01"]
+    assert here.part("slurmd gpu01").ports == (7100,)
+    checks = {check.name: check for check in checklist.checks(here)}
+    assert {"GPUs gpu01", "cgroups", "container", "hub", "slurmctld"} <= set(checks)
+    missing = ("proxy", "prometheus", "targets", "sudo rule", "nodes", "certificate", "backup")
+    found = examine([checks[name] for name in missing])
+    assert {finding.level for finding in found} == {Level.ABSENT}
+
+
+def test_a_host_that_is_both(deployed) -> None:
+    assert deployed("gpu01", HEAD | NODE).words == "head and node gpu01"
+
+
+def test_the_one_machine_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_services, "_enabled", frozenset)
+    etc = tmp_path / "etc"
+    (etc / "slurm").mkdir(parents=True)
+    (etc / "slurm/slurm.conf").write_text(CONF)
+    rendered = f'slurm.conf = "{etc}/slurm/slurm.conf"\nlocal.dir = "{tmp_path}"\n'
+    (etc / "carme.toml").write_text(rendered)
+    given = Config.model_validate({"local": {"dir": str(tmp_path)}})
+    here = host_services.find(tmp_path / "mine.toml", given)
+    assert here.folder == tmp_path
+    assert here.config_path == etc / "carme.toml"
+    assert here.config.slurm.conf == etc / "slurm/slurm.conf"
+    assert here.up == f"carme up --dir {tmp_path}"
+    assert f"{tmp_path}/log/hub.log" in here.repair(here.part("hub"))
+    names = [part.name for part in here.parts]
+    assert {"slurmd gpu01", "slurmd cpu01", "exporter cluster", "alertmanager"} <= set(names)
+    assert "virtual GPUs" not in names

@@ -1,0 +1,88 @@
+"""The hub's look at the view: nobody waits for Slurm, and everybody sees how old it is."""
+
+import asyncio
+import time
+
+import pytest
+
+from carme.slurm.models import Choice
+from carme.view.client import AsyncViewClient
+from carme_spawner import cluster_state as watching
+from carme_spawner.cluster_state import ClusterState
+from support.slurm_memory import Cluster, Serving, config
+
+
+class Slow(Cluster):
+    """A controller that takes its time."""
+
+    seconds = 0.0
+
+    def jobs(self):
+        time.sleep(self.seconds)
+        return super().jobs()
+
+    def expected_start(self, choice):
+        time.sleep(self.seconds)
+        return super().expected_start(choice)
+
+
+@pytest.fixture
+def serving(tmp_path):
+    with Serving(Slow(), config(tmp_path)) as serving:
+        yield serving
+
+
+def test_what_is_known_is_told_at_once_and_renewed_behind(serving):
+    async def run():
+        watch = ClusterState(AsyncViewClient(serving.path))
+        first = await watch.snapshot(5)
+        serving.cluster.seconds = 1.0
+        started = time.monotonic()
+        assert (await watch.recent(0)) is first
+        assert (await watch.recent(0)) is first
+        assert time.monotonic() - started < 0.5
+        await asyncio.wait_for(watch._renewal, 10)
+        assert (await watch.recent(60)).taken_at > first.taken_at
+        watch._keeper.cancel()
+
+    asyncio.run(run())
+
+
+def test_an_outage_shows(serving):
+    async def run():
+        watch = ClusterState(AsyncViewClient(serving.path))
+        await watch.snapshot(5)
+        serving.cluster.away = True
+        assert (await watch.recent(0)).controller == "up"
+        await asyncio.wait_for(watch._renewal, 10)
+        assert (await watch.recent(60)).controller == "away"
+        watch._keeper.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_slow_guess_is_not_waited_for(serving):
+    async def run():
+        watch = ClusterState(AsyncViewClient(serving.path))
+        serving.cluster.seconds = 0.5
+        choice = Choice(partition="gpu")
+        with pytest.raises(TimeoutError):
+            await watch.expected_start(choice)
+        while watch._asked:
+            await asyncio.sleep(0.05)
+        assert (await watch.expected_start(choice)).starts_at == 5
+
+    asyncio.run(run())
+
+
+def test_a_person_without_rights_is_still_one(serving, monkeypatch):
+    async def run():
+        watch = ClusterState(AsyncViewClient(serving.path))
+        assert (await watch.person("alice")).accounts == ("lab",)
+        assert (
+            await ClusterState(AsyncViewClient(serving.path / "no")).person("alice")
+        ).rights is None
+        monkeypatch.setattr(watching, "RIGHTS_SECONDS", 0)
+        assert (await watch.person("alice")).rights is None
+
+    asyncio.run(run())

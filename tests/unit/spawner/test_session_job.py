@@ -1,0 +1,265 @@
+"""The life of a session's job against a Slurm in memory: clocks, outages, states, the end."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+from traitlets.config import Config as Traits
+
+from carme.config import Config, SessionSettings
+from carme.errors import MissingError, UnavailableError
+from carme.slurm.models import Job, Node
+from carme.slurm.snapshot import Snapshot
+from carme.slurm.states import JobState
+from carme_spawner import CarmeSpawner, configure, session_job
+from carme_spawner.cluster_state import ClusterState
+from carme_spawner.session_job import SessionEnded, SessionJob
+
+NODE = Node(name="n1", address="10.0.0.1")
+
+
+class View:
+    """What `carme-view` would say; counts how often it is asked."""
+
+    def __init__(self, *states):
+        self.states = list(states)
+        self.asked = 0
+
+    async def refresh(self, max_age):
+        self.asked += 1
+        await asyncio.sleep(0)
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(state, Exception):
+            raise state
+        if state == "away":
+            return Snapshot(taken_at=time.time(), controller="away")
+        nodes = () if state.waiting else ("n1",)
+        job = Job(id=7, state=state, nodes=nodes, partition="gpu")
+        return Snapshot(taken_at=time.time(), jobs=(job,), nodes=(NODE,))
+
+
+class Helper:
+    """Notes what is done as the user."""
+
+    def __init__(self, view=None):
+        self.done = []
+        self.view = view
+        self.obeys = True
+        self.away = 0
+
+    async def submit(self, *given):
+        self.done.append("submit")
+        await asyncio.sleep(0.01)
+        return SimpleNamespace(job_id=7)
+
+    async def signal(self, user, job_id, name):
+        self.done.append(name)
+        if self.obeys is None:
+            raise MissingError("no such job")
+        if self.obeys:
+            self.view.states = [JobState.COMPLETED]
+
+    async def cancel(self, user, job_id):
+        self.done.append("cancel")
+        if self.away:
+            self.away -= 1
+            raise UnavailableError("Slurm does not answer")
+        self.view.states = [JobState.CANCELLED]
+
+
+def job_in(*states, **settings):
+    view = View(*states)
+    helper = Helper(view)
+    config = Config(session=SessionSettings(**settings))
+    made = SessionJob(config, ClusterState(view), helper)
+    made.kept.job_id, made.kept.submitted_at = 7, time.time()
+    return made, view, helper
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(session_job, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(session_job, "RETRY_SECONDS", (0.01, 0.02))
+
+
+async def say(progress, message):
+    pass
+
+
+def test_waiting_does_not_count_as_starting():
+    job, _, _ = job_in(*[JobState.PENDING] * 30, JobState.RUNNING, start_seconds=10)
+    job.kept.submitted_at -= 3600  # it waited for an hour, and may start for ten seconds
+
+    async def run():
+        asyncio.get_running_loop().call_later(0.5, job.report, 4711)
+        return await job.until_up(say)
+
+    assert asyncio.run(run()) == "http://10.0.0.1:4711"
+
+
+def test_waiting_has_a_limit_of_its_own():
+    job, _, _ = job_in(JobState.PENDING, wait_hours=1)
+    job.kept.submitted_at -= 3700
+    with pytest.raises(SessionEnded, match="waited for 1 h in vain"):
+        asyncio.run(job.until_up(say))
+
+
+def test_starting_has_a_limit(monkeypatch):
+    job, _, _ = job_in(JobState.RUNNING, start_seconds=10)
+    now = time.time()
+    clock = iter(range(10_000))
+    monkeypatch.setattr(session_job.time, "time", lambda: now + next(clock))
+    with pytest.raises(SessionEnded, match="did not start within 10 s"):
+        asyncio.run(job.until_up(say))
+
+
+@pytest.mark.parametrize("trouble", ["away", UnavailableError("no view")])
+def test_an_outage_is_unknown_and_not_the_end(trouble):
+    job, _, _ = job_in(JobState.RUNNING, trouble, trouble, JobState.RUNNING)
+
+    async def run():
+        assert (await job.look(0)).state == JobState.RUNNING
+        assert await job.look(0) is None
+        assert await job.look(0) is None
+        assert (await job.look(0)).state == JobState.RUNNING
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("state", [s for s in JobState if s.ended])
+def test_a_job_that_dies_before_its_server_ends_the_spawn_at_once(state):
+    job, _, _ = job_in(JobState.PENDING, state)
+    with pytest.raises(SessionEnded) as over:
+        asyncio.run(asyncio.wait_for(job.until_up(say), 5))
+    assert over.value.message
+    assert "unknown" not in over.value.message.lower()
+
+
+@pytest.mark.parametrize("state", [s for s in JobState if not s.ended and not s.ending])
+def test_no_other_state_ends_it(state):
+    job, _, _ = job_in(state)
+
+    async def run():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(job.until_up(say), 0.1)
+
+    asyncio.run(run())
+
+
+def test_a_port_is_taken_at_once_even_while_slurm_is_slow():
+    job, view, _ = job_in(JobState.RUNNING)
+
+    async def run():
+        await job.look()
+        slow = asyncio.Event()
+
+        async def never(max_age):
+            await slow.wait()
+
+        view.refresh = never
+        asyncio.get_running_loop().call_later(0.05, job.report, 4711)
+        await asyncio.sleep(0.02)
+        url = await asyncio.wait_for(job.until_up(say), 2)
+        slow.set()
+        return url
+
+    assert asyncio.run(run()) == "http://10.0.0.1:4711"
+
+
+def test_fifty_that_wait_are_one_question():
+    view = View(JobState.PENDING)
+    watch = ClusterState(view)
+
+    async def run():
+        await asyncio.gather(*(watch.snapshot(1) for _ in range(50)))
+
+    asyncio.run(run())
+    assert view.asked == 1
+
+
+def test_a_stop_asks_the_server_first_and_is_done():
+    job, _, helper = job_in(JobState.RUNNING)
+    job.report(4711)
+    asyncio.run(job.end("ann", 5))
+    assert helper.done == ["TERM"]
+    asyncio.run(job.end("ann", 5))
+    assert helper.done == ["TERM"], "again is nothing to do"
+
+
+def test_a_stop_cancels_what_does_not_go(monkeypatch):
+    job, _, helper = job_in(JobState.RUNNING)
+    job.report(4711)
+    helper.obeys = False
+    asyncio.run(job.end("ann", 0.1))
+    assert helper.done == ["TERM", "cancel"]
+
+
+def test_a_stop_that_cannot_ask_cancels():
+    job, _, helper = job_in(JobState.RUNNING)
+    job.report(4711)
+    helper.obeys = None
+    asyncio.run(job.end("ann", 5))
+    assert helper.done == ["TERM", "cancel"]
+
+
+def test_what_waits_is_cancelled_and_a_hurry_waits_for_nothing():
+    job, _, helper = job_in(JobState.PENDING)
+    asyncio.run(job.end("ann", 5))
+    assert helper.done == ["cancel"]
+    job, _, helper = job_in(JobState.RUNNING)
+    job.report(4711)
+    asyncio.run(job.end("ann", 0))
+    assert helper.done == ["cancel"]
+
+
+def test_a_stop_during_the_submission_still_finds_the_job():
+    job, _, helper = job_in(JobState.PENDING)
+
+    async def run():
+        asking = asyncio.ensure_future(job.submit("ann", "default", "#!", {}, "hash"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await job.end("ann", 5)
+
+    asyncio.run(run())
+    assert helper.done == ["submit", "cancel"]
+
+
+def test_a_stop_while_slurm_is_away_is_heard_later():
+    job, _, helper = job_in("away")
+    helper.away = 3
+    asyncio.run(job.end("ann", 0))
+    assert helper.done == ["cancel"] * 4
+
+
+def test_a_stop_while_slurm_is_away_ends_with_the_job():
+    job, _, helper = job_in("away", "away", JobState.COMPLETED)
+    helper.away = 1000
+    asyncio.run(job.end("ann", 0))
+    assert helper.away
+
+
+def test_a_submission_under_way_is_alive_for_the_hub():
+    """The hub calls stop, which waits for the job, only for what it takes for alive."""
+    job, _, _ = job_in(JobState.PENDING)
+
+    async def run():
+        asking = asyncio.ensure_future(job.submit("ann", "default", "#!", {}, "hash"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.sleep(0)
+        return await CarmeSpawner.poll(SimpleNamespace(_job=job))
+
+    assert asyncio.run(run()) is None
+    job, _, _ = job_in(JobState.PENDING)
+    job.kept.job_id = 0
+    assert asyncio.run(CarmeSpawner.poll(SimpleNamespace(_job=job))) == 0
+
+
+def test_spawns_in_the_queue_are_not_limited(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    c = Traits()
+    configure(c, Config())
+    assert c.JupyterHub.concurrent_spawn_limit == 0
+    assert CarmeSpawner.start_timeout.default_value > 72 * 3600

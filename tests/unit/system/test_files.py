@@ -1,0 +1,13 @@
+import stat
+
+from carme.system.files import write
+
+
+def test_writes_once_with_its_mode(tmp_path):
+    file = tmp_path / "a/b.conf"
+    assert write(file, "one\n", mode=0o600)
+    assert not write(file, "one\n", mode=0o600)
+    assert write(file, "two\n", mode=0o640)
+    assert file.read_text() == "two\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert [path.name for path in file.parent.iterdir()] == ["b.conf"]

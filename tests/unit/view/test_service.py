@@ -1,0 +1,288 @@
+"""The view on a real socket, over a cluster that lives in memory."""
+
+import asyncio
+import json
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carme.errors import ConfigError, DeniedError, InputError, MissingError, UnavailableError
+from carme.slurm.models import Choice, Job, Node
+from carme.slurm.snapshot import Snapshot
+from carme.view.client import AsyncViewClient, ViewClient
+from carme.view.expected_starts import ExpectedStarts
+from carme.view.poller import Poller
+from carme.view.server import HttpRequest
+from support.slurm_memory import ALICE, NODE, Cluster, Serving, config
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    with Serving(Cluster(), config(tmp_path, readers=("hub",))) as serving:
+        yield serving
+
+
+def ask(serving: Serving, uid: int, path: str, method: str = "GET", body: object = None) -> Any:
+    """The answer to a request of another user, whom this process cannot be."""
+    raw = json.dumps(body).encode()
+    path, _, query = path.partition("?")
+    pairs = dict(pair.split("=") for pair in query.split("&") if pair)
+    request = HttpRequest(method, path, pairs, {}, raw, uid)
+    return serving.call(lambda: serving.view.answer(request))
+
+
+def test_own_user_sees_everything(serving: Serving) -> None:
+    seen = ViewClient(serving.path).refresh(5)
+    assert (seen.complete, [job.id for job in seen.jobs]) == (True, [1, 2])
+    assert seen.load["gpu"].running == 2
+
+
+def test_others_see_only_their_own(serving: Serving) -> None:
+    ViewClient(serving.path).refresh(5)
+    seen = Snapshot.model_validate_json(ask(serving, 70001, "/snapshot").body)
+    assert (seen.complete, [job.id for job in seen.jobs]) == (False, [1])
+    assert seen.nodes == (NODE,)
+    assert seen.load["gpu"].running == 2
+    assert json.loads(ask(serving, 70001, "/jobs/1").body)["id"] == 1
+    for path in ("/jobs/2", "/jobs/3"):
+        with pytest.raises(MissingError, match="no job"):
+            ask(serving, 70001, path)
+    with pytest.raises(DeniedError):
+        ask(serving, 70001, "/expected-start?partition=gpu")
+
+
+def test_unchanged_data_is_not_sent_again(serving: Serving) -> None:
+    client = ViewClient(serving.path)
+    first = client.refresh(5)
+    second = client.refresh(0)
+    assert second.taken_at > first.taken_at
+    assert second.jobs is first.jobs, "the same objects: nothing was sent or parsed"
+    serving.cluster.found = (ALICE,)
+    assert [job.id for job in client.refresh(0).jobs] == [1]
+
+
+def test_many_wishes_one_read(serving: Serving) -> None:
+    ViewClient(serving.path).refresh(5)
+    before = serving.cluster.asked.count("jobs")
+
+    async def many() -> float:
+        client = AsyncViewClient(serving.path)
+        started = time.monotonic()
+        for _ in range(3):
+            await asyncio.gather(*(client.refresh(0) for _ in range(15)))
+        return time.monotonic() - started
+
+    seconds = asyncio.run(many())
+    assert serving.cluster.asked.count("jobs") - before == 3
+    assert seconds >= 1.9, "not more than one a second"
+    assert serving.cluster.asked.count("partitions") == 1, "what seldom changes is not read anew"
+
+
+def test_a_recent_reading_is_good_enough(serving: Serving) -> None:
+    client = ViewClient(serving.path)
+    client.refresh(5)
+    before = list(serving.cluster.asked)
+    client.refresh(60)
+    ask(serving, 70001, "/refresh?max_age_seconds=0", "POST")
+    assert serving.cluster.asked == before
+
+
+def test_the_controller_goes_and_comes_back(serving: Serving) -> None:
+    client = ViewClient(serving.path)
+    good = client.refresh(5)
+    serving.cluster.away = True
+    with pytest.raises(UnavailableError, match="away"):
+        client.refresh(0)
+    seen = client.snapshot()
+    assert (seen.controller, seen.error) == ("away", "the controller is away")
+    assert (seen.jobs, seen.taken_at) == (good.jobs, good.taken_at)
+    health = json.loads(ask(serving, 0, "/healthz").body)
+    assert health["ok"] is False
+    serving.cluster.away = False
+    back = client.refresh(0)
+    assert (back.controller, back.error) == ("up", "")
+    assert json.loads(ask(serving, 0, "/healthz").body)["ok"] is True
+
+
+def test_extend(serving: Serving) -> None:
+    reply = ask(serving, 70001, "/extend", "POST", {"job_id": 1, "seconds": 600})
+    assert Job.model_validate_json(reply.body).limit_seconds == 4200
+    assert serving.cluster.extended == [(1, 4200)]
+    for uid, body, kind in (
+        (70002, {"job_id": 1, "seconds": 600}, MissingError),
+        (0, {"job_id": 1, "seconds": 600}, MissingError),  # root is an operator by itself
+        (70001, {"job_id": 9, "seconds": 600}, MissingError),
+        (70001, {"job_id": 1, "seconds": 10**6}, DeniedError),
+        (70001, {"job_id": "1; x"}, InputError),
+        (70001, [], InputError),
+    ):
+        with pytest.raises(kind):
+            ask(serving, uid, "/extend", "POST", body)
+    assert len(serving.cluster.extended) == 1
+
+
+def test_expected_start(serving: Serving) -> None:
+    client = ViewClient(serving.path)
+    assert client.expected_start(Choice(partition="gpu", gpus=1)).starts_at == 5
+    with pytest.raises(InputError, match="invalid partition"):
+        client.expected_start(Choice(partition="nope"))
+    with pytest.raises(InputError):
+        ask(serving, 0, "/expected-start?partition=a%20b;c")
+
+
+def test_rights(serving: Serving) -> None:
+    client = ViewClient(serving.path)
+    assert client.rights("alice").account_names() == ("lab",)
+    assert asyncio.run(AsyncViewClient(serving.path).rights("bob", 0)).default_account == "lab"
+    assert serving.cluster.asked.count("rights") == 1
+    serving.view._names.update({70001: "alice", 70002: "bob"})
+    own = json.loads(ask(serving, 70001, "/rights").body)
+    assert own["user"] == "alice"
+    with pytest.raises(DeniedError):
+        ask(serving, 70002, "/rights?user=alice")
+    with pytest.raises(DeniedError):  # a uid without a name
+        ask(serving, 70003, "/rights")
+    with pytest.raises(InputError):
+        ask(serving, 0, "/rights?user=alice&max_age_seconds=soon")
+
+
+def test_more_time_ends_with_the_qos(serving: Serving) -> None:
+    short = ALICE.model_copy(update={"account": "lab", "qos": "short"})
+    serving.cluster.found = (short,)
+    ask(serving, 0, "/refresh", "POST")
+    serving.view._names[70001] = "alice"
+    with pytest.raises(DeniedError, match="QoS short allows 1 h"):
+        ask(serving, 70001, "/extend", "POST", {"job_id": 1, "seconds": 600})
+    assert serving.cluster.extended == []
+
+
+def test_history(serving: Serving) -> None:
+    client = ViewClient(serving.path)
+    now = int(time.time())
+    assert [job.id for job in client.history(now - 3600)] == [1, 2]
+    assert [job.id for job in client.history(now - 3600)] == [1, 2]
+    assert serving.cluster.asked.count("history") == 1
+    with pytest.raises(InputError, match="32 days"):
+        client.history(now - 86400 * 40)
+    with pytest.raises(DeniedError):  # a uid without a name owns nothing
+        ask(serving, 70001, f"/history?since={now - 3600}")
+    serving.view._names[70001] = "alice"
+    seen = json.loads(ask(serving, 70001, f"/history?since={now - 3600}").body)
+    assert [job["user"] for job in seen["jobs"]] == ["alice"]
+    with pytest.raises(InputError):
+        ask(serving, 0, "/history?since=yesterday")
+
+
+def test_unknown_paths_and_bad_requests(serving: Serving) -> None:
+    with pytest.raises(MissingError):
+        ask(serving, 0, "/etc/passwd")
+    with pytest.raises(InputError):
+        ask(serving, 0, "/extend")
+    for raw in (
+        b"garbage\r\n\r\n",
+        b"POST /extend HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"\0" * 40_000,
+    ):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(str(serving.path))
+            connection.sendall(raw)
+            assert b"400 Bad Request" in connection.recv(1000)
+    assert ViewClient(serving.path).counters()["errors"] == 0
+
+
+def test_the_socket(serving: Serving, tmp_path: Path) -> None:
+    assert stat.S_IMODE(serving.path.stat().st_mode) == 0o666
+    with (
+        pytest.raises(ConfigError, match="another carme-view"),
+        Serving(Cluster(), serving.settings),
+    ):
+        pass
+
+
+def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(settings.view.socket))
+    with pytest.raises(UnavailableError, match="is carme-view running"):
+        ViewClient(settings.view.socket).snapshot()
+    with Serving(Cluster(), settings) as serving:
+        assert ViewClient(serving.path).refresh(5).jobs
+    assert not settings.view.socket.exists()
+
+
+def test_silence_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "silent.sock"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        with pytest.raises(UnavailableError, match="in time"):
+            ViewClient(path, timeout_seconds=0.2).snapshot()
+        with pytest.raises(UnavailableError, match="in time"):
+            asyncio.run(AsyncViewClient(path, timeout_seconds=0.2).snapshot())
+
+
+def test_expected_starts_are_asked_seldom() -> None:
+    async def run() -> None:
+        now = [0.0]
+        cluster = Cluster()
+        waits = ExpectedStarts(cluster, lambda: now[0])
+        one = Choice(partition="gpu")
+        await asyncio.gather(*(waits.expected_start(one) for _ in range(10)))
+        assert cluster.asked == ["test-only"], "the same choice is asked once"
+        for gpus in range(1, 6):
+            await waits.expected_start(Choice(partition="gpu", gpus=gpus))
+        assert len(cluster.asked) == 6
+        with pytest.raises(UnavailableError, match="6 times within a minute"):
+            await waits.expected_start(Choice(partition="gpu", gpus=7))
+        assert (await waits.expected_start(one)).starts_at == 5
+        now[0] = 61
+        await waits.expected_start(Choice(partition="gpu", gpus=7))
+        assert len(cluster.asked) == 7
+        now[0] = 122
+        await waits.expected_start(one)
+        assert len(cluster.asked) == 8, "after a minute it is asked anew"
+
+    asyncio.run(run())
+
+
+def test_a_bug_in_reading_does_not_end_the_poller() -> None:
+    class Buggy(Cluster):
+        def nodes(self) -> tuple[Node, ...]:
+            raise ZeroDivisionError
+
+    async def run() -> None:
+        poller = Poller(Buggy(), 600)
+        task = asyncio.create_task(poller.run())
+        with pytest.raises(UnavailableError, match="ZeroDivisionError"):
+            await poller.fresh(0, 5)
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(run())
+
+
+def test_slow_clients_do_not_hold_up_others(serving: Serving) -> None:
+    ViewClient(serving.path).refresh(5)
+    slow = [socket.socket(socket.AF_UNIX) for _ in range(64)]
+    for connection in slow:
+        connection.connect(str(serving.path))
+    try:
+        with pytest.raises(UnavailableError, match="too many connections"):
+            ViewClient(serving.path).snapshot()
+    finally:
+        for connection in slow:
+            connection.close()
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        try:
+            assert ViewClient(serving.path).snapshot()
+            return
+        except UnavailableError:
+            time.sleep(0.05)
+    pytest.fail("the places were not given back")
