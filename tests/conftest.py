@@ -10,7 +10,11 @@ ROOT = Path(__file__).resolve().parents[1]
 LONG = (
     "ansible/test_deploy",
     "browser/test_images",
-)
+    *(f"integration/test_{name}" for name in (
+        "lifecycle", "ending", "images_docker", "rules", "job_report", "gpu_idle", "resilience",
+        "exporter_energy", "service", "doctor", "session_care",
+    )),
+)  # fmt: skip
 """Files that take minutes, the longest first: workers that run side by side begin with these, so
 that none is left with a long one at the end."""
 

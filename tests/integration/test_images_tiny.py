@@ -184,6 +184,8 @@ def carme_images(site: Site, *words: str) -> "subprocess.Popen[bytes]":
         env={**os.environ, "CARME_CACHE": str(site.cache)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # A shell that runs the tests in the background has SIGINT ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
