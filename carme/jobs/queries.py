@@ -66,14 +66,18 @@ def gpu_use(job_id: int) -> str:
     return f'avg(carme_job_gpu_utilisation_ratio{{jobid="{int(job_id)}"}})'
 
 
-def energy(job_id: int) -> str:
-    """Its energy so far, over time."""
-    return f'sum(carme_job_energy_joules_total{{jobid="{int(job_id)}"}})'
+def power(job_id: int, window_seconds: int) -> str:
+    """Watts charged to it, averaged over the window before each moment."""
+    return _rate("energy_joules_total", job_id, window_seconds)
 
 
-def network(job_id: int) -> str:
-    """Bytes over the network so far, over time."""
-    return f'sum(carme_job_network_bytes_total{{jobid="{int(job_id)}"}})'
+def network(job_id: int, window_seconds: int) -> str:
+    """Bytes a second over the network, averaged over the window before each moment."""
+    return _rate("network_bytes_total", job_id, window_seconds)
+
+
+def _rate(name: str, job_id: int, window_seconds: int) -> str:
+    return f'sum(rate(carme_job_{name}{{jobid="{int(job_id)}"}}[{int(window_seconds)}s]))'
 
 
 def idleness(job_ids: Sequence[int], seconds: float) -> str:
@@ -171,33 +175,18 @@ def _uncertainty(ratios: Sequence[Sample], joules: dict[str, float]) -> float | 
     return sum(s.value * joules.get(s.labels.get("node", ""), 0.0) for s in ratios) / total
 
 
-def plot_step(seconds: float) -> float:
-    """How far apart a plot's values stand; not below what is scraped."""
-    return max(15.0, seconds / PLOT_POINTS)
+def plot_step(seconds: float, scrape_seconds: float) -> int:
+    """Seconds between a plot's points: whole scrape intervals, about PLOT_POINTS in the job's time.
+
+    At least two intervals, so that the rate over one step has the two samples that it needs.
+    """
+    interval = round(scrape_seconds)  # as in prometheus.yml
+    return interval * max(2, math.ceil(seconds / PLOT_POINTS / interval))
 
 
-def read_gpu_plot(
-    lines: Sequence[RangeSeries], start: float, step: float, count: int
-) -> Plot | None:
-    """The answer to `gpu_use`, asked at the end of each step."""
+def read_plot(lines: Sequence[RangeSeries], start: float, step: int, count: int) -> Plot | None:
+    """The values at the end of each step after `start`; None without a series."""
     if not lines:
         return None
-    known = {round((at - start) / step): value for at, value in lines[0].points}
-    return Plot(step_seconds=step, values=tuple(known.get(i) for i in range(1, count + 1)))
-
-
-def read_rate_plot(
-    lines: Sequence[RangeSeries], start: float, step: float, count: int
-) -> Plot | None:
-    """Watts from joules, or bytes a second from bytes, at the end of each step: a counter misses
-    nothing in between."""
-    if not lines:
-        return None
-    known = {round((at - start) / step): value for at, value in lines[0].points}
-    values: list[float | None] = []
-    before: float | None = 0.0
-    for index in range(1, count + 1):
-        now = known.get(index)
-        values.append(None if now is None or before is None else max(0.0, now - before) / step)
-        before = now
-    return Plot(step_seconds=step, values=tuple(values))
+    values = {round((at - start) / step): value for at, value in lines[0].points}
+    return Plot(step_seconds=step, values=tuple(values.get(i) for i in range(1, count + 1)))

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from carme.config import PrometheusSettings as Settings
 from carme.errors import CarmeError, InputError, MissingError
 from carme.jobs import queries
-from carme.jobs.models import IdleJobs, JobLine, JobList, JobReport, MeasuredUsage
+from carme.jobs.models import IdleJobs, JobLine, JobList, JobReport, MeasuredUsage, Plot
 from carme.jobs.report import Series, line, report
 from carme.prometheus import PrometheusClient
 from carme.slurm.models import HistoryJob, Job, SlurmModel
@@ -101,7 +101,9 @@ class JobReporter:
             return report(job, now, problem="It has not begun yet.")
         plain = line(job, now)
         try:
-            seen_of_it = await self._ask(lambda p: _measure(p, plain, now))
+            seen_of_it = await self._ask(
+                lambda p: _measure(p, plain, now, self._settings.scrape_seconds)
+            )
         except CarmeError as error:
             log.warning("job %d: %s", job_id, error)
             return report(job, now, problem=_AWAY)
@@ -185,7 +187,9 @@ def _span(job: JobLine, now: float) -> tuple[float, float]:
     return start, min(end, now)
 
 
-def _measure(prometheus: PrometheusClient, job: JobLine, now: float) -> Series:
+def _measure(
+    prometheus: PrometheusClient, job: JobLine, now: float, scrape_seconds: float
+) -> Series:
     start, end = _span(job, now)
     totals = prometheus.query(queries.totals(job.id, end - start), end)
     if not totals:
@@ -193,19 +197,20 @@ def _measure(prometheus: PrometheusClient, job: JobLine, now: float) -> Series:
     peaks = prometheus.query(queries.gpu_peaks(job.id, end - start), end)
     measured = queries.read_totals(totals, peaks).get(job.id)
     seconds = (job.ended_at or now) - start
-    step = queries.plot_step(seconds)
+    step = queries.plot_step(seconds, scrape_seconds)
     count = int(seconds // step)
     if count < 2:
         return Series(measured)
-    span = (start + step, start + count * step, step)
-    gpu = prometheus.query_range(queries.gpu_use(job.id), *span)
-    power = prometheus.query_range(queries.energy(job.id), *span)
-    network = prometheus.query_range(queries.network(job.id), *span)
+
+    def plot(expression: str) -> Plot | None:
+        lines = prometheus.query_range(expression, start + step, start + count * step, step)
+        return queries.read_plot(lines, start, step, count)
+
     return Series(
         measured,
-        queries.read_gpu_plot(gpu, start, step, count),
-        queries.read_rate_plot(power, start, step, count),
-        queries.read_rate_plot(network, start, step, count),
+        plot(queries.gpu_use(job.id)),
+        plot(queries.power(job.id, step)),
+        plot(queries.network(job.id, step)),
     )
 
 
