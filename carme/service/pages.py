@@ -77,19 +77,22 @@ def _login() -> Response:
     """Send the browser to the hub; come back to where it wanted to go."""
     state = secrets.token_urlsafe(24)
     query = f"?{request.query_string.decode('ascii', 'replace')}" if request.query_string else ""
-    response = make_response(redirect(current_context().hub.login_url(state)))
-    _set(response, STATE_COOKIE, f"{state} {request.path}{query}"[:3000], 600)
+    address, verifier = current_context().hub.login_url(state)
+    response = make_response(redirect(address))
+    # In the cookie and not here: strangers must not fill the service's memory.
+    _set(response, STATE_COOKIE, f"{state} {verifier} {request.path}{query}"[:3000], 600)
     return response
 
 
 def _callback() -> Any:
     """The hub sends the browser here with a code."""
-    state, _, target = request.cookies.get(STATE_COOKIE, "").partition(" ")
+    state, _, rest = request.cookies.get(STATE_COOKIE, "").partition(" ")
+    verifier, _, target = rest.partition(" ")
     given, code = request.args.get("state", ""), request.args.get("code", "")
     if not state or not secrets.compare_digest(state.encode(), given.encode()) or not code:
         return problems.answer(403, "this login was not begun here", f"open {PREFIX}/ again")
     here = current_context()
-    token = here.hub.token_for(code)
+    token = here.hub.token_for(code, verifier)
     user = here.hub.user_of(token) if token else None
     if not token or not user:
         return problems.answer(403, "the hub did not confirm the login", f"open {PREFIX}/ again")

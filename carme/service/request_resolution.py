@@ -7,7 +7,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from carme import library
 from carme.errors import InputError, MissingError
 from carme.predict.cluster_hardware import hardware_of
-from carme.predict.coefficients import DATA_SHEET, Calibration, Provenance
+from carme.predict.coefficients import DATA_SHEET, Calibration
 from carme.service.context import ServiceContext
 from carme.service.cost_limits import check_workload
 from carme.service.hub_client import Caller
@@ -77,21 +77,8 @@ def find_knowledge(
             raise MissingError(f"no calibration {wanted}", "GET calibrations lists yours")
         if row.gpu != gpu:
             raise InputError(f"calibration {wanted} is for {row.gpu}, not {gpu}", "leave it out")
-        return knowledge_in(row), ()
-    key = (who.name, workload, gpu)
-    found: Calibration | None = here.known.get(key)
-    if found is None:
-        try:
-            rows = here.store.page(CalibrationRow, who.name, 1, None, workload=workload, gpu=gpu)
-        except SQLAlchemyError:
-            return DATA_SHEET, ("the database does not answer, so fits could not be used",)
-        found = knowledge_in(rows[0]) if rows else DATA_SHEET
-        here.known.put(key, found)
-    return found, ()
-
-
-def knowledge_in(row: CalibrationRow) -> Calibration:
-    """What a stored calibration says, with its id."""
-    known = Calibration.model_validate(row.body)
-    provenance: Provenance = known.provenance.model_copy(update={"calibration": row.id})
-    return known.model_copy(update={"provenance": provenance})
+        return row.calibration, ()
+    try:
+        return here.newest_calibration(who.name, workload, gpu) or DATA_SHEET, ()
+    except SQLAlchemyError:
+        return DATA_SHEET, ("the database does not answer, so fits could not be used",)

@@ -16,7 +16,7 @@ from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
 from carme.service.models.calibrations import CalibrationAnswer, CalibrationPage, CalibrationRequest
 from carme.service.models.requests import PageQuery
-from carme.service.request_resolution import find_hardware, find_workload, knowledge_in
+from carme.service.request_resolution import find_hardware, find_workload
 from carme.service.store import CalibrationRow, PredictionRow, new_id, now
 from carme.service.stored_rows import StoredRows
 from carme.slurm.states import JobState
@@ -51,7 +51,7 @@ def register(api: Api) -> None:
             body=known.model_dump(mode="json"), created_at=now(),
         )  # fmt: skip
         here.store.add(row)
-        here.known.clear()
+        here.forget_calibrations()
         return _shown(row)
 
     @api.endpoint("GET", "/calibrations", query=PageQuery, answer=CalibrationPage)
@@ -69,7 +69,7 @@ def register(api: Api) -> None:
     def delete_calibration(who: Caller, calibration_id: str) -> None:
         """Forget a calibration of one's own."""
         KEPT.forget(who, calibration_id)
-        current_context().known.clear()
+        current_context().forget_calibrations()
 
 
 def _history(here: ServiceContext, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
@@ -102,7 +102,7 @@ def _as_history(known: Calibration, job_id: int | None) -> Calibration:
 def _shown(row: CalibrationRow) -> CalibrationAnswer:
     return CalibrationAnswer(
         id=row.id, user=row.user, workload=row.workload, gpu=row.gpu,
-        created_at=row.created_at, knowledge=knowledge_in(row),
+        created_at=row.created_at, knowledge=row.calibration,
     )  # fmt: skip
 
 
