@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Any, Literal
 
 from carme.errors import MissingError, UnavailableError
+from carme.service.gpu_comparison import Evaluator
 from carme.simulator.analysis.suite import Outcome, Point
-from carme.simulator.commands.suite_runner import Suite
 
 State = Literal["running", "done", "cancelled", "failed"]
 CHUNK = 50
@@ -86,7 +86,7 @@ class TaskPool:
             pool.submit(_ready)
 
     def start(
-        self, user: str, suite: Suite, points: Sequence[Point], question: Any
+        self, user: str, suite: Evaluator, points: Sequence[Point], question: Any
     ) -> BackgroundTask:
         """Begin a task; UnavailableError if the user has too many."""
         task = BackgroundTask(user, len(points), question)
@@ -154,7 +154,7 @@ def _chunks(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
 
 def _collect(
     task: BackgroundTask,
-    suite: Suite,
+    suite: Evaluator,
     chunks: Iterator[Sequence[Point]],
     pool: ProcessPoolExecutor,
     ahead: int,
@@ -200,7 +200,7 @@ def _ready() -> None:
     """Something to do that imports everything."""
 
 
-def _evaluate(suite: Suite, points: Sequence[Point]) -> list[Outcome]:
+def _evaluate(suite: Evaluator, points: Sequence[Point]) -> list[Outcome]:
     return [_plain(suite.evaluate(point)) for point in points]
 
 

@@ -8,11 +8,17 @@ from typing import Any
 
 from flask import Response
 
-from carme.errors import CarmeError, InputError, UnavailableError
+from carme.errors import CarmeError, InputError, MissingError, UnavailableError
 from carme.predict.coefficients import Provenance
 from carme.service.context import ServiceContext, current_context
 from carme.service.cost_limits import check_ranges
 from carme.service.endpoints import Api
+from carme.service.gpu_comparison import (
+    Evaluator,
+    GpuComparison,
+    hardware_query,
+    joint_provenance,
+)
 from carme.service.hub_client import Caller
 from carme.service.models.pareto import (
     Objective,
@@ -31,6 +37,7 @@ from carme.service.request_resolution import (
 from carme.service.tasks import BackgroundTask
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Point, Random, front
 from carme.simulator.commands.suite_runner import Suite
+from carme.simulator.hardware.cluster import Cluster
 
 _KEPT_REASONS = 5
 
@@ -94,20 +101,12 @@ def _events(task: BackgroundTask) -> Iterator[str]:
 
 def _suite(
     here: ServiceContext, who: Caller, body: ParetoRequest
-) -> tuple[Suite, list[Point], Provenance, float]:
+) -> tuple[Evaluator, list[Point], Provenance, float]:
     """The suite, its points, what it rests on, and what a point costs (1 for most plans)."""
     workload = find_workload(here, who, body.workload)
     cluster, count = find_hardware(here, body.hardware)
     plan = with_count(body.plan, count)
     cost = check_ranges(body.vary, plan, workload)
-    # A fit is of one GPU: where they are compared, all are taken from their data sheets.
-    wanted = "none" if "gpu" in body.vary else body.calibration
-    known, _ = find_knowledge(here, who, workload.name, cluster.node.gpu.name, wanted)
-    seen, place = known.coefficients.apply(workload, cluster)
-    rates = here.rates
-    place = place.model_copy(
-        update={"grams_co2_per_kwh": rates.grams_co2_per_kwh, "pue": rates.pue}
-    )
     size = 1
     for values in body.vary.values():
         size *= len(values)
@@ -117,11 +116,33 @@ def _suite(
     ranges = dict(body.vary)
     optimizer = Random(ranges, body.random, plan.seed) if body.random else Exhaustive(ranges)
     points: list[Point] = []
-    while asked := optimizer.ask():
-        points += asked
+    while batch := optimizer.ask():
+        points += batch
+    kind = str(plan.model_dump()["kind"])
     fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": plan.gpus}
-    suite = Suite(seen, place, str(plan.model_dump()["kind"]), fields)
-    return suite, points, known.provenance, cost
+
+    def suite_on(hardware: Cluster) -> tuple[Suite, Provenance]:
+        gpu = hardware.node.gpu.name
+        calibration, _ = find_knowledge(here, who, workload.name, gpu, body.calibration)
+        fitted, place = calibration.coefficients.apply(workload, hardware)
+        rates = {"grams_co2_per_kwh": here.rates.grams_co2_per_kwh, "pue": here.rates.pue}
+        suite = Suite(fitted, place.model_copy(update=rates), kind, fields)
+        return suite, calibration.provenance
+
+    if "gpu" not in body.vary:
+        suite, provenance = suite_on(cluster)
+        return suite, points, provenance, cost
+    suites: dict[Any, Suite] = {}
+    provenances: dict[Any, Provenance] = {}
+    unknown: dict[Any, str] = {}
+    for gpu in dict.fromkeys(body.vary["gpu"]):
+        try:
+            hardware = cluster if gpu is None else find_hardware(here, hardware_query(gpu))[0]
+        except (InputError, MissingError) as error:
+            unknown[gpu] = str(error)
+        else:
+            suites[gpu], provenances[gpu] = suite_on(hardware)
+    return GpuComparison(suites, unknown), points, joint_provenance(provenances), cost
 
 
 def result(
