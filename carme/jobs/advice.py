@@ -93,9 +93,8 @@ def _each(nodes: int) -> str:
 
 
 def _round_memory(size: float) -> float:
-    """Up to the next 256 MiB below 1 GiB, else to whole GiB."""
-    unit = _GIBIBYTE if size > _GIBIBYTE else _GIBIBYTE / 4
-    return math.ceil(size / unit) * unit
+    """Up to whole GiB, and at least one: the spawn form takes no other."""
+    return max(1, math.ceil(size / _GIBIBYTE)) * _GIBIBYTE
 
 
 def _time(job: JobLine) -> Iterator[ReportAdvice]:

@@ -195,6 +195,17 @@ def test_advice() -> None:
     assert "were not enough" in advice(late, measured)["time"]
 
 
+def test_advice_asks_for_memory_that_the_form_takes() -> None:
+    small = MeasuredUsage(memory_peak_node_bytes=GIB / 8)
+    assert "Ask for 1 GiB" in advice(OLD, small)["memory"]
+    tight = OLD.model_copy(update={"memory_bytes": 2 * GIB})
+    assert "memory" not in advice(tight, small), "1 GiB on each of two nodes is the least"
+    dead = OLD.model_copy(
+        update={"state": JobState.OUT_OF_MEMORY, "memory_bytes": GIB / 2, "node_count": 1}
+    )
+    assert "Ask for 1 GiB or more" in advice(dead, small)["memory"]
+
+
 def test_good_jobs_are_left_alone_and_short_ones_too() -> None:
     good = MeasuredUsage(
         gpu_held_seconds=1200, gpu_idle_seconds=60, cpu_seconds=4000, cpu_idle_seconds=800,
