@@ -21,6 +21,7 @@ from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
 from carme.service.models.coverage import CoverageAnswer
 from carme.service.models.jobs import Comparison, JobAnswer, JobPage
+from carme.service.models.requests import SlurmName
 from carme.service.outcomes import coverage
 from carme.service.store import PredictionRow
 from carme.slurm.states import JobState
@@ -42,6 +43,14 @@ class JobsQuery(FrozenModel):
     """`next` of the page before."""
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] | None = None
     """Only for admins, who see everybody's without it."""
+    since: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    """Unix seconds; a month ago if unset."""
+    until: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    """Unix seconds; now if unset."""
+    account: SlurmName | None = None
+    partition: SlurmName | None = None
+    state: Annotated[str, Field(pattern=r"^[A-Za-z_]{1,32}$")] | None = None
+    """running, waiting, ended, or Slurm's word such as COMPLETED."""
 
 
 def register(api: Api) -> None:
@@ -49,20 +58,26 @@ def register(api: Api) -> None:
 
     @api.endpoint("GET", "/jobs", query=JobsQuery, answer=JobPage)
     def list_jobs(who: Caller, query: JobsQuery) -> JobPage:
-        """Jobs of the last month, those that wait and run first; an admin sees everybody's."""
+        """Jobs, those that wait and run first; an admin sees everybody's."""
         here = current_context()
+        if not who.admin and query.user not in (None, who.name):
+            return JobPage(items=())
         user = query.user if who.admin else who.name
         found = _soon(
             lambda: here.cluster.client.reports(
-                since=int(time.time()) - LOOK_BACK_SECONDS,
+                since=query.since or int(time.time()) - LOOK_BACK_SECONDS,
+                until=query.until,
                 user=user,
+                account=query.account,
+                partition=query.partition,
+                state=query.state,
                 limit=query.cursor + query.limit,
             )
         )
         items = tuple(job for job in found.jobs if who.may_see(job.user))[query.cursor :]
         after = query.cursor + query.limit
         more = str(after) if found.left_out and after <= MOST_BACK else None
-        return JobPage(items=items, next=more, problem=found.problem)
+        return JobPage(items=items, next=more, left_out=found.left_out, problem=found.problem)
 
     @api.endpoint("GET", "/jobs/<int:job_id>", answer=JobAnswer)
     def get_job(who: Caller, job_id: int) -> JobAnswer:
