@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from carme import library
 from carme.errors import MissingError
+from carme.library.suite_runner import Suite
 from carme.predict.coefficients import Provenance, Source
 from carme.service.models.requests import HardwareQuery
 from carme.simulator.analysis.suite import Outcome, Point
-from carme.simulator.commands.suite_runner import Suite
 
 _HINT = "GET hardware lists GPUs with known figures, GET cluster those of the partitions"
 

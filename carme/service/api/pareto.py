@@ -9,6 +9,7 @@ from typing import Any
 from flask import Response
 
 from carme.errors import CarmeError, InputError, MissingError, UnavailableError
+from carme.library.suite_runner import Suite
 from carme.predict.coefficients import Provenance
 from carme.service.context import ServiceContext, current_context
 from carme.service.cost_limits import check_ranges
@@ -36,7 +37,6 @@ from carme.service.request_resolution import (
 )
 from carme.service.tasks import BackgroundTask
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Point, Random, front
-from carme.simulator.commands.suite_runner import Suite
 from carme.simulator.hardware.cluster import Cluster
 
 _KEPT_REASONS = 5
