@@ -1,7 +1,7 @@
-"""What to ask for next time, from what was asked and what was used. No I/O.
+"""What to request next time, from what was requested and used. No I/O.
 
-Advice keeps a fifth in reserve, and is given only where half or more was left unused: a job that
-dies for want of a gigabyte costs more than the gigabyte.
+Advice adds a fifth in reserve, and is given only where half or more was unused: a job that runs
+out of memory costs more than an unused gigabyte.
 """
 
 import math
@@ -22,12 +22,12 @@ def advise(job: JobLine) -> tuple[ReportAdvice, ...]:
     """One sentence for each thing that should be asked for differently."""
     if job.state.waiting or not job.elapsed_seconds:
         return ()
-    found = list(_all(job))
-    if not found and job.measured and job.elapsed_seconds >= _SHORT_SECONDS:
-        found = [
+    advice = list(_all(job))
+    if not advice and job.measured and job.elapsed_seconds >= _SHORT_SECONDS:
+        advice = [
             ReportAdvice(what="fine", text="It used what it asked for: ask for the same again.")
         ]
-    return tuple(found)
+    return tuple(advice)
 
 
 def _all(job: JobLine) -> Iterator[ReportAdvice]:

@@ -58,14 +58,14 @@ def job(number: str, path: Path | None, url: str | None, token: str, as_json: bo
     the job is there, but Prometheus has no figures of it.
     """
     client = _client(path, url, token)
-    found = client.report(_job_id(number, client))
+    report = client.report(_job_id(number, client))
     if as_json:
-        click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
+        click.echo(json.dumps(report.model_dump(mode="json"), indent=2))
     else:
         console = Console(highlight=False)
-        for part in terminal.report(found):
+        for part in terminal.report(report):
             console.print(part)
-    if found.problem and not found.state.waiting:
+    if report.problem and not report.state.waiting:
         raise SystemExit(3)
 
 
@@ -107,7 +107,7 @@ def jobs(
 ) -> None:
     """List jobs with what they used: yours, or everybody's for an administrator."""
     now = time.time()
-    found = _client(path, url, token).reports(
+    job_list = _client(path, url, token).reports(
         since=parse_moment(since, now),
         until=parse_moment(until, now) if until else None,
         user=user,
@@ -117,15 +117,15 @@ def jobs(
         limit=limit,
     )
     if as_json:
-        click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
+        click.echo(json.dumps(job_list.model_dump(mode="json"), indent=2))
     elif as_csv:
-        click.echo(to_csv(found.jobs), nl=False)
+        click.echo(to_csv(job_list.jobs), nl=False)
     else:
         console = Console(highlight=False)
-        for part in terminal.listing(found):
+        for part in terminal.listing(job_list):
             console.print(part)
-    if found.problem and (as_json or as_csv):
-        click.echo(f"carme: {found.problem}", err=True)
+    if job_list.problem and (as_json or as_csv):
+        click.echo(f"carme: {job_list.problem}", err=True)
 
 
 def _client(path: Path | None, url: str | None, token: str) -> ViewClient | ServiceJobsClient:
@@ -150,8 +150,8 @@ def _job_id(text: str, client: ViewClient | ServiceJobsClient) -> int:
 
 def parse_moment(text: str, now: float) -> int:
     """Unix seconds of `7d` (ago) or `2026-03-01T12:00` (the machine's local time)."""
-    if found := re.fullmatch(r"(\d{1,6})([mhdw])", text):
-        return int(now) - int(found[1]) * _UNITS[found[2]]
+    if match := re.fullmatch(r"(\d{1,6})([mhdw])", text):
+        return int(now) - int(match[1]) * _UNITS[match[2]]
     try:
         return int(datetime.fromisoformat(text).timestamp())
     except (ValueError, OverflowError):
@@ -160,12 +160,12 @@ def parse_moment(text: str, now: float) -> int:
         ) from None
 
 
-def to_csv(found: tuple[JobLine, ...]) -> str:
+def to_csv(jobs: tuple[JobLine, ...]) -> str:
     """A header and a line for each job; what was not measured is empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_FIELDS)
-    for entry in found:
+    for entry in jobs:
         own, measured = entry.model_dump(mode="json"), entry.measured
         counted = measured.model_dump() if measured else {}
         currency, cost = next(iter((measured.cost if measured else {}).items()), ("", None))

@@ -1,8 +1,7 @@
-"""The fixed questions about jobs, as PromQL, and their answers as models. No I/O.
+"""Fixed PromQL queries about jobs, and their results as models. No I/O.
 
 A job's totals are the last values of its counters: `increase()` would miss the first value, and a
-job of two seconds has only one. A job is its number within its own time, so that a number that
-Slurm uses again years later does not mix two jobs.
+job of two seconds has only one. A query covers the job's own time only: Slurm reuses job numbers.
 """
 
 import math
@@ -83,8 +82,8 @@ def _rate(name: str, job_id: int, window_seconds: int) -> str:
 def idleness(job_ids: Sequence[int], seconds: float) -> str:
     """GPU time held and worked, and processor time, in the last `seconds`; by job.
 
-    A difference and not a rate: a job that was not there, or not measured, so long ago has no
-    answer, and nobody ends a session on a guess.
+    A difference and not a rate: a job that was not measured `seconds` ago has no result, so that
+    no session is ended for a lack of samples.
     """
     which, ago = f'{{jobid=~"{_jobs(job_ids)}"}}', f"{math.ceil(seconds)}s"
     parts = []
@@ -97,21 +96,21 @@ def idleness(job_ids: Sequence[int], seconds: float) -> str:
 
 def read_idleness(samples: Iterable[Sample], seconds: float) -> dict[int, Idleness]:
     """The answer to `idleness`."""
-    found: dict[int, dict[str, float]] = defaultdict(dict)
+    by_job: dict[int, dict[str, float]] = defaultdict(dict)
     for sample in samples:
-        found[int(sample.labels["jobid"])][sample.labels["what"]] = sample.value
-    answer = {}
-    for job_id, values in found.items():
+        by_job[int(sample.labels["jobid"])][sample.labels["what"]] = sample.value
+    idleness_by_job = {}
+    for job_id, values in by_job.items():
         held, idle = values.get("gpu_held_seconds_total"), values.get("gpu_idle_seconds_total")
         # Half of the time must have been measured: a job just begun, or an exporter that was
         # away, is not idle.
         if held is None or idle is None or held < seconds / 2:
             continue
-        answer[job_id] = Idleness(
+        idleness_by_job[job_id] = Idleness(
             gpu_busy_ratio=min(1.0, max(0.0, 1 - idle / held)),
             cpu_cores=max(0.0, values.get("cpu_seconds_total", 0.0) / seconds),
         )
-    return answer
+    return idleness_by_job
 
 
 def read_totals(

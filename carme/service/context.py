@@ -1,4 +1,4 @@
-"""What the endpoints work with, made once for an application."""
+"""The state that all requests of an application share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from carme.view.client import ViewClient
 _SNAPSHOT_SECONDS = 2.0
 _VIEW_TIMEOUT_SECONDS = 1.5
 _REPORT_SECONDS = 10.0
-"""Longer than anybody waits for it: the view keeps the answer for the next who asks."""
+"""Longer than a request waits: the view caches the answer for the next request."""
 _CALIBRATION_SECONDS = 10.0
 _MAX_CALIBRATIONS = 10_000
 _MOST_STREAMS = 6
@@ -105,7 +105,7 @@ class ServiceContext:
 
 
 def make_context(config: Config, token: str) -> ServiceContext:
-    """All of them for a configuration; nothing is asked of anybody yet."""
+    """The context for a configuration; connects to nothing yet."""
     service = config.service
     return ServiceContext(
         config,
@@ -119,6 +119,6 @@ def make_context(config: Config, token: str) -> ServiceContext:
 
 
 def current_context() -> ServiceContext:
-    """Those of the application that answers this request."""
+    """The context of the application that handles this request."""
     found: ServiceContext = current_app.extensions["carme"]
     return found

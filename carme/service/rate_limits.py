@@ -1,5 +1,4 @@
-"""How often somebody may ask: a bucket for each, filled at a steady rate; and how much of what is
-scarce anybody may hold at a time."""
+"""Limits for each user: requests a minute (token bucket), and concurrent streams."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ class ConcurrencyLimiter:
         self._lock = threading.Lock()
 
     def take(self, key: str) -> Callable[[], None] | None:
-        """What gives it back, once however often it is called; None if there is none left."""
+        """A function that gives the slot back, once; None if no slot is free."""
         with self._lock:
             if self._held.total() >= self._most or self._held[key] >= self._of_one:
                 return None

@@ -39,7 +39,7 @@ class BackgroundTask:
     user: str
     total: int
     question: Any
-    """What whoever began it needs for making an answer of the outcomes."""
+    """What the endpoint needs to make an answer from the outcomes."""
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created_at: float = field(default_factory=time.time)
     state: State = "running"
@@ -49,7 +49,7 @@ class BackgroundTask:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def end(self, state: State, error: str = "") -> None:
-        """Come to an end, once; whoever waits is told."""
+        """Set the final state, once, and wake all waiting threads."""
         with self.changed:
             if self.state == "running":
                 self.state, self.error = state, error
@@ -161,21 +161,21 @@ def _collect(
 ) -> None:
     """In a thread of the task's own: hand out chunks, gather outcomes, say how far it is."""
     numbered = enumerate(chunks)
-    found: dict[int, list[Outcome]] = {}
+    outcomes: dict[int, list[Outcome]] = {}
     handed: dict[Future[list[Outcome]], int] = {}
     try:
         while task.state == "running":
-            for number, part in islice(numbered, ahead - len(handed)):
-                handed[pool.submit(_evaluate, suite, part)] = number
+            for number, chunk in islice(numbered, ahead - len(handed)):
+                handed[pool.submit(_evaluate, suite, chunk)] = number
             if not handed:
-                task.outcomes = [o for number in sorted(found) for o in found[number]]
+                task.outcomes = [o for number in sorted(outcomes) for o in outcomes[number]]
                 task.end("done")
                 break
             done, _ = wait(handed, timeout=1, return_when="FIRST_COMPLETED")
             for future in done:
-                found[handed.pop(future)] = future.result()
+                outcomes[handed.pop(future)] = future.result()
             with task.changed:
-                task.done = sum(map(len, found.values()))
+                task.done = sum(map(len, outcomes.values()))
                 task.changed.notify_all()
     except CancelledError:
         task.end("cancelled")
@@ -189,7 +189,7 @@ def _collect(
 
 
 def _begin() -> None:
-    """In a pool process: Ctrl-C is for the parent, and answering people comes first."""
+    """In a pool process: ignore Ctrl-C, which the parent handles, and give requests priority."""
     import os
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -197,7 +197,7 @@ def _begin() -> None:
 
 
 def _ready() -> None:
-    """Something to do that imports everything."""
+    """Does nothing; unpickling it imports everything."""
 
 
 def _evaluate(suite: Evaluator, points: Sequence[Point]) -> list[Outcome]:
