@@ -1,4 +1,4 @@
-"""Asking Prometheus: a query, a range or label values in, plain rows out."""
+"""A client of Prometheus' HTTP API."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ class RangeSeries:
 
 @dataclass(frozen=True, slots=True)
 class ScrapeTarget:
-    """Something that the server reads, and how that went last: up, down or unknown."""
+    """A scrape target and its health: up, down or unknown."""
 
     job: str
     instance: str
@@ -47,7 +47,7 @@ class ScrapeTarget:
 
 
 class PrometheusClient:
-    """A server's HTTP API. Blocks; an event loop asks it from a thread."""
+    """The HTTP API of a Prometheus server. Blocks: an event loop calls it from a thread."""
 
     def __init__(self, url: str, login: str = "", timeout_seconds: float = _SECONDS) -> None:
         if not url.startswith(("http://", "https://")):
@@ -74,9 +74,11 @@ class PrometheusClient:
         return cls(url, login, timeout_seconds)
 
     def query(self, expression: str, at: float | None = None) -> tuple[Sample, ...]:
-        """The value of every series now, or at a moment; numbers that are none are left out."""
-        asked = {"query": expression} if at is None else {"query": expression, "time": f"{at:.3f}"}
-        rows = _rows(self._post("query", asked))
+        """The value of every series now, or at Unix time `at`; NaN is left out."""
+        parameters = (
+            {"query": expression} if at is None else {"query": expression, "time": f"{at:.3f}"}
+        )
+        rows = _rows(self._post("query", parameters))
         return tuple(
             Sample(labels, value)
             for labels, row in rows
@@ -87,7 +89,7 @@ class PrometheusClient:
         self, expression: str, start: float, end: float, step: float
     ) -> tuple[RangeSeries, ...]:
         """Every series from `start` to `end`."""
-        asked = {
+        parameters = {
             "query": expression,
             "start": f"{start:.3f}",
             "end": f"{end:.3f}",
@@ -97,14 +99,14 @@ class PrometheusClient:
             RangeSeries(
                 labels, tuple((float(at), float(value)) for at, value in row.get("values", ()))
             )
-            for labels, row in _rows(self._post("query_range", asked))
+            for labels, row in _rows(self._post("query_range", parameters))
         )
 
     def label_values(self, label: str, match: Sequence[str] = ()) -> tuple[str, ...]:
         """Values of a label, of the series that match."""
         query = urllib.parse.urlencode([("match[]", text) for text in match])
-        where = f"label/{urllib.parse.quote(label, safe='')}/values?{query}"
-        return tuple(str(value) for value in self._get(where))
+        path = f"label/{urllib.parse.quote(label, safe='')}/values?{query}"
+        return tuple(str(value) for value in self._get(path))
 
     def label_names(self, match: Sequence[str]) -> tuple[str, ...]:
         """The labels that the series that match have; none if there are no such series."""
@@ -112,7 +114,7 @@ class PrometheusClient:
         return tuple(str(name) for name in self._get(f"labels?{query}"))
 
     def targets(self) -> tuple[ScrapeTarget, ...]:
-        """All that the server reads."""
+        """The active scrape targets."""
         data = self._get("targets?state=active")
         try:
             return tuple(
@@ -136,24 +138,24 @@ class PrometheusClient:
         except (KeyError, TypeError):
             raise UnavailableError("Prometheus' answer cannot be read") from None
 
-    def _post(self, what: str, asked: Mapping[str, str]) -> Any:
-        return self._ask(what, urllib.parse.urlencode(asked).encode())
+    def _post(self, path: str, parameters: Mapping[str, str]) -> Any:
+        return self._ask(path, urllib.parse.urlencode(parameters).encode())
 
-    def _get(self, what: str) -> Any:
-        return self._ask(what, None)
+    def _get(self, path: str) -> Any:
+        return self._ask(path, None)
 
-    def _ask(self, what: str, body: bytes | None) -> Any:
-        where = f"{self.url}/api/v1/{what}"
-        request = urllib.request.Request(where, body, self._headers)  # noqa: S310
+    def _ask(self, path: str, body: bytes | None) -> Any:
+        address = f"{self.url}/api/v1/{path}"
+        request = urllib.request.Request(address, body, self._headers)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as answer:  # noqa: S310
-                return json.load(answer)["data"]
+            with urllib.request.urlopen(request, timeout=self._timeout) as response:  # noqa: S310
+                return json.load(response)["data"]
         except urllib.error.HTTPError as error:
             with error:
                 raise _refused(self.url, error) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            why = getattr(error, "reason", error)
-            raise UnavailableError(f"{self.url} does not answer: {why}") from None
+            reason = getattr(error, "reason", error)
+            raise UnavailableError(f"{self.url} does not answer: {reason}") from None
 
 
 def _rows(data: Any) -> list[tuple[dict[str, str], dict[str, Any]]]:
@@ -171,9 +173,9 @@ def _refused(
     if error.code in (401, 403):
         return DeniedError(f"{url} wants other credentials", "--login FILE, prometheus.login_file")
     try:
-        said = str(json.load(error)["error"])
+        message = str(json.load(error)["error"])
     except (ValueError, KeyError, TypeError, OSError):
-        said = ""
+        message = ""
     if error.code in (400, 422):
-        return InputError(f"Prometheus refuses the query: {said}")
-    return UnavailableError(f"{url} answers {error.code} {said}".rstrip())
+        return InputError(f"Prometheus refuses the query: {message}")
+    return UnavailableError(f"{url} answers {error.code} {message}".rstrip())

@@ -1,7 +1,7 @@
-"""What to ask for next time, from what was asked and what was used. No I/O.
+"""What to request next time, from what was requested and used. No I/O.
 
-Advice keeps a fifth in reserve, and is given only where half or more was left unused: a job that
-dies for want of a gigabyte costs more than the gigabyte.
+Advice adds a fifth in reserve, and is given only where half or more was unused: a job that runs
+out of memory costs more than an unused gigabyte.
 """
 
 import math
@@ -22,12 +22,12 @@ def advise(job: JobLine) -> tuple[ReportAdvice, ...]:
     """One sentence for each thing that should be asked for differently."""
     if job.state.waiting or not job.elapsed_seconds:
         return ()
-    found = list(_all(job))
-    if not found and job.measured and job.elapsed_seconds >= _SHORT_SECONDS:
-        found = [
+    advice = list(_all(job))
+    if not advice and job.measured and job.elapsed_seconds >= _SHORT_SECONDS:
+        advice = [
             ReportAdvice(what="fine", text="It used what it asked for: ask for the same again.")
         ]
-    return tuple(found)
+    return tuple(advice)
 
 
 def _all(job: JobLine) -> Iterator[ReportAdvice]:
@@ -93,9 +93,8 @@ def _each(nodes: int) -> str:
 
 
 def _round_memory(size: float) -> float:
-    """Up to the next 256 MiB below 1 GiB, else to whole GiB."""
-    unit = _GIBIBYTE if size > _GIBIBYTE else _GIBIBYTE / 4
-    return math.ceil(size / unit) * unit
+    """Up to whole GiB, and at least one: the spawn form takes no other."""
+    return max(1, math.ceil(size / _GIBIBYTE)) * _GIBIBYTE
 
 
 def _time(job: JobLine) -> Iterator[ReportAdvice]:

@@ -16,10 +16,24 @@ from carme.errors import InputError, MissingError
 from carme.jobs import terminal
 from carme.jobs.models import JobLine
 from carme.jobs.reporter import MAX_JOBS
+from carme.jobs.service_client import ServiceJobsClient
 from carme.view.client import ViewClient
 
 _CONFIG = click.option(
     "--config", "path", type=click.Path(path_type=Path), help="carme.toml to use."
+)
+_URL = click.option(
+    "--url",
+    envvar="CARME_HUB_URL",
+    help="Address of the hub, to ask Carme's service there instead of carme-view on this machine"
+    " [CARME_HUB_URL].",
+)
+_TOKEN = click.option(
+    "--token",
+    envvar=("CARME_TOKEN", "JUPYTERHUB_API_TOKEN"),
+    default="",
+    help="Token of the hub for --url; better set as CARME_TOKEN, as others on this machine see"
+    " options.",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -34,27 +48,31 @@ CSV_FIELDS = (
 @click.command()
 @click.argument("number", metavar="ID")
 @_CONFIG
+@_URL
+@_TOKEN
 @_JSON
-def job(number: str, path: Path | None, as_json: bool) -> None:
+def job(number: str, path: Path | None, url: str | None, token: str, as_json: bool) -> None:
     """Report on job ID: asked, used, wasted, its energy, and what to ask for next time.
 
     You see your own jobs, an administrator all. Exit code 1: no such job, or nobody answers; 3:
     the job is there, but Prometheus has no figures of it.
     """
-    client = ViewClient.of(load(path).view)
-    found = client.report(_job_id(number, client))
+    client = _client(path, url, token)
+    report = client.report(_job_id(number, client))
     if as_json:
-        click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
+        click.echo(json.dumps(report.model_dump(mode="json"), indent=2))
     else:
         console = Console(highlight=False)
-        for part in terminal.report(found):
+        for part in terminal.report(report):
             console.print(part)
-    if found.problem and not found.state.waiting:
+    if report.problem and not report.state.waiting:
         raise SystemExit(3)
 
 
 @click.command()
 @_CONFIG
+@_URL
+@_TOKEN
 @click.option("-u", "--user", default="", help="Only this user's.")
 @click.option("-A", "--account", default="", help="Only this account's.")
 @click.option("-p", "--partition", default="", help="Only this partition's.")
@@ -75,6 +93,8 @@ def job(number: str, path: Path | None, as_json: bool) -> None:
 @click.option("--csv", "as_csv", is_flag=True, help="For spreadsheets; base units.")
 def jobs(
     path: Path | None,
+    url: str | None,
+    token: str,
     user: str,
     account: str,
     partition: str,
@@ -87,7 +107,7 @@ def jobs(
 ) -> None:
     """List jobs with what they used: yours, or everybody's for an administrator."""
     now = time.time()
-    found = ViewClient.of(load(path).view).reports(
+    job_list = _client(path, url, token).reports(
         since=parse_moment(since, now),
         until=parse_moment(until, now) if until else None,
         user=user,
@@ -97,18 +117,25 @@ def jobs(
         limit=limit,
     )
     if as_json:
-        click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
+        click.echo(json.dumps(job_list.model_dump(mode="json"), indent=2))
     elif as_csv:
-        click.echo(to_csv(found.jobs), nl=False)
+        click.echo(to_csv(job_list.jobs), nl=False)
     else:
         console = Console(highlight=False)
-        for part in terminal.listing(found):
+        for part in terminal.listing(job_list):
             console.print(part)
-    if found.problem and (as_json or as_csv):
-        click.echo(f"carme: {found.problem}", err=True)
+    if job_list.problem and (as_json or as_csv):
+        click.echo(f"carme: {job_list.problem}", err=True)
 
 
-def _job_id(text: str, client: ViewClient) -> int:
+def _client(path: Path | None, url: str | None, token: str) -> ViewClient | ServiceJobsClient:
+    """Asks the service at the hub's address if there is one, else carme-view on this machine."""
+    if url:
+        return ServiceJobsClient(url, token)
+    return ViewClient.of(load(path).view)
+
+
+def _job_id(text: str, client: ViewClient | ServiceJobsClient) -> int:
     """The number that Slurm keeps the job under; `5_1` is looked up."""
     if text.isdecimal() and 0 < int(text) < 2**31:
         return int(text)
@@ -123,8 +150,8 @@ def _job_id(text: str, client: ViewClient) -> int:
 
 def parse_moment(text: str, now: float) -> int:
     """Unix seconds of `7d` (ago) or `2026-03-01T12:00` (the machine's local time)."""
-    if found := re.fullmatch(r"(\d{1,6})([mhdw])", text):
-        return int(now) - int(found[1]) * _UNITS[found[2]]
+    if match := re.fullmatch(r"(\d{1,6})([mhdw])", text):
+        return int(now) - int(match[1]) * _UNITS[match[2]]
     try:
         return int(datetime.fromisoformat(text).timestamp())
     except (ValueError, OverflowError):
@@ -133,12 +160,12 @@ def parse_moment(text: str, now: float) -> int:
         ) from None
 
 
-def to_csv(found: tuple[JobLine, ...]) -> str:
+def to_csv(jobs: tuple[JobLine, ...]) -> str:
     """A header and a line for each job; what was not measured is empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_FIELDS)
-    for entry in found:
+    for entry in jobs:
         own, measured = entry.model_dump(mode="json"), entry.measured
         counted = measured.model_dump() if measured else {}
         currency, cost = next(iter((measured.cost if measured else {}).items()), ("", None))

@@ -25,7 +25,7 @@ class RequestedResources(SlurmModel):
 
 
 class MeasuredUsage(SlurmModel):
-    """The last values of a job's counters, all nodes together; None: nobody measured it."""
+    """The last values of a job's counters, all nodes together; None: not measured."""
 
     joules: Mapping[str, float] = {}
     """Energy by component: gpu, cpu, dram, rest."""
@@ -148,7 +148,7 @@ class JobList(SlurmModel):
 
 
 class Idleness(SlurmModel):
-    """What a running job did lately, for whoever ends idle sessions."""
+    """What a running job did lately, for the idle policy."""
 
     gpu_busy_ratio: float
     """The part of its GPU time in which a GPU worked."""

@@ -1,8 +1,7 @@
-"""The fixed questions about jobs, as PromQL, and their answers as models. No I/O.
+"""Fixed PromQL queries about jobs, and their results as models. No I/O.
 
 A job's totals are the last values of its counters: `increase()` would miss the first value, and a
-job of two seconds has only one. A job is its number within its own time, so that a number that
-Slurm uses again years later does not mix two jobs.
+job of two seconds has only one. A query covers the job's own time only: Slurm reuses job numbers.
 """
 
 import math
@@ -66,21 +65,25 @@ def gpu_use(job_id: int) -> str:
     return f'avg(carme_job_gpu_utilisation_ratio{{jobid="{int(job_id)}"}})'
 
 
-def energy(job_id: int) -> str:
-    """Its energy so far, over time."""
-    return f'sum(carme_job_energy_joules_total{{jobid="{int(job_id)}"}})'
+def power(job_id: int, window_seconds: int) -> str:
+    """Watts charged to it, averaged over the window before each moment."""
+    return _rate("energy_joules_total", job_id, window_seconds)
 
 
-def network(job_id: int) -> str:
-    """Bytes over the network so far, over time."""
-    return f'sum(carme_job_network_bytes_total{{jobid="{int(job_id)}"}})'
+def network(job_id: int, window_seconds: int) -> str:
+    """Bytes a second over the network, averaged over the window before each moment."""
+    return _rate("network_bytes_total", job_id, window_seconds)
+
+
+def _rate(name: str, job_id: int, window_seconds: int) -> str:
+    return f'sum(rate(carme_job_{name}{{jobid="{int(job_id)}"}}[{int(window_seconds)}s]))'
 
 
 def idleness(job_ids: Sequence[int], seconds: float) -> str:
     """GPU time held and worked, and processor time, in the last `seconds`; by job.
 
-    A difference and not a rate: a job that was not there, or not measured, so long ago has no
-    answer, and nobody ends a session on a guess.
+    A difference and not a rate: a job that was not measured `seconds` ago has no result, so that
+    no session is ended for a lack of samples.
     """
     which, ago = f'{{jobid=~"{_jobs(job_ids)}"}}', f"{math.ceil(seconds)}s"
     parts = []
@@ -93,21 +96,21 @@ def idleness(job_ids: Sequence[int], seconds: float) -> str:
 
 def read_idleness(samples: Iterable[Sample], seconds: float) -> dict[int, Idleness]:
     """The answer to `idleness`."""
-    found: dict[int, dict[str, float]] = defaultdict(dict)
+    by_job: dict[int, dict[str, float]] = defaultdict(dict)
     for sample in samples:
-        found[int(sample.labels["jobid"])][sample.labels["what"]] = sample.value
-    answer = {}
-    for job_id, values in found.items():
+        by_job[int(sample.labels["jobid"])][sample.labels["what"]] = sample.value
+    idleness_by_job = {}
+    for job_id, values in by_job.items():
         held, idle = values.get("gpu_held_seconds_total"), values.get("gpu_idle_seconds_total")
         # Half of the time must have been measured: a job just begun, or an exporter that was
         # away, is not idle.
         if held is None or idle is None or held < seconds / 2:
             continue
-        answer[job_id] = Idleness(
+        idleness_by_job[job_id] = Idleness(
             gpu_busy_ratio=min(1.0, max(0.0, 1 - idle / held)),
             cpu_cores=max(0.0, values.get("cpu_seconds_total", 0.0) / seconds),
         )
-    return answer
+    return idleness_by_job
 
 
 def read_totals(
@@ -171,33 +174,18 @@ def _uncertainty(ratios: Sequence[Sample], joules: dict[str, float]) -> float | 
     return sum(s.value * joules.get(s.labels.get("node", ""), 0.0) for s in ratios) / total
 
 
-def plot_step(seconds: float) -> float:
-    """How far apart a plot's values stand; not below what is scraped."""
-    return max(15.0, seconds / PLOT_POINTS)
+def plot_step(seconds: float, scrape_seconds: float) -> int:
+    """Seconds between a plot's points: whole scrape intervals, about PLOT_POINTS in the job's time.
+
+    At least two intervals, so that the rate over one step has the two samples that it needs.
+    """
+    interval = round(scrape_seconds)  # as in prometheus.yml
+    return interval * max(2, math.ceil(seconds / PLOT_POINTS / interval))
 
 
-def read_gpu_plot(
-    lines: Sequence[RangeSeries], start: float, step: float, count: int
-) -> Plot | None:
-    """The answer to `gpu_use`, asked at the end of each step."""
+def read_plot(lines: Sequence[RangeSeries], start: float, step: int, count: int) -> Plot | None:
+    """The values at the end of each step after `start`; None without a series."""
     if not lines:
         return None
-    known = {round((at - start) / step): value for at, value in lines[0].points}
-    return Plot(step_seconds=step, values=tuple(known.get(i) for i in range(1, count + 1)))
-
-
-def read_rate_plot(
-    lines: Sequence[RangeSeries], start: float, step: float, count: int
-) -> Plot | None:
-    """Watts from joules, or bytes a second from bytes, at the end of each step: a counter misses
-    nothing in between."""
-    if not lines:
-        return None
-    known = {round((at - start) / step): value for at, value in lines[0].points}
-    values: list[float | None] = []
-    before: float | None = 0.0
-    for index in range(1, count + 1):
-        now = known.get(index)
-        values.append(None if now is None or before is None else max(0.0, now - before) / step)
-        before = now
-    return Plot(step_seconds=step, values=tuple(values))
+    values = {round((at - start) / step): value for at, value in lines[0].points}
+    return Plot(step_seconds=step, values=tuple(values.get(i) for i in range(1, count + 1)))

@@ -1,7 +1,6 @@
-"""Answers about jobs, for whoever may see them: the one place that joins Slurm and Prometheus.
+"""Reports on jobs from Slurm and Prometheus.
 
-Researchers have no credentials for Prometheus. They ask here, and get fixed questions answered
-about jobs that are theirs.
+Researchers have no credentials for Prometheus: they get fixed queries about their own jobs.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from pydantic import Field, ValidationError
 from carme.config import PrometheusSettings as Settings
 from carme.errors import CarmeError, InputError, MissingError
 from carme.jobs import queries
-from carme.jobs.models import IdleJobs, JobLine, JobList, JobReport, MeasuredUsage
+from carme.jobs.models import IdleJobs, JobLine, JobList, JobReport, MeasuredUsage, Plot
 from carme.jobs.report import Series, line, report
 from carme.prometheus import PrometheusClient
 from carme.slurm.models import HistoryJob, Job, SlurmModel
@@ -37,7 +36,7 @@ History = Callable[[int, int | None], Awaitable[Sequence[HistoryJob]]]
 
 
 class JobFilter(SlurmModel):
-    """Which jobs a list shall hold."""
+    """Which jobs a list holds."""
 
     since: int
     until: int | None = None
@@ -58,39 +57,39 @@ class JobFilter(SlurmModel):
 
 
 def parse_filter(query: Mapping[str, str]) -> JobFilter:
-    """The wish in a request; InputError names the word that is wrong."""
+    """The filter in a request; InputError names the field that is wrong."""
     try:
-        wish = JobFilter.model_validate(query)
+        job_filter = JobFilter.model_validate(query)
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{first['loc'][0]}: {first['msg'].lower()}") from None
-    if wish.state and wish.state.lower() not in _STATE_WORDS:
+    if job_filter.state and job_filter.state.lower() not in _STATE_WORDS:
         raise InputError(
-            f"there is no state {wish.state!r}",
+            f"there is no state {job_filter.state!r}",
             "one of running, waiting, ended, failed, or Slurm's word such as COMPLETED",
         )
-    return wish
+    return job_filter
 
 
 _STATE_WORDS = {"running", "waiting", "ended", *(state.lower() for state in JobState)}
 
 
 def _state_matches(word: str, state: JobState) -> bool:
-    wanted = word.lower()
-    if wanted == "waiting":
+    name = word.lower()
+    if name == "waiting":
         return state.waiting
-    if wanted == "ended":
+    if name == "ended":
         return state.ended or state.ending
-    return state.lower() == wanted
+    return state.lower() == name
 
 
 class JobReporter:
-    """Reports for the view. Prometheus is asked from few threads, apart from those for Slurm."""
+    """Reports for the view. Prometheus is queried from two threads of its own."""
 
     def __init__(self, settings: Settings, now: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._now = now
-        # A slow Prometheus must take nothing away from those who wait for Slurm's answers.
+        # A slow Prometheus must not occupy the threads that query Slurm.
         self._threads = ThreadPoolExecutor(2, "prometheus")
 
     async def report(self, job_id: int, seen: Snapshot, history: History) -> JobReport:
@@ -101,32 +100,36 @@ class JobReporter:
             return report(job, now, problem="It has not begun yet.")
         plain = line(job, now)
         try:
-            seen_of_it = await self._ask(lambda p: _measure(p, plain, now))
+            series = await self._ask(
+                lambda p: _measure(p, plain, now, self._settings.scrape_seconds)
+            )
         except CarmeError as error:
             log.warning("job %d: %s", job_id, error)
             return report(job, now, problem=_AWAY)
-        problem = "" if seen_of_it.measured else _unmeasured(plain)
-        return report(job, now, seen_of_it, problem)
+        problem = "" if series.measured else _unmeasured(plain)
+        return report(job, now, series, problem)
 
-    async def listing(self, wish: JobFilter, seen: Snapshot, history: History) -> JobList:
-        """The jobs wished for, newest first."""
+    async def listing(self, job_filter: JobFilter, seen: Snapshot, history: History) -> JobList:
+        """The jobs that match, newest first."""
         now = self._now()
-        # The queue knows better than the accounting what runs now.
-        found: dict[int, Job | HistoryJob] = {
-            job.id: job for job in await history(wish.since, wish.until) if wish.wants(job)
+        # The queue is newer than the accounting database for jobs that run.
+        by_id: dict[int, Job | HistoryJob] = {
+            job.id: job
+            for job in await history(job_filter.since, job_filter.until)
+            if job_filter.wants(job)
         }
         for job in seen.jobs:
-            known = found.pop(job.id, None)
+            accounted = by_id.pop(job.id, None)
             over = job.state.ended or job.state.ending
-            begun = job.submitted_at or wish.since
-            in_time = not wish.until or begun < wish.until
-            if over and known:
-                found[job.id] = known
-            elif not over and in_time and wish.wants(job):
-                found[job.id] = job
-        ordered = sorted(found.values(), key=lambda job: -(job.started_at or job.id))
+            submitted_at = job.submitted_at or job_filter.since
+            in_time = not job_filter.until or submitted_at < job_filter.until
+            if over and accounted:
+                by_id[job.id] = accounted
+            elif not over and in_time and job_filter.wants(job):
+                by_id[job.id] = job
+        ordered = sorted(by_id.values(), key=lambda job: -(job.started_at or job.id))
         ordered.sort(key=lambda job: not job.state.waiting)
-        shown = ordered[: wish.limit]
+        shown = ordered[: job_filter.limit]
         lines = [line(job, now) for job in shown]
         try:
             measured = await self._ask(lambda p: _measure_many(p, lines, now))
@@ -162,14 +165,14 @@ class JobReporter:
             return queued
         # An ended one is in both; the accounting has its CPU time and memory, too.
         since = int(self._now()) // 86400 * 86400 - _LOOK_BACK_SECONDS
-        kept = next((job for job in await history(since, None) if job.id == job_id), None)
-        found = kept if kept and (kept.ended_at or not queued) else queued or kept
-        if not found:
-            # The same words for a job of somebody else: that it exists is theirs to know.
+        accounted = next((job for job in await history(since, None) if job.id == job_id), None)
+        job = accounted if accounted and (accounted.ended_at or not queued) else queued or accounted
+        if not job:
+            # The same message for another user's job: it must not reveal that the job exists.
             raise MissingError(
                 f"you have no job {job_id} of the last month", "`carme jobs` lists what there is"
             )
-        return found
+        return job
 
 
 def _unmeasured(job: JobLine) -> str:
@@ -185,7 +188,9 @@ def _span(job: JobLine, now: float) -> tuple[float, float]:
     return start, min(end, now)
 
 
-def _measure(prometheus: PrometheusClient, job: JobLine, now: float) -> Series:
+def _measure(
+    prometheus: PrometheusClient, job: JobLine, now: float, scrape_seconds: float
+) -> Series:
     start, end = _span(job, now)
     totals = prometheus.query(queries.totals(job.id, end - start), end)
     if not totals:
@@ -193,19 +198,20 @@ def _measure(prometheus: PrometheusClient, job: JobLine, now: float) -> Series:
     peaks = prometheus.query(queries.gpu_peaks(job.id, end - start), end)
     measured = queries.read_totals(totals, peaks).get(job.id)
     seconds = (job.ended_at or now) - start
-    step = queries.plot_step(seconds)
+    step = queries.plot_step(seconds, scrape_seconds)
     count = int(seconds // step)
     if count < 2:
         return Series(measured)
-    span = (start + step, start + count * step, step)
-    gpu = prometheus.query_range(queries.gpu_use(job.id), *span)
-    power = prometheus.query_range(queries.energy(job.id), *span)
-    network = prometheus.query_range(queries.network(job.id), *span)
+
+    def plot(expression: str) -> Plot | None:
+        lines = prometheus.query_range(expression, start + step, start + count * step, step)
+        return queries.read_plot(lines, start, step, count)
+
     return Series(
         measured,
-        queries.read_gpu_plot(gpu, start, step, count),
-        queries.read_rate_plot(power, start, step, count),
-        queries.read_rate_plot(network, start, step, count),
+        plot(queries.gpu_use(job.id)),
+        plot(queries.power(job.id, step)),
+        plot(queries.network(job.id, step)),
     )
 
 
@@ -214,11 +220,11 @@ def _measure_many(
 ) -> dict[int, MeasuredUsage]:
     """Batches in the order of time: a batch's question spans its jobs' time and no more."""
     begun = [job for job in jobs if job.started_at]
-    found: dict[int, MeasuredUsage] = {}
+    measured: dict[int, MeasuredUsage] = {}
     for first in range(0, len(begun), _BATCH):
         batch = begun[first : first + _BATCH]
         spans = [_span(job, now) for job in batch]
         start, end = min(s for s, _ in spans), max(e for _, e in spans)
         question = queries.line_totals([job.id for job in batch], end - start)
-        found |= queries.read_totals(prometheus.query(question, end))
-    return found
+        measured |= queries.read_totals(prometheus.query(question, end))
+    return measured

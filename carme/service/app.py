@@ -94,18 +94,18 @@ def _health(app: Flask) -> None:
     @app.get(f"{PREFIX}/healthz")
     def healthz() -> Response:
         """Well if it answers and its database does; the others may come and go."""
-        here = current_context()
-        found = {"service": "ok", "database": "ok", "slurm view": "ok"}
+        context = current_context()
+        health = {"service": "ok", "database": "ok", "slurm view": "ok"}
         try:
-            here.store.check()
+            context.store.check()
         except SQLAlchemyError as error:
-            found["database"] = str(error).splitlines()[0][:200]
+            health["database"] = str(error).splitlines()[0][:200]
         try:
-            here.cluster.snapshot()
+            context.cluster.snapshot()
         except CarmeError as error:
-            found["slurm view"] = error.message
-        status = 200 if found["database"] == "ok" else 503
-        return Response(json.dumps(found), status, mimetype="application/json")
+            health["slurm view"] = error.message
+        status = 200 if health["database"] == "ok" else 503
+        return Response(json.dumps(health), status, mimetype="application/json")
 
 
 def _metrics(app: Flask) -> None:
@@ -121,7 +121,7 @@ def _metrics(app: Flask) -> None:
     )  # fmt: skip
     for collector in (CoverageMetrics, PredictionMetrics):
         registry.register(collector(app.extensions["carme"].store))
-    wanted = os.environ.get("CARME_PROMETHEUS_TOKEN", "")
+    prometheus_token = os.environ.get("CARME_PROMETHEUS_TOKEN", "")
 
     @app.before_request
     def begin() -> None:
@@ -137,7 +137,9 @@ def _metrics(app: Flask) -> None:
 
     @app.get(f"{PREFIX}/metrics")
     def metrics() -> Response:
-        _, _, given = request.headers.get("Authorization", "").partition(" ")
-        if not wanted or not hmac.compare_digest(given.strip().encode(), wanted.encode()):
+        _, _, token = request.headers.get("Authorization", "").partition(" ")
+        if not prometheus_token or not hmac.compare_digest(
+            token.strip().encode(), prometheus_token.encode()
+        ):
             raise problems.Refused(401, "the metrics are for Prometheus", "send its token")
         return Response(generate_latest(registry), mimetype="text/plain; version=0.0.4")

@@ -1,4 +1,4 @@
-"""What the endpoints work with, made once for an application."""
+"""The state that all requests of an application share."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from cachetools import TTLCache, cachedmethod
 from flask import current_app
 
 from carme.config import Config
 from carme.errors import CarmeError
+from carme.predict.coefficients import Calibration
 from carme.predict.prediction import Rates
 from carme.service.browser_sessions import BrowserSessions
 from carme.service.hub_client import HubClient
 from carme.service.rate_limits import ConcurrencyLimiter, RateLimiter
 from carme.service.sandbox_process import SandboxProcess
-from carme.service.store import Store
+from carme.service.store import CalibrationRow, Store
 from carme.service.tasks import TaskPool
 from carme.slurm.snapshot import Snapshot
 from carme.view.client import ViewClient
@@ -24,39 +26,12 @@ from carme.view.client import ViewClient
 _SNAPSHOT_SECONDS = 2.0
 _VIEW_TIMEOUT_SECONDS = 1.5
 _REPORT_SECONDS = 10.0
-"""Longer than anybody waits for it: the view keeps the answer for the next who asks."""
-_KNOWLEDGE_SECONDS = 10.0
-_MOST_KEPT = 10_000
+"""Longer than a request waits: the view caches the answer for the next request."""
+_CALIBRATION_SECONDS = 10.0
+_MAX_CALIBRATIONS = 10_000
 _MOST_STREAMS = 6
 """Each holds one of the server's threads for minutes."""
 _MOST_STREAMS_OF_ONE = 2
-
-
-class TimedCache:
-    """Values that are good for some seconds, or until they are cleared."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._values: dict[Any, tuple[float, Any]] = {}
-
-    def get(self, key: Any) -> Any:
-        """The value, or None when there is none that is young enough."""
-        with self._lock:
-            at, value = self._values.get(key, (float("-inf"), None))
-        return value if time.monotonic() - at < self._seconds else None
-
-    def put(self, key: Any, value: Any) -> None:
-        """Keep it from now on."""
-        with self._lock:
-            if len(self._values) > _MOST_KEPT:
-                self._values.clear()
-            self._values[key] = (time.monotonic(), value)
-
-    def clear(self) -> None:
-        """Forget all."""
-        with self._lock:
-            self._values.clear()
 
 
 class CachedSnapshot:
@@ -100,8 +75,21 @@ class ServiceContext:
     streams: ConcurrencyLimiter = field(
         default_factory=lambda: ConcurrencyLimiter(_MOST_STREAMS, _MOST_STREAMS_OF_ONE)
     )
-    known: TimedCache = field(default_factory=lambda: TimedCache(_KNOWLEDGE_SECONDS))
-    """The newest fit by (user, workload, GPU)."""
+    _calibrations: TTLCache[Any, Calibration | None] = field(
+        default_factory=lambda: TTLCache(_MAX_CALIBRATIONS, _CALIBRATION_SECONDS)
+    )
+    _calibrations_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cachedmethod(lambda self: self._calibrations, lock=lambda self: self._calibrations_lock)
+    def newest_calibration(self, user: str, workload: str, gpu: str) -> Calibration | None:
+        """The user's newest calibration of this workload and GPU, cached for some seconds."""
+        rows = self.store.page(CalibrationRow, user, 1, None, workload=workload, gpu=gpu)
+        return rows[0].calibration if rows else None
+
+    def forget_calibrations(self) -> None:
+        """Read calibrations again: one was added or deleted."""
+        with self._calibrations_lock:
+            self._calibrations.clear()
 
     @property
     def rates(self) -> Rates:
@@ -117,7 +105,7 @@ class ServiceContext:
 
 
 def make_context(config: Config, token: str) -> ServiceContext:
-    """All of them for a configuration; nothing is asked of anybody yet."""
+    """The context for a configuration; connects to nothing yet."""
     service = config.service
     return ServiceContext(
         config,
@@ -131,6 +119,6 @@ def make_context(config: Config, token: str) -> ServiceContext:
 
 
 def current_context() -> ServiceContext:
-    """Those of the application that answers this request."""
+    """The context of the application that handles this request."""
     found: ServiceContext = current_app.extensions["carme"]
     return found

@@ -1,4 +1,4 @@
-"""What a request may cost to answer: what would keep the service busy for long is refused."""
+"""Limits on the work that a request causes: longer simulations are refused."""
 
 from __future__ import annotations
 

@@ -74,14 +74,14 @@ class Api:
 
     def blueprint(self, prefix: str) -> Blueprint:
         """All of them for Flask."""
-        found = Blueprint("api", __name__, url_prefix=prefix)
+        api = Blueprint("api", __name__, url_prefix=prefix)
         for number, operation in enumerate(self.operations):
             name = f"{operation.handler.__name__}_{number}"
-            found.add_url_rule(
+            api.add_url_rule(
                 operation.path, name, _view(operation), methods=[operation.method],
                 provide_automatic_options=False,
             )  # fmt: skip
-        return found
+        return api
 
     def document(self, server: str) -> dict[str, Any]:
         """The OpenAPI 3.1 document."""
@@ -123,27 +123,27 @@ class Api:
 
 def _view(operation: Endpoint) -> Callable[..., Response]:
     def view(**path: Any) -> Response:
-        given: dict[str, Any] = {"who": authenticate(), **path}
+        arguments: dict[str, Any] = {"who": authenticate(), **path}
         if operation.query:
-            given["query"] = operation.query.model_validate(request.args.to_dict())
+            arguments["query"] = operation.query.model_validate(request.args.to_dict())
         if operation.body:
             if not request.is_json:
                 raise Refused(415, "the body is not declared as JSON")
-            given["body"] = operation.body.model_validate_json(request.get_data())
-        return _response(operation, operation.handler(**given))
+            arguments["body"] = operation.body.model_validate_json(request.get_data())
+        return _response(operation, operation.handler(**arguments))
 
     return view
 
 
-def _response(operation: Endpoint, found: Any) -> Response:
-    if isinstance(found, Response):
-        return found
+def _response(operation: Endpoint, answer: Any) -> Response:
+    if isinstance(answer, Response):
+        return answer
     status = operation.status
-    if isinstance(found, tuple):
-        found, status = found
-    if found is None:
+    if isinstance(answer, tuple):
+        answer, status = answer
+    if answer is None:
         return Response(status=204)
-    return Response(found.model_dump_json(), status, mimetype="application/json")
+    return Response(answer.model_dump_json(), status, mimetype="application/json")
 
 
 def _described(operation: Endpoint, names: Any) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _described(operation: Endpoint, names: Any) -> dict[str, Any]:
             "content": {"application/problem+json": {"schema": schema}},
         }
     text = (operation.handler.__doc__ or "").strip()
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "summary": operation.summary,
         "description": "\n".join(line.strip() for line in text.splitlines()[1:]).strip(),
         "operationId": operation.handler.__name__,
@@ -189,8 +189,11 @@ def _described(operation: Endpoint, names: Any) -> dict[str, Any]:
     }
     if operation.body:
         body = content(operation.body, "validation", "application/json")
-        found["requestBody"] = {"required": True, **body}
+        description["requestBody"] = {"required": True, **body}
     if operation.upload:
         raw = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
-        found["requestBody"] = {"required": True, "content": {"application/octet-stream": raw}}
-    return found
+        description["requestBody"] = {
+            "required": True,
+            "content": {"application/octet-stream": raw},
+        }
+    return description

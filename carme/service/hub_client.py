@@ -1,18 +1,20 @@
-"""Who is there: the hub's word on tokens, kept for a moment, and its OAuth login."""
+"""The hub as the service sees it: whose token this is, and the log-in, by JupyterHub's HubOAuth."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import urlencode
 
-import requests
+from cachetools import TTLCache, cached
+from jupyterhub.services.auth import HubOAuth
+from tornado.web import HTTPError
 
 from carme.config import Config
 from carme.errors import UnavailableError
@@ -20,9 +22,9 @@ from carme.errors import UnavailableError
 NAME = "carme"
 PREFIX = f"/services/{NAME}"
 CALLBACK = f"{PREFIX}/oauth_callback"
-_SECONDS = 1.5
-_MOST_KEPT = 10_000
-_SCOPES = frozenset({"access:services", f"access:services!service={NAME}"})
+_TIMEOUT_SECONDS = 1.5
+_MAX_TOKENS = 10_000
+_MAX_TOKEN_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -39,90 +41,83 @@ class Caller:
 
 
 class HubClient:
-    """The hub as a service sees it. `token` is the service's own, and its OAuth secret."""
+    """The hub's answers about tokens. `token` is the service's own, and its OAuth secret."""
 
-    def __init__(
-        self, config: Config, token: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    user_of: Callable[[str], tuple[str, bool] | None]
+    """(name, admin) of a token's user; None if it is not valid here. Cached for a moment."""
+
+    def __init__(self, config: Config, token: str) -> None:
         hub = config.hub
-        self._api = f"http://{hub.api_address}:{hub.api_port}/hub/api"
-        self._public = hub.url.rstrip("/")
         self._token = token
-        self._keep = config.service.token_cache_seconds
-        self._clock = clock
-        self._known: OrderedDict[str, tuple[float, tuple[str, bool] | None]] = OrderedDict()
-        self._lock = threading.Lock()
-        self._web = requests.Session()
-        self._web.trust_env = False
+        self._oauth = HubOAuth(
+            api_url=f"http://{hub.api_address}:{hub.api_port}/hub/api",
+            api_token=token or "unset",  # HubOAuth refuses an empty one
+            hub_host=hub.url.rstrip("/"),
+            hub_prefix="/hub/",
+            oauth_client_id=f"service-{NAME}",
+            oauth_redirect_uri=CALLBACK,
+            access_scopes={f"access:services!service={NAME}"},
+        )
+        # Not the cache of HubOAuth: it has no limit, and invalid tokens are cached, too.
+        cache: TTLCache[str, Any] = TTLCache(_MAX_TOKENS, config.service.token_cache_seconds)
+        self.user_of = cached(cache, key=_hash, lock=threading.Lock())(self._user_of)
 
     def is_own(self, token: str) -> bool:
         """Whether it is the service's own token, which the hub uses to ask for a user."""
         return bool(self._token) and hmac.compare_digest(token.encode(), self._token.encode())
 
-    def user_of(self, token: str) -> tuple[str, bool] | None:
-        """(name, admin) of the token's user; None if it is not valid here."""
-        key = hashlib.sha256(token.encode()).hexdigest()
-        with self._lock:
-            at, found = self._known.get(key, (float("-inf"), None))
-        if self._clock() - at < self._keep:
-            return found
-        found = self._ask(token)
-        with self._lock:
-            self._known[key] = (self._clock(), found)
-            self._known.move_to_end(key)
-            while len(self._known) > _MOST_KEPT:
-                self._known.popitem(last=False)
-        return found
-
-    def forget(self, token: str) -> None:
-        """Ask again next time."""
-        with self._lock:
-            self._known.pop(hashlib.sha256(token.encode()).hexdigest(), None)
-
-    def _ask(self, token: str) -> tuple[str, bool] | None:
-        if not token.isascii() or not token.isprintable() or len(token) > 200:
+    def _user_of(self, token: str) -> tuple[str, bool] | None:
+        if not token.isascii() or not token.isprintable() or len(token) > _MAX_TOKEN_LENGTH:
             return None
-        answer = self._call("GET", "/user", headers={"Authorization": f"token {token}"})
-        if answer.status_code in (401, 403):
-            return None
-        if answer.status_code != 200:
-            raise UnavailableError(
-                f"the hub answered {answer.status_code} on a token", "try again in a moment"
-            )
-        model: dict[str, Any] = answer.json()
-        if model.get("kind") != "user" or not _SCOPES & set(model.get("scopes", ())):
-            return None
-        return str(model["name"]), bool(model.get("admin"))
-
-    def login_url(self, state: str) -> str:
-        """Where to send a browser that is not logged in."""
-        query = {
-            "client_id": f"service-{NAME}",
-            "redirect_uri": CALLBACK,
-            "response_type": "code",
-            "state": state,
-        }
-        return f"{self._public}/hub/api/oauth2/authorize?{urlencode(query)}"
-
-    def token_for(self, code: str) -> str | None:
-        """The token that the hub gives for a login's code."""
-        form = {
-            "client_id": f"service-{NAME}",
-            "client_secret": self._token,
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": CALLBACK,
-        }
-        answer = self._call("POST", "/oauth2/token", data=form)
-        if answer.status_code != 200:
-            return None
-        token = answer.json().get("access_token")
-        return str(token) if token else None
-
-    def _call(self, method: str, path: str, **how: Any) -> requests.Response:
         try:
-            return self._web.request(method, f"{self._api}{path}", timeout=_SECONDS, **how)
-        except requests.RequestException:
-            raise UnavailableError(
-                "the hub does not answer, so nobody can be let in", "try again in a minute"
-            ) from None
+            user = self._wait(self._oauth.user_for_token(token, use_cache=False, sync=False))
+        except HTTPError:
+            raise _unavailable() from None
+        if not user or user.get("kind") != "user":
+            return None
+        if not self._oauth.check_scopes(self._oauth.access_scopes, user):
+            return None
+        return str(user["name"]), bool(user.get("admin"))
+
+    def login_url(self, state: str) -> tuple[str, str]:
+        """Where to send a browser that is not logged in, and the PKCE verifier for `token_for`."""
+        verifier, challenge, method = self._oauth.generate_pkce_code_challenge()
+        query = {"state": state, "code_challenge": challenge, "code_challenge_method": method}
+        return f"{self._oauth.login_url}&{urlencode(query)}", verifier
+
+    def token_for(self, code: str, verifier: str) -> str | None:
+        """The token that the hub gives for a login's code; None if the hub refuses the code."""
+        try:
+            token = self._wait(self._oauth.token_for_code(code, code_verifier=verifier, sync=False))
+        except HTTPError as error:
+            # HubOAuth raises a 500 both for a refusal and when nobody answers.
+            if error.status_code == 500 and "check authorization" in (error.log_message or ""):
+                return None
+            raise _unavailable() from None
+        return str(token)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """The result of a call of HubOAuth. Its own `sync=True` makes one call at a time, without
+        a time limit: callers would queue up behind a frozen hub."""
+        limited = asyncio.wait_for(coroutine, _TIMEOUT_SECONDS)
+        try:
+            return asyncio.run_coroutine_threadsafe(limited, self._loop).result()
+        except TimeoutError:
+            raise _unavailable() from None
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """Runs in a thread of its own; made on first use, so that a server may fork before."""
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="hub", daemon=True).start()
+        return loop
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _unavailable() -> UnavailableError:
+    return UnavailableError(
+        "the hub does not answer, so nobody can be let in", "try again in a minute"
+    )

@@ -1,5 +1,5 @@
-"""What came of predictions: recorded when a job has ended, and counted, so that everybody can see
-how often the intervals held here."""
+"""Outcomes of predictions: recorded when a job has ended, and counted, to show how often the
+intervals held on this cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOST = "LOST"
 
 
 def record(store: Store, cluster: CachedSnapshot, now: float) -> int:
-    """Write down what came of jobs that ended since the last time; how many there were."""
+    """Record the outcomes of jobs that ended since the last call; returns their number."""
     queued = {job.id for job in cluster.snapshot().jobs if not job.state.ended}
     query = (
         select(PredictionRow)
@@ -76,14 +76,16 @@ def judge(row: PredictionRow, job: JobReport) -> None:
     if job.state != JobState.COMPLETED:
         return
     try:
-        made = StoredEstimates.model_validate(row.body)
+        prediction = StoredEstimates.model_validate(row.body)
     except ValidationError as error:
-        wrong = explain(error)[0]
-        log.warning("outcomes: prediction %s of job %s: %s", row.id, row.job_id, wrong)
+        problem = explain(error)[0]
+        log.warning("outcomes: prediction %s of job %s: %s", row.id, row.job_id, problem)
         return
-    row.time_within = made.time.low <= job.elapsed_seconds <= made.time.high
+    row.time_within = prediction.time.low <= job.elapsed_seconds <= prediction.time.high
     if row.measured_joules:
-        row.energy_within = made.gpu_energy.low <= row.measured_joules <= made.gpu_energy.high
+        row.energy_within = (
+            prediction.gpu_energy.low <= row.measured_joules <= prediction.gpu_energy.high
+        )
 
 
 def coverage(store: Store) -> CoverageAnswer:
@@ -97,9 +99,9 @@ def coverage(store: Store) -> CoverageAnswer:
 
 
 def _counted(rows: Iterable[Row[str, str, bool | None, bool | None, int]]) -> CoverageAnswer:
-    found: dict[tuple[str, str], dict[str, int]] = {}
+    counts_by_kind: dict[tuple[str, str], dict[str, int]] = {}
     for kind, source, timed, metered, count in rows:
-        item = found.setdefault((kind, source), dict.fromkeys(Coverage.COUNTS, 0))
+        item = counts_by_kind.setdefault((kind, source), dict.fromkeys(Coverage.COUNTS, 0))
         item["ended"] += count
         item["time_judged"] += count if timed is not None else 0
         item["time_within"] += count if timed else 0
@@ -108,7 +110,7 @@ def _counted(rows: Iterable[Row[str, str, bool | None, bool | None, int]]) -> Co
     return CoverageAnswer(
         items=tuple(
             Coverage(kind=kind, source=source, **counts)
-            for (kind, source), counts in sorted(found.items())
+            for (kind, source), counts in sorted(counts_by_kind.items())
         )
     )
 
@@ -131,10 +133,10 @@ class CoverageMetrics(Collector):
             labels=labels,
         )
         try:
-            found = coverage(self._store).items
+            items = coverage(self._store).items
         except SQLAlchemyError:
             return  # the other metrics are still good
-        for item in found:
+        for item in items:
             for figure, judged, within in (
                 ("time", item.time_judged, item.time_within),
                 ("energy", item.energy_judged, item.energy_within),
@@ -145,7 +147,7 @@ class CoverageMetrics(Collector):
 
 
 def keep_recording(store: Store, cluster: CachedSnapshot, stop: threading.Event) -> None:
-    """Record every half minute, until told to stop; who is away is asked again later."""
+    """Record every half minute until `stop` is set; failures are logged and tried again."""
     while not stop.wait(INTERVAL_SECONDS):
         try:
             record(store, cluster, time.time())

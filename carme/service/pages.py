@@ -58,7 +58,7 @@ def _page(api: Api, name: str, title: str, **more: Any) -> Any:
     if who is None:
         return _login()
     session = request.cookies.get(COOKIE, "")
-    here = current_context()
+    context = current_context()
     return render_template(
         f"{name}.html",
         title=title,
@@ -66,8 +66,8 @@ def _page(api: Api, name: str, title: str, **more: Any) -> Any:
         tabs=TABS,
         who=who,
         prefix=PREFIX,
-        site=here.config.cluster.title,
-        csrf=here.sessions.csrf(session),
+        site=context.config.cluster.title,
+        csrf=context.sessions.csrf(session),
         operations=api.operations if name == "api" else (),
         **more,
     )
@@ -77,27 +77,30 @@ def _login() -> Response:
     """Send the browser to the hub; come back to where it wanted to go."""
     state = secrets.token_urlsafe(24)
     query = f"?{request.query_string.decode('ascii', 'replace')}" if request.query_string else ""
-    response = make_response(redirect(current_context().hub.login_url(state)))
-    _set(response, STATE_COOKIE, f"{state} {request.path}{query}"[:3000], 600)
+    address, verifier = current_context().hub.login_url(state)
+    response = make_response(redirect(address))
+    # In the cookie and not here: strangers must not fill the service's memory.
+    _set(response, STATE_COOKIE, f"{state} {verifier} {request.path}{query}"[:3000], 600)
     return response
 
 
 def _callback() -> Any:
     """The hub sends the browser here with a code."""
-    state, _, target = request.cookies.get(STATE_COOKIE, "").partition(" ")
+    state, _, rest = request.cookies.get(STATE_COOKIE, "").partition(" ")
+    verifier, _, target = rest.partition(" ")
     given, code = request.args.get("state", ""), request.args.get("code", "")
     if not state or not secrets.compare_digest(state.encode(), given.encode()) or not code:
         return problems.answer(403, "this login was not begun here", f"open {PREFIX}/ again")
-    here = current_context()
-    token = here.hub.token_for(code)
-    user = here.hub.user_of(token) if token else None
+    context = current_context()
+    token = context.hub.token_for(code, verifier)
+    user = context.hub.user_of(token) if token else None
     if not token or not user:
         return problems.answer(403, "the hub did not confirm the login", f"open {PREFIX}/ again")
     # Only addresses of our own: the cookie is the browser's to change.
     parsed = urlsplit(target)
     own = target.startswith(f"{PREFIX}/") and not parsed.netloc and "\\" not in target
     response = make_response(redirect(target if own else f"{PREFIX}/"))
-    _set(response, COOKIE, here.sessions.open(token), SECONDS)
+    _set(response, COOKIE, context.sessions.open(token), SECONDS)
     response.delete_cookie(STATE_COOKIE, path=PREFIX)
     return response
 

@@ -55,13 +55,13 @@ class PredictionMetrics(Collector):
             return
         for row in rows:
             try:
-                told = StoredEstimates.model_validate(row.body)
+                estimates = StoredEstimates.model_validate(row.body)
             except ValidationError:
                 continue
             judged = row.time_within is not None
             for family, figure, measured in (
-                (seconds, told.time, row.measured_seconds),
-                (joules, told.gpu_energy, row.measured_joules),
+                (seconds, estimates.time, row.measured_seconds),
+                (joules, estimates.gpu_energy, row.measured_joules),
             ):
                 values = {"predicted": figure.value, "low": figure.low, "high": figure.high}
                 if judged and measured is not None:
@@ -81,8 +81,8 @@ def newest(store: Store) -> list[PredictionRow]:
         .order_by(table.created_at.desc(), table.id)
         .limit(4 * MOST_JOBS)
     )
-    found: dict[int | None, PredictionRow] = {}
+    by_job: dict[int | None, PredictionRow] = {}
     with store.session() as session:
         for row in session.scalars(query):
-            found.setdefault(row.job_id, row)
-    return list(found.values())[:MOST_JOBS]
+            by_job.setdefault(row.job_id, row)
+    return list(by_job.values())[:MOST_JOBS]

@@ -30,7 +30,7 @@ STATUS: dict[type[CarmeError], int] = {
     ConfigError: 422,
 }
 RETRY_SECONDS = 5
-"""Told to whoever asked when something was away or busy."""
+"""The Retry-After of a 503."""
 _HINTS = {
     400: "send valid JSON and headers",
     401: "send Authorization: token TOKEN (make one on the hub's Token page), or log in",

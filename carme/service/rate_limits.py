@@ -1,15 +1,16 @@
-"""How often somebody may ask: a bucket for each, filled at a steady rate; and how much of what is
-scarce anybody may hold at a time."""
+"""Limits for each user: requests a minute (token bucket), and concurrent streams."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 
-_MOST_KEPT = 10_000
+from cachetools import LRUCache
+
+_MAX_KEYS = 10_000
 
 
 class RateLimiter:
@@ -19,19 +20,17 @@ class RateLimiter:
         self._rate = per_minute / 60
         self._size = max(per_minute / 2, 1.0)
         self._clock = clock
-        self._kept: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._levels: LRUCache[str, tuple[float, float]] = LRUCache(_MAX_KEYS)
         self._lock = threading.Lock()
 
     def take(self, key: str) -> float:
         """0 if the request may pass; else the seconds until it might."""
         now = self._clock()
         with self._lock:
-            level, at = self._kept.pop(key, (self._size, now))
+            level, at = self._levels.get(key, (self._size, now))
             level = min(level + (now - at) * self._rate, self._size)
             wait = 0.0 if level >= 1 else (1 - level) / self._rate
-            self._kept[key] = (level - 1 if wait == 0 else level, now)
-            while len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
+            self._levels[key] = (level - 1 if wait == 0 else level, now)
         return wait
 
 
@@ -44,7 +43,7 @@ class ConcurrencyLimiter:
         self._lock = threading.Lock()
 
     def take(self, key: str) -> Callable[[], None] | None:
-        """What gives it back, once however often it is called; None if there is none left."""
+        """A function that gives the slot back, once; None if no slot is free."""
         with self._lock:
             if self._held.total() >= self._most or self._held[key] >= self._of_one:
                 return None

@@ -1,4 +1,4 @@
-"""From what a request names to values: workloads, hardware, plans and what is known of them."""
+"""Resolves the names in a request to workloads, hardware, plans and calibrations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from carme import library
 from carme.errors import InputError, MissingError
 from carme.predict.cluster_hardware import hardware_of
-from carme.predict.coefficients import DATA_SHEET, Calibration, Provenance
+from carme.predict.coefficients import DATA_SHEET, Calibration
 from carme.service.context import ServiceContext
 from carme.service.cost_limits import check_workload
 from carme.service.hub_client import Caller
@@ -21,35 +21,35 @@ MOST_GPUS = 100_000
 
 
 def find_workload(
-    here: ServiceContext, who: Caller, given: str | Workload, samples: int | None = None
+    context: ServiceContext, who: Caller, given: str | Workload, samples: int | None = None
 ) -> Workload:
     """The workload itself, one of the user's own, or a bundled one."""
-    found = given if isinstance(given, Workload) else _named(here, who, given)
-    check_workload(found)
+    workload = given if isinstance(given, Workload) else _named(context, who, given)
+    check_workload(workload)
     if samples is not None:
-        dataset = found.dataset.model_copy(update={"samples": samples})
-        found = found.model_copy(update={"dataset": dataset})
-    return found
+        dataset = workload.dataset.model_copy(update={"samples": samples})
+        workload = workload.model_copy(update={"dataset": dataset})
+    return workload
 
 
-def _named(here: ServiceContext, who: Caller, name: str) -> Workload:
+def _named(context: ServiceContext, who: Caller, name: str) -> Workload:
     plain = name.strip().lower().replace(" ", "-")
     if plain in library.names("workloads"):
         return library.workload(plain)
-    rows = here.store.page(WorkloadRow, who.name, 1, None, name=plain)
+    rows = context.store.page(WorkloadRow, who.name, 1, None, name=plain)
     if rows:
         return Workload.model_validate(rows[0].body)
     # Never library.workload(name) with a user's text: it would open files.
     raise MissingError(f"no workload {name!r}", "GET workloads lists yours and the bundled ones")
 
 
-def find_hardware(here: ServiceContext, given: HardwareQuery) -> tuple[Cluster, int]:
-    """The hardware, and how many of its GPUs are meant."""
+def find_hardware(context: ServiceContext, given: HardwareQuery) -> tuple[Cluster, int]:
+    """The hardware, and how many of its GPUs the request names."""
     if given.partition is not None:
-        snapshot = here.cluster.snapshot()
-        names = here.config.service.hardware
-        found = hardware_of(snapshot, given.partition, given.gpu_type, names)
-        return found, given.count
+        snapshot = context.cluster.snapshot()
+        names = context.config.service.hardware
+        cluster = hardware_of(snapshot, given.partition, given.gpu_type, names)
+        return cluster, given.count
     count, _ = library.parse_gpus(given.gpus or "")
     if count > MOST_GPUS:
         raise InputError(f"{count} GPUs", f"at most {MOST_GPUS}")
@@ -65,33 +65,20 @@ def with_count(plan: BasePlan, count: int) -> BasePlan:
 
 
 def find_knowledge(
-    here: ServiceContext, who: Caller, workload: str, gpu: str, wanted: str | None
+    context: ServiceContext, who: Caller, workload: str, gpu: str, wanted: str | None
 ) -> tuple[Calibration, tuple[str, ...]]:
     """The newest calibration of the user for this workload and GPU, or the one asked for; and what
     there is to say about the choice."""
     if wanted == "none":
         return DATA_SHEET, ()
     if wanted is not None:
-        row = here.store.get(CalibrationRow, wanted)
+        row = context.store.get(CalibrationRow, wanted)
         if row is None or not who.may_see(row.user):
             raise MissingError(f"no calibration {wanted}", "GET calibrations lists yours")
         if row.gpu != gpu:
             raise InputError(f"calibration {wanted} is for {row.gpu}, not {gpu}", "leave it out")
-        return knowledge_in(row), ()
-    key = (who.name, workload, gpu)
-    found: Calibration | None = here.known.get(key)
-    if found is None:
-        try:
-            rows = here.store.page(CalibrationRow, who.name, 1, None, workload=workload, gpu=gpu)
-        except SQLAlchemyError:
-            return DATA_SHEET, ("the database does not answer, so fits could not be used",)
-        found = knowledge_in(rows[0]) if rows else DATA_SHEET
-        here.known.put(key, found)
-    return found, ()
-
-
-def knowledge_in(row: CalibrationRow) -> Calibration:
-    """What a stored calibration says, with its id."""
-    known = Calibration.model_validate(row.body)
-    provenance: Provenance = known.provenance.model_copy(update={"calibration": row.id})
-    return known.model_copy(update={"provenance": provenance})
+        return row.calibration, ()
+    try:
+        return context.newest_calibration(who.name, workload, gpu) or DATA_SHEET, ()
+    except SQLAlchemyError:
+        return DATA_SHEET, ("the database does not answer, so fits could not be used",)

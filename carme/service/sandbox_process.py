@@ -1,5 +1,5 @@
-"""A process beside this one for what may hang or crash: it is ended then, and the next call begins
-another."""
+"""A separate process for calls that may hang or crash; it is killed then, and the next call starts
+a new one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from carme.errors import UnavailableError
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 5.0
-"""For the call before to end: whoever waits holds a thread of the server."""
+"""Longest wait for the previous call: a waiting request holds a thread of the server."""
 
 
 class SandboxProcess:
@@ -27,18 +27,18 @@ class SandboxProcess:
         self._lock = threading.Lock()
         self._begun: tuple[BaseProcess, Connection] | None = None
 
-    def call(self, function: Callable[..., T], *given: Any, seconds: int) -> T:
+    def call(self, function: Callable[..., T], *arguments: Any, seconds: int) -> T:
         """What the function returns there. UnavailableError while another call goes on,
         TimeoutError if this one takes too long, EOFError or OSError if the process dies of it."""
         if not self._lock.acquire(timeout=PATIENCE_SECONDS):
             raise UnavailableError("others' files are being read", "try again in a moment")
         try:
             pipe = self._pipe()
-            pipe.send((seconds, function, given))
+            pipe.send((seconds, function, arguments))
             if not pipe.poll(seconds):
                 raise TimeoutError
-            found: T = pipe.recv()
-            return found
+            result: T = pipe.recv()
+            return result
         except (OSError, EOFError):  # TimeoutError is an OSError
             self._end()
             raise

@@ -34,10 +34,10 @@ def main() -> None:
     except CarmeError as error:
         sys.exit(f"carme-service: {error}")
     app = create_app(config)
-    here: ServiceContext = app.extensions["carme"]
+    context: ServiceContext = app.extensions["carme"]
     stopping = threading.Event()
-    threading.Thread(target=_work, args=(here, stopping), daemon=True).start()
-    here.tasks.warm()
+    threading.Thread(target=_work, args=(context, stopping), daemon=True).start()
+    context.tasks.warm()
     server = waitress.create_server(
         app,
         host=config.service.listen,
@@ -58,32 +58,32 @@ def main() -> None:
         server.run()
     stopping.set()
     server.close()
-    _end(here)
+    _end(context)
 
 
-def _end(here: ServiceContext) -> None:
+def _end(context: ServiceContext) -> None:
     """Close the pool of processes; one that is busy for long does not hold the end up."""
-    here.apart.close()
-    closing = threading.Thread(target=here.tasks.close, daemon=True)
+    context.apart.close()
+    closing = threading.Thread(target=context.tasks.close, daemon=True)
     closing.start()
     closing.join(_END_SECONDS)
     if closing.is_alive():
-        here.tasks.kill()
+        context.tasks.kill()
         logging.shutdown()
         os._exit(0)  # the interpreter's own end would wait for the pool
 
 
-def _work(here: ServiceContext, stopping: threading.Event) -> None:
+def _work(context: ServiceContext, stopping: threading.Event) -> None:
     """Bring the database up to date, then record what comes of predictions."""
     while not stopping.is_set():
         try:
-            here.store.migrate()
+            context.store.migrate()
         except SQLAlchemyError as error:
             log.error("database: %s", str(error).splitlines()[0])
             stopping.wait(_RETRY_SECONDS)
         else:
             break
-    keep_recording(here.store, here.cluster, stopping)
+    keep_recording(context.store, context.cluster, stopping)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
+from carme.predict.coefficients import Calibration
+
 
 class Base(DeclarativeBase):
     """All tables."""
@@ -54,6 +56,13 @@ class CalibrationRow(Owned):
     __tablename__ = "calibrations"
     workload: Mapped[str] = mapped_column(String(64))
     gpu: Mapped[str] = mapped_column(String(64))
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration, with the row's id in its provenance."""
+        calibration = Calibration.model_validate(self.body)
+        provenance = calibration.provenance.model_copy(update={"calibration": self.id})
+        return calibration.model_copy(update={"provenance": provenance})
 
 
 class PredictionRow(Owned):

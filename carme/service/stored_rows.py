@@ -1,4 +1,4 @@
-"""What people keep: pages of it, one of it, and forgetting it. The owner changes, admins look."""
+"""Rows that users store: list, get and delete. Owners may delete theirs, admins may read all."""
 
 from __future__ import annotations
 

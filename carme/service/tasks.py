@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Any, Literal
 
 from carme.errors import MissingError, UnavailableError
+from carme.service.gpu_comparison import Evaluator
 from carme.simulator.analysis.suite import Outcome, Point
-from carme.simulator.commands.suite_runner import Suite
 
 State = Literal["running", "done", "cancelled", "failed"]
 CHUNK = 50
@@ -39,7 +39,7 @@ class BackgroundTask:
     user: str
     total: int
     question: Any
-    """What whoever began it needs for making an answer of the outcomes."""
+    """What the endpoint needs to make an answer from the outcomes."""
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created_at: float = field(default_factory=time.time)
     state: State = "running"
@@ -49,7 +49,7 @@ class BackgroundTask:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def end(self, state: State, error: str = "") -> None:
-        """Come to an end, once; whoever waits is told."""
+        """Set the final state, once, and wake all waiting threads."""
         with self.changed:
             if self.state == "running":
                 self.state, self.error = state, error
@@ -86,7 +86,7 @@ class TaskPool:
             pool.submit(_ready)
 
     def start(
-        self, user: str, suite: Suite, points: Sequence[Point], question: Any
+        self, user: str, suite: Evaluator, points: Sequence[Point], question: Any
     ) -> BackgroundTask:
         """Begin a task; UnavailableError if the user has too many."""
         task = BackgroundTask(user, len(points), question)
@@ -154,28 +154,28 @@ def _chunks(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
 
 def _collect(
     task: BackgroundTask,
-    suite: Suite,
+    suite: Evaluator,
     chunks: Iterator[Sequence[Point]],
     pool: ProcessPoolExecutor,
     ahead: int,
 ) -> None:
     """In a thread of the task's own: hand out chunks, gather outcomes, say how far it is."""
     numbered = enumerate(chunks)
-    found: dict[int, list[Outcome]] = {}
+    outcomes: dict[int, list[Outcome]] = {}
     handed: dict[Future[list[Outcome]], int] = {}
     try:
         while task.state == "running":
-            for number, part in islice(numbered, ahead - len(handed)):
-                handed[pool.submit(_evaluate, suite, part)] = number
+            for number, chunk in islice(numbered, ahead - len(handed)):
+                handed[pool.submit(_evaluate, suite, chunk)] = number
             if not handed:
-                task.outcomes = [o for number in sorted(found) for o in found[number]]
+                task.outcomes = [o for number in sorted(outcomes) for o in outcomes[number]]
                 task.end("done")
                 break
             done, _ = wait(handed, timeout=1, return_when="FIRST_COMPLETED")
             for future in done:
-                found[handed.pop(future)] = future.result()
+                outcomes[handed.pop(future)] = future.result()
             with task.changed:
-                task.done = sum(map(len, found.values()))
+                task.done = sum(map(len, outcomes.values()))
                 task.changed.notify_all()
     except CancelledError:
         task.end("cancelled")
@@ -189,7 +189,7 @@ def _collect(
 
 
 def _begin() -> None:
-    """In a pool process: Ctrl-C is for the parent, and answering people comes first."""
+    """In a pool process: ignore Ctrl-C, which the parent handles, and give requests priority."""
     import os
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -197,10 +197,10 @@ def _begin() -> None:
 
 
 def _ready() -> None:
-    """Something to do that imports everything."""
+    """Does nothing; unpickling it imports everything."""
 
 
-def _evaluate(suite: Suite, points: Sequence[Point]) -> list[Outcome]:
+def _evaluate(suite: Evaluator, points: Sequence[Point]) -> list[Outcome]:
     return [_plain(suite.evaluate(point)) for point in points]
 
 

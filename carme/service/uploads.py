@@ -20,7 +20,7 @@ def read_upload(apart: SandboxProcess, data: bytes, name: str) -> Workload:
     if not data:
         raise InputError("the body is empty", "send the ONNX file as the body")
     try:
-        found, said, hint = apart.call(parse, data, name, seconds=SECONDS)
+        fields, message, hint = apart.call(parse, data, name, seconds=SECONDS)
     except TimeoutError:
         raise InputError(
             f"the file cannot be read in {SECONDS} seconds", "send a simpler graph"
@@ -29,9 +29,9 @@ def read_upload(apart: SandboxProcess, data: bytes, name: str) -> Workload:
         raise InputError(
             "the process that read the file died of it", "send a simpler graph"
         ) from None
-    if found is None:
-        raise InputError(said, hint)
-    return Workload.model_validate(found)
+    if fields is None:
+        raise InputError(message, hint)
+    return Workload.model_validate(fields)
 
 
 def parse(data: bytes, name: str) -> tuple[dict[str, Any] | None, str, str]:
@@ -60,8 +60,8 @@ def _parse(data: bytes, name: str) -> Workload:
             raise InputError(
                 "the file points to external data", "save it as one file, or without its weights"
             )
-    found = from_model(model, name or model.graph.name or "uploaded", "the file")
-    return found.model_copy(update={"sources": {"layers": "uploaded ONNX file"}})
+    workload = from_model(model, name or model.graph.name or "uploaded", "the file")
+    return workload.model_copy(update={"sources": {"layers": "uploaded ONNX file"}})
 
 
 def _tensors(graph: Any, depth: int) -> Iterator[Any]:

@@ -15,8 +15,8 @@ import numpy as np
 import simpy
 
 from carme import library
+from carme.library.suite_runner import Suite, run_suite
 from carme.simulator.analysis.suite import Exhaustive
-from carme.simulator.commands.suite_runner import Suite, run_suite
 from carme.simulator.events import compiled_queues, models
 from carme.simulator.events.engine import Simulation
 from carme.simulator.events.operations import Compute, Transfer

@@ -48,13 +48,31 @@ def test_plan(cluster, ann, screenshots):
 
 
 def points(page):
-    return page.evaluate("document.getElementById('plot').data[1].x.length")
+    """How many choices are plotted, in all traces of them."""
+    traces = "document.getElementById('plot').data.filter((trace) => trace.customdata)"
+    return page.evaluate(f"{traces}.reduce((sum, trace) => sum + trace.x.length, 0)")
+
+
+def colours(page):
+    """The colour of each GPU's trace, by its name."""
+    traces = "document.getElementById('plot').data.filter((trace) => trace.customdata)"
+    return page.evaluate(
+        f"Object.fromEntries({traces}.map((trace) => [trace.name, trace.marker.color]))"
+    )
 
 
 def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, ann, screenshots):
-    ann.goto(f"{cluster.config.hub.url}{PAGES}/explore")
+    with ann.expect_request("**/api/v1/pareto") as asked:
+        ann.goto(f"{cluster.config.hub.url}{PAGES}/explore")
     expect(ann.locator("#progress")).to_contain_text("that no other beats", timeout=60_000)
     expect(ann.locator("#plot .main-svg").first).to_be_visible()
+    # The GPUs of this cluster, on its own partitions, each in a colour of its own.
+    body = asked.value.post_data_json
+    assert set(body["vary"]["gpu"]) == {"gpu:virtual-a100", "gpu:virtual-t4"}
+    assert body["hardware"]["partition"] == "gpu"
+    by_gpu = colours(ann)
+    assert set(by_gpu) == set(body["vary"]["gpu"])
+    assert len(set(by_gpu.values())) == len(by_gpu)
     everything = points(ann)
     ann.locator("#plot .scatterlayer .trace").nth(1).locator(".point").first.hover(force=True)
     expect(ann.locator(".hoverlayer .hovertext")).to_contain_text("gpus =")
@@ -68,6 +86,7 @@ def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, a
         slider.press("ArrowLeft")
     fewer = points(ann)
     assert 0 < fewer < everything
+    assert colours(ann) == by_gpu
     with ann.expect_download() as download:
         ann.get_by_role("button", name="Download CSV").click()
     assert len(download.value.path().read_text().splitlines()) == fewer + 1

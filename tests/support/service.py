@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl
 
 from carme.config import Config
 from carme.service import create_app
@@ -25,7 +26,7 @@ TOKENS = {
 
 
 class SmallHub(BaseHTTPRequestHandler):
-    """Knows the tokens above."""
+    """Knows the tokens above, and gives one for the code `good`."""
 
     def do_GET(self):
         token = self.headers.get("Authorization", "").partition(" ")[2]
@@ -35,6 +36,17 @@ class SmallHub(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_POST(self):
+        size = int(self.headers["Content-Length"])
+        form = dict(parse_qsl(self.rfile.read(size).decode()))
+        self.server.login_forms.append(form)
+        good = self.path == "/hub/api/oauth2/token" and form["code"] == "good"
+        body = json.dumps({"access_token": "token-ann"} if good else {"error": "invalid_grant"})
+        self.send_response(200 if good else 400)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
 
     def log_message(self, *_):
         pass
@@ -114,6 +126,7 @@ class Service:
 
     def __init__(self, folder, **settings):
         self.hub = ThreadingHTTPServer(("127.0.0.1", 0), SmallHub)
+        self.hub.login_forms = []
         threading.Thread(target=self.hub.serve_forever, daemon=True).start()
         self.view = SmallView(folder / "view.sock")
         self.config = Config.model_validate(

@@ -16,7 +16,7 @@ from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
 from carme.service.models.calibrations import CalibrationAnswer, CalibrationPage, CalibrationRequest
 from carme.service.models.requests import PageQuery
-from carme.service.request_resolution import find_hardware, find_workload, knowledge_in
+from carme.service.request_resolution import find_hardware, find_workload
 from carme.service.store import CalibrationRow, PredictionRow, new_id, now
 from carme.service.stored_rows import StoredRows
 from carme.slurm.states import JobState
@@ -33,25 +33,25 @@ def register(api: Api) -> None:
 
         Predictions of this workload on this hardware use the newest fit from then on.
         """
-        here = current_context()
-        workload = find_workload(here, who, body.workload)
-        cluster, _ = find_hardware(here, body.hardware)
+        context = current_context()
+        workload = find_workload(context, who, body.workload)
+        cluster, _ = find_hardware(context, body.hardware)
         steps = body.steps or ()
         if body.job_id is not None:
-            job = find_job(here, who, body.job_id)
-            steps = with_watts(steps or _history(here, job, workload.name), job)
+            job = find_job(context, who, body.job_id)
+            steps = with_watts(steps or _history(context, job, workload.name), job)
         if not steps:
             raise InputError("no steps", "send steps (batch, gpus, seconds of each) or a job_id")
         check_points(body.plan, workload, {(step.batch, step.gpus) for step in steps})
-        known = fit(workload, cluster, body.plan, steps)
+        calibration = fit(workload, cluster, body.plan, steps)
         if body.steps is None:
-            known = _as_history(known, body.job_id)
+            calibration = _as_history(calibration, body.job_id)
         row = CalibrationRow(
             id=new_id(), user=who.name, workload=workload.name, gpu=cluster.node.gpu.name,
-            body=known.model_dump(mode="json"), created_at=now(),
+            body=calibration.model_dump(mode="json"), created_at=now(),
         )  # fmt: skip
-        here.store.add(row)
-        here.known.clear()
+        context.store.add(row)
+        context.forget_calibrations()
         return _shown(row)
 
     @api.endpoint("GET", "/calibrations", query=PageQuery, answer=CalibrationPage)
@@ -69,40 +69,40 @@ def register(api: Api) -> None:
     def delete_calibration(who: Caller, calibration_id: str) -> None:
         """Forget a calibration of one's own."""
         KEPT.forget(who, calibration_id)
-        current_context().known.clear()
+        current_context().forget_calibrations()
 
 
-def _history(here: ServiceContext, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
+def _history(context: ServiceContext, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
     """The mean step of a job that ran its declared workload to the end; a session says nothing."""
-    if here.store.page(PredictionRow, job.user, 1, None, job_id=job.id, kind="session"):
+    if context.store.page(PredictionRow, job.user, 1, None, job_id=job.id, kind="session"):
         raise InputError(
             f"job {job.id} was a session, and its time holds that in which you thought",
             "send the steps you timed, too",
         )
-    rows = here.store.page(PredictionRow, job.user, 1, None, job_id=job.id, workload=workload)
+    rows = context.store.page(PredictionRow, job.user, 1, None, job_id=job.id, workload=workload)
     if not rows or job.state != JobState.COMPLETED or not job.elapsed_seconds:
         raise InputError(
             f"job {job.id} did not run {workload} to its end with a stored prediction",
             "send the steps you timed, too",
         )
-    made = Prediction.model_validate(rows[0].body)
+    prediction = Prediction.model_validate(rows[0].body)
     # What comes before the first step is not theirs, however long the prediction takes it to be.
-    before = made.time.value - made.steps * made.step_time.value
-    seconds = max(job.elapsed_seconds - before, 0.1 * job.elapsed_seconds) / made.steps
-    step = TrackedStep(batch=round(made.batch), gpus=made.gpus, seconds=seconds)
+    before = prediction.time.value - prediction.steps * prediction.step_time.value
+    seconds = max(job.elapsed_seconds - before, 0.1 * job.elapsed_seconds) / prediction.steps
+    step = TrackedStep(batch=round(prediction.batch), gpus=prediction.gpus, seconds=seconds)
     return (step,) * 3
 
 
-def _as_history(known: Calibration, job_id: int | None) -> Calibration:
+def _as_history(calibration: Calibration, job_id: int | None) -> Calibration:
     words = f"from the time that job {job_id} took as a whole"
-    told = known.provenance.model_copy(update={"source": "history", "words": words})
-    return known.model_copy(update={"provenance": told, "time": Spread.within(1.25)})
+    provenance = calibration.provenance.model_copy(update={"source": "history", "words": words})
+    return calibration.model_copy(update={"provenance": provenance, "time": Spread.within(1.25)})
 
 
 def _shown(row: CalibrationRow) -> CalibrationAnswer:
     return CalibrationAnswer(
         id=row.id, user=row.user, workload=row.workload, gpu=row.gpu,
-        created_at=row.created_at, knowledge=knowledge_in(row),
+        created_at=row.created_at, knowledge=row.calibration,
     )  # fmt: skip
 
 

@@ -63,13 +63,13 @@ def register(api: Api) -> None:
 
         Only the graph is read: weights are not loaded, and external data files never opened.
         """
-        found = read_upload(current_context().apart, request.get_data(), query.name or "")
+        workload = read_upload(current_context().apart, request.get_data(), query.name or "")
         if query.samples is not None:
             if not 1 <= query.samples <= 10**13:
                 raise InputError("samples must be from 1 to 10^13")
-            dataset = found.dataset.model_copy(update={"samples": query.samples})
-            found = found.model_copy(update={"dataset": dataset})
-        return keep(current_context(), who, found)
+            dataset = workload.dataset.model_copy(update={"samples": query.samples})
+            workload = workload.model_copy(update={"dataset": dataset})
+        return keep(current_context(), who, workload)
 
     @api.endpoint("GET", "/workloads/<string:name>", answer=WorkloadAnswer)
     def get_workload(who: Caller, name: str) -> WorkloadAnswer:
@@ -84,17 +84,17 @@ def register(api: Api) -> None:
     @api.endpoint("DELETE", "/workloads/<string:name>", status=204)
     def delete_workload(who: Caller, name: str) -> None:
         """Forget a workload of one's own."""
-        here = current_context()
-        row = _own(here, who, name)
+        context = current_context()
+        row = _own(context, who, name)
         if row is None:
             raise MissingError(f"you keep no workload {name[:64]!r}", "GET workloads lists them")
-        here.store.remove(row)
+        context.store.remove(row)
 
     @api.endpoint("GET", "/hardware", answer=HardwareList)
     def list_hardware(who: Caller) -> HardwareList:  # noqa: ARG001
         """GPUs (and CPUs) with known figures, and which of them this cluster has."""
-        here = current_context()
-        names, notes = _here(here)
+        context = current_context()
+        names, notes = _here(context)
         items = []
         for name in library.names("gpus"):
             gpu = library.gpu(name)
@@ -109,22 +109,22 @@ def register(api: Api) -> None:
         return HardwareList(items=tuple(items), notes=notes)
 
 
-def keep(here: ServiceContext, who: Caller, workload: Workload) -> WorkloadAnswer:
+def keep(context: ServiceContext, who: Caller, workload: Workload) -> WorkloadAnswer:
     """Store it under its name."""
     if workload.name in library.names("workloads"):
         raise InputError(
             f"{workload.name} is the name of a bundled workload", "choose another name"
         )
     check_workload(workload)
-    row = _own(here, who, workload.name)
+    row = _own(context, who, workload.name)
     if row is None:
-        count = len(here.store.page(WorkloadRow, who.name, MOST_WORKLOADS, None))
+        count = len(context.store.page(WorkloadRow, who.name, MOST_WORKLOADS, None))
         if count >= MOST_WORKLOADS:
             raise InputError(f"you keep {count} workloads already", "delete one first")
     else:
-        here.store.remove(row)
+        context.store.remove(row)
     try:
-        here.store.add(
+        context.store.add(
             WorkloadRow(
                 id=new_id(), user=who.name, name=workload.name,
                 body=workload.model_dump(mode="json"), created_at=now(),
@@ -137,8 +137,8 @@ def keep(here: ServiceContext, who: Caller, workload: Workload) -> WorkloadAnswe
     return WorkloadAnswer(own=True, workload=workload)
 
 
-def _own(here: ServiceContext, who: Caller, name: str) -> WorkloadRow | None:
-    rows = here.store.page(WorkloadRow, who.name, 1, None, name=name)
+def _own(context: ServiceContext, who: Caller, name: str) -> WorkloadRow | None:
+    rows = context.store.page(WorkloadRow, who.name, 1, None, name=name)
     return rows[0] if rows else None
 
 
@@ -150,17 +150,17 @@ def _item(workload: Workload, own: bool, user: str | None = None) -> WorkloadIte
     )  # fmt: skip
 
 
-def _here(here: ServiceContext) -> tuple[dict[str, str], tuple[str, ...]]:
+def _here(context: ServiceContext) -> tuple[dict[str, str], tuple[str, ...]]:
     """Slurm's GPU types by known names; what could not be told."""
     try:
-        kinds = here.cluster.snapshot().gpus_total()
+        kinds = context.cluster.snapshot().gpus_total()
     except CarmeError as error:
         return {}, (f"which of them are here is not known now: {error.message}",)
     names: dict[str, str] = {}
     notes = []
     for kind in kinds:
         try:
-            names[kind] = known_gpu(kind, here.config.service.hardware).name
+            names[kind] = known_gpu(kind, context.config.service.hardware).name
         except MissingError as error:
             notes.append(str(error))
     return names, tuple(notes)

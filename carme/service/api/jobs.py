@@ -21,6 +21,7 @@ from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
 from carme.service.models.coverage import CoverageAnswer
 from carme.service.models.jobs import Comparison, JobAnswer, JobPage
+from carme.service.models.requests import SlurmName
 from carme.service.outcomes import coverage
 from carme.service.store import PredictionRow
 from carme.slurm.states import JobState
@@ -42,6 +43,14 @@ class JobsQuery(FrozenModel):
     """`next` of the page before."""
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] | None = None
     """Only for admins, who see everybody's without it."""
+    since: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    """Unix seconds; a month ago if unset."""
+    until: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    """Unix seconds; now if unset."""
+    account: SlurmName | None = None
+    partition: SlurmName | None = None
+    state: Annotated[str, Field(pattern=r"^[A-Za-z_]{1,32}$")] | None = None
+    """running, waiting, ended, or Slurm's word such as COMPLETED."""
 
 
 def register(api: Api) -> None:
@@ -49,28 +58,34 @@ def register(api: Api) -> None:
 
     @api.endpoint("GET", "/jobs", query=JobsQuery, answer=JobPage)
     def list_jobs(who: Caller, query: JobsQuery) -> JobPage:
-        """Jobs of the last month, those that wait and run first; an admin sees everybody's."""
-        here = current_context()
+        """Jobs, those that wait and run first; an admin sees everybody's."""
+        context = current_context()
+        if not who.admin and query.user not in (None, who.name):
+            return JobPage(items=())
         user = query.user if who.admin else who.name
-        found = _soon(
-            lambda: here.cluster.client.reports(
-                since=int(time.time()) - LOOK_BACK_SECONDS,
+        job_list = _soon(
+            lambda: context.cluster.client.reports(
+                since=query.since or int(time.time()) - LOOK_BACK_SECONDS,
+                until=query.until,
                 user=user,
+                account=query.account,
+                partition=query.partition,
+                state=query.state,
                 limit=query.cursor + query.limit,
             )
         )
-        items = tuple(job for job in found.jobs if who.may_see(job.user))[query.cursor :]
+        items = tuple(job for job in job_list.jobs if who.may_see(job.user))[query.cursor :]
         after = query.cursor + query.limit
-        more = str(after) if found.left_out and after <= MOST_BACK else None
-        return JobPage(items=items, next=more, problem=found.problem)
+        more = str(after) if job_list.left_out and after <= MOST_BACK else None
+        return JobPage(items=items, next=more, left_out=job_list.left_out, problem=job_list.problem)
 
     @api.endpoint("GET", "/jobs/<int:job_id>", answer=JobAnswer)
     def get_job(who: Caller, job_id: int) -> JobAnswer:
         """One job: measured so far, the rest as predicted, and the prediction against what came."""
-        here = current_context()
-        job = find_job(here, who, job_id)
+        context = current_context()
+        job = find_job(context, who, job_id)
         try:
-            rows = here.store.page(PredictionRow, job.user, 10, None, job_id=job_id)
+            rows = context.store.page(PredictionRow, job.user, 10, None, job_id=job_id)
         except SQLAlchemyError:
             note = "the database does not answer, so predictions cannot be shown"
             return JobAnswer(job=job, comparisons=(), notes=(note,))
@@ -82,11 +97,11 @@ def register(api: Api) -> None:
         return coverage(current_context().store)
 
 
-def find_job(here: ServiceContext, who: Caller, job_id: int) -> JobReport:
+def find_job(context: ServiceContext, who: Caller, job_id: int) -> JobReport:
     """The job's report; MissingError if it is not there or not the caller's."""
     if not 0 < job_id < 2**31:
         raise MissingError(f"no job {job_id}", "GET jobs lists yours")
-    job = _soon(lambda: here.cluster.client.report(job_id))
+    job = _soon(lambda: context.cluster.client.report(job_id))
     if not who.may_see(job.user):
         # The words of the view for a job that is not there: that it exists is its owner's to know.
         raise MissingError(
@@ -105,15 +120,15 @@ def _soon(question: Callable[[], T]) -> T:
 
 
 def _compare(row: PredictionRow, job: JobReport) -> Comparison:
-    made = Prediction.model_validate(row.body)
+    prediction = Prediction.model_validate(row.body)
     seconds, over = job.elapsed_seconds, job.state.ended
     joules = job.measured.joules.get("gpu") if job.measured else None
     left = None
     if not over and job.started_at:
         left = Estimate(
-            value=max(made.time.value - seconds, 0.0),
-            low=max(made.time.low - seconds, 0.0),
-            high=max(made.time.high - seconds, 0.0),
+            value=max(prediction.time.value - seconds, 0.0),
+            low=max(prediction.time.low - seconds, 0.0),
+            high=max(prediction.time.high - seconds, 0.0),
             unit="s",
         )
     done = over and job.state == JobState.COMPLETED
@@ -121,7 +136,7 @@ def _compare(row: PredictionRow, job: JobReport) -> Comparison:
         prediction=shown(row),
         measured_seconds=seconds,
         measured_gpu_joules=joules,
-        ratio=seconds / made.time.value if done and made.time.value else None,
-        within=made.time.low <= seconds <= made.time.high if done else None,
+        ratio=seconds / prediction.time.value if done and prediction.time.value else None,
+        within=prediction.time.low <= seconds <= prediction.time.high if done else None,
         remaining=left,
     )

@@ -8,11 +8,18 @@ from typing import Any
 
 from flask import Response
 
-from carme.errors import CarmeError, InputError, UnavailableError
+from carme.errors import CarmeError, InputError, MissingError, UnavailableError
+from carme.library.suite_runner import Suite
 from carme.predict.coefficients import Provenance
 from carme.service.context import ServiceContext, current_context
 from carme.service.cost_limits import check_ranges
 from carme.service.endpoints import Api
+from carme.service.gpu_comparison import (
+    Evaluator,
+    GpuComparison,
+    hardware_query,
+    joint_provenance,
+)
 from carme.service.hub_client import Caller
 from carme.service.models.pareto import (
     Objective,
@@ -30,7 +37,7 @@ from carme.service.request_resolution import (
 )
 from carme.service.tasks import BackgroundTask
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Point, Random, front
-from carme.simulator.commands.suite_runner import Suite
+from carme.simulator.hardware.cluster import Cluster
 
 _KEPT_REASONS = 5
 
@@ -46,12 +53,14 @@ def register(api: Api) -> None:
 
         A small suite is answered at once (200), a large one is a task (202): follow its `events`.
         """
-        here = current_context()
-        suite, points, told, cost = _suite(here, who, body)
-        if len(points) * cost <= here.config.service.points_at_once:
+        context = current_context()
+        suite, points, provenance, cost = _suite(context, who, body)
+        if len(points) * cost <= context.config.service.points_at_once:
             outcomes = [suite.evaluate(point) for point in points]
-            return result(outcomes, body.objectives, body.wish, told)
-        task = here.tasks.start(who.name, suite, points, (body.objectives, body.wish, told))
+            return result(outcomes, body.objectives, body.wish, provenance)
+        task = context.tasks.start(
+            who.name, suite, points, (body.objectives, body.wish, provenance)
+        )
         return _shown(task), 202
 
     @api.endpoint("GET", "/tasks/<string:task_id>", answer=TaskAnswer)
@@ -70,9 +79,9 @@ def register(api: Api) -> None:
 
         Few can be open at a time; beyond them the answer is 503: ask for the task itself instead.
         """
-        here = current_context()
-        task = here.tasks.get(who.name, task_id)
-        give_back = here.streams.take(who.name)
+        context = current_context()
+        task = context.tasks.get(who.name, task_id)
+        give_back = context.streams.take(who.name)
         if give_back is None:
             raise UnavailableError(
                 "too many follow their tasks now", "GET the task itself every few seconds"
@@ -93,35 +102,49 @@ def _events(task: BackgroundTask) -> Iterator[str]:
 
 
 def _suite(
-    here: ServiceContext, who: Caller, body: ParetoRequest
-) -> tuple[Suite, list[Point], Provenance, float]:
+    context: ServiceContext, who: Caller, body: ParetoRequest
+) -> tuple[Evaluator, list[Point], Provenance, float]:
     """The suite, its points, what it rests on, and what a point costs (1 for most plans)."""
-    workload = find_workload(here, who, body.workload)
-    cluster, count = find_hardware(here, body.hardware)
+    workload = find_workload(context, who, body.workload)
+    cluster, count = find_hardware(context, body.hardware)
     plan = with_count(body.plan, count)
     cost = check_ranges(body.vary, plan, workload)
-    # A fit is of one GPU: where they are compared, all are taken from their data sheets.
-    wanted = "none" if "gpu" in body.vary else body.calibration
-    known, _ = find_knowledge(here, who, workload.name, cluster.node.gpu.name, wanted)
-    seen, place = known.coefficients.apply(workload, cluster)
-    rates = here.rates
-    place = place.model_copy(
-        update={"grams_co2_per_kwh": rates.grams_co2_per_kwh, "pue": rates.pue}
-    )
     size = 1
     for values in body.vary.values():
         size *= len(values)
-    most = here.config.service.most_points
+    most = context.config.service.most_points
     if size > most and (body.random is None or size > 1_000_000):
         raise InputError(f"{size:,} points", f"at most {most:,}: use fewer values, or `random`")
     ranges = dict(body.vary)
     optimizer = Random(ranges, body.random, plan.seed) if body.random else Exhaustive(ranges)
     points: list[Point] = []
-    while asked := optimizer.ask():
-        points += asked
+    while batch := optimizer.ask():
+        points += batch
+    kind = str(plan.model_dump()["kind"])
     fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": plan.gpus}
-    suite = Suite(seen, place, str(plan.model_dump()["kind"]), fields)
-    return suite, points, known.provenance, cost
+
+    def suite_on(hardware: Cluster) -> tuple[Suite, Provenance]:
+        gpu = hardware.node.gpu.name
+        calibration, _ = find_knowledge(context, who, workload.name, gpu, body.calibration)
+        fitted, place = calibration.coefficients.apply(workload, hardware)
+        rates = {"grams_co2_per_kwh": context.rates.grams_co2_per_kwh, "pue": context.rates.pue}
+        suite = Suite(fitted, place.model_copy(update=rates), kind, fields)
+        return suite, calibration.provenance
+
+    if "gpu" not in body.vary:
+        suite, provenance = suite_on(cluster)
+        return suite, points, provenance, cost
+    suites: dict[Any, Suite] = {}
+    provenances: dict[Any, Provenance] = {}
+    unknown: dict[Any, str] = {}
+    for gpu in dict.fromkeys(body.vary["gpu"]):
+        try:
+            hardware = cluster if gpu is None else find_hardware(context, hardware_query(gpu))[0]
+        except (InputError, MissingError) as error:
+            unknown[gpu] = str(error)
+        else:
+            suites[gpu], provenances[gpu] = suite_on(hardware)
+    return GpuComparison(suites, unknown), points, joint_provenance(provenances), cost
 
 
 def result(
@@ -159,14 +182,14 @@ def _choice(points: list[ParetoPoint], wish: ParetoObjective) -> ParetoPoint | N
 
 
 def _shown(task: BackgroundTask) -> TaskAnswer:
-    found = None
+    front_answer = None
     if task.state == "done":
         objectives, wish, provenance = task.question
         try:
-            found = result(task.outcomes, objectives, wish, provenance)
+            front_answer = result(task.outcomes, objectives, wish, provenance)
         except CarmeError as error:
             task.error = str(error)
     return TaskAnswer(
         id=task.id, state=task.state, done=task.done, total=task.total, error=task.error,
-        result=found,
+        result=front_answer,
     )  # fmt: skip

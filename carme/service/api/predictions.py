@@ -21,20 +21,28 @@ from carme.service.stored_rows import StoredRows
 
 
 def prediction_for(
-    here: ServiceContext, who: Caller, body: PredictionRequest, *, detail: bool = True
+    context: ServiceContext, who: Caller, body: PredictionRequest, *, detail: bool = True
 ) -> Prediction:
     """The prediction that a request asks for."""
-    workload = find_workload(here, who, body.workload, body.samples)
-    cluster, count = find_hardware(here, body.hardware)
+    workload = find_workload(context, who, body.workload, body.samples)
+    cluster, count = find_hardware(context, body.hardware)
     plan = with_count(body.plan, count)
     check_plan(plan, workload)
-    known, notes = find_knowledge(here, who, workload.name, cluster.node.gpu.name, body.calibration)
+    calibration, notes = find_knowledge(
+        context, who, workload.name, cluster.node.gpu.name, body.calibration
+    )
     needed = -(-plan.gpus // cluster.node.gpus)
     if needed > cluster.nodes:
         what = f"{cluster.gpus} GPUs" if body.hardware.partition else f"{count} GPUs"
         raise InputError(f"the plan asks for {plan.gpus} GPUs", f"the hardware has {what}")
-    found = predict(workload, cluster, plan, known, here.rates, scaling=body.scaling, detail=detail)
-    return found.model_copy(update={"notes": (*found.notes, *notes)}) if notes else found
+    prediction = predict(
+        workload, cluster, plan, calibration, context.rates, scaling=body.scaling, detail=detail
+    )
+    return (
+        prediction.model_copy(update={"notes": (*prediction.notes, *notes)})
+        if notes
+        else prediction
+    )
 
 
 def register(api: Api) -> None:
@@ -46,21 +54,21 @@ def register(api: Api) -> None:
 
         Every figure has a 90 % interval; `provenance` says where the coefficients come from.
         """
-        here = current_context()
+        context = current_context()
         if body.job_id is not None:
-            _own_job(here, who, body.job_id)
-        found = prediction_for(here, who, body)
+            _own_job(context, who, body.job_id)
+        prediction = prediction_for(context, who, body)
         row_id = None
         if body.keep:
             row = PredictionRow(
-                id=new_id(), user=who.name, job_id=body.job_id, workload=found.workload,
-                body=found.model_dump(mode="json"), created_at=now(),
-                source=found.provenance.source, kind="session" if who.via == "hub" else "job",
+                id=new_id(), user=who.name, job_id=body.job_id, workload=prediction.workload,
+                body=prediction.model_dump(mode="json"), created_at=now(),
+                source=prediction.provenance.source, kind="session" if who.via == "hub" else "job",
             )  # fmt: skip
-            here.store.add(row)
+            context.store.add(row)
             row_id = row.id
         return PredictionAnswer(
-            prediction=found, id=row_id, job_id=body.job_id, created_at=now(), user=who.name
+            prediction=prediction, id=row_id, job_id=body.job_id, created_at=now(), user=who.name
         )
 
     @api.endpoint("GET", "/predictions", query=PageQuery, answer=PredictionPage)
@@ -91,10 +99,10 @@ def shown(row: PredictionRow) -> PredictionAnswer:
 KEPT = StoredRows("prediction", PredictionRow, shown)
 
 
-def _own_job(here: ServiceContext, who: Caller, job_id: int) -> None:
+def _own_job(context: ServiceContext, who: Caller, job_id: int) -> None:
     """A prediction may be bound to a job of one's own only; the hub vouches for new ones."""
     if who.via == "hub":
         return
-    job = here.cluster.snapshot().job(job_id)
+    job = context.cluster.snapshot().job(job_id)
     if job is None or job.user != who.name:
         raise MissingError(f"you have no job {job_id} in the queue", "leave job_id out")

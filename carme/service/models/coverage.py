@@ -27,7 +27,8 @@ class Coverage(FrozenModel):
 
 
 class CoverageAnswer(FrozenModel):
-    """Over everybody's jobs, in counts. Intervals are meant to hold nine times of ten."""
+    """Over everybody's jobs, in counts."""
 
     meant: float = 0.9
+    """Share of the intervals that should hold."""
     items: tuple[Coverage, ...]

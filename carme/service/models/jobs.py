@@ -33,5 +33,7 @@ class JobAnswer(FrozenModel):
 class JobPage(FrozenModel):
     items: tuple[JobLine, ...]
     next: str | None = None
+    left_out: int = 0
+    """Older ones that also match."""
     problem: str = ""
     """Why nothing was measured, in words."""

@@ -15,7 +15,7 @@ from carme.simulator.workloads.workload import Workload
 
 Objective = Literal["time", "energy", "gpu_energy", "power", "emissions"]
 Values = Annotated[
-    list[bool | int | float | Annotated[str, Field(max_length=64)] | None],
+    list[bool | int | float | Annotated[str, Field(max_length=129)] | None],
     Field(min_length=1, max_length=10_000),
 ]
 
@@ -28,7 +28,11 @@ class ParetoObjective(FrozenModel):
 
 
 class ParetoRequest(FrozenModel):
-    """Ranges of plan fields (and `gpu`, a GPU's name): every combination is simulated."""
+    """Ranges of plan fields, and of `gpu`: every combination is simulated.
+
+    A `gpu` is `PARTITION:TYPE` of this cluster, or a GPU with known figures such as `v100` in its
+    usual node; each is simulated with your newest calibration of it.
+    """
 
     workload: WorkloadName | Workload
     hardware: HardwareQuery

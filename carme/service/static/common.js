@@ -64,9 +64,9 @@ const carme = (function () {
     for (const item of found.items) {
       if (!item.time_judged) continue;
       const share = (part, all) => part + " of " + all + " (" + Math.round((100 * part) / all) + " %)";
-      let text = "How wrong we were, " + words[item.kind] + " predicted from " + (item.source === "data sheet" ? "data sheets" : item.source) + ": time within the interval in " + share(item.time_within, item.time_judged);
+      let text = "Prediction accuracy, " + words[item.kind] + " predicted from " + (item.source === "data sheet" ? "data sheets" : item.source) + ": time within the interval in " + share(item.time_within, item.time_judged);
       if (item.energy_judged) text += ", GPU energy in " + share(item.energy_within, item.energy_judged);
-      add(box, "p", text + ". Nine of ten are meant.", "soft small");
+      add(box, "p", text + ". Target: " + Math.round(100 * found.meant) + " %.", "soft small");
     }
   }
 

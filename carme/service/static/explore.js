@@ -8,13 +8,18 @@
     emissions: ["emissions (kg CO₂e)", 1000, carme.grams],
   };
   const varied = ["gpu", "gpus", "batch", "power_cap_watts"];
+  const titles = { gpu: "GPU", gpus: "number of GPUs", batch: "batch", power_cap_watts: "power cap (W)" };
   let result = null;
   let pinned = [];
   let limits = {};
   let task = null;
+  let clusterGpus = [];
+  const FALLBACK_GPUS = ["a100", "v100", "t4"];
+  const PALETTE = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"];
+  const SYMBOLS = ["circle", "square", "diamond", "cross", "triangle-up"];
 
   function values(name) {
-    return field(name).value.split(",").map((word) => word.trim()).filter((word) => word).map((word) => (word === "none" ? null : name === "gpu" ? word.toLowerCase() : Number(word)));
+    return field(name).value.split(",").map((word) => word.trim()).filter((word) => word).map((word) => (word === "none" ? null : name === "gpu" ? word : Number(word)));
   }
   function body() {
     const vary = {};
@@ -23,9 +28,24 @@
       if (found.some((value) => Number.isNaN(value))) throw new Error(name + " holds something that is not a number");
       if (found.length) vary[name] = found;
     }
-    const first = (vary.gpu || ["a100"])[0];
     const most = Math.max(...(vary.gpus || [1]));
-    return { workload: field("workload").value, hardware: { gpus: most + "x" + first }, vary: vary, objectives: [field("x").value, field("y").value] };
+    const first = vary.gpu ? vary.gpu[0] : clusterGpus[0] || FALLBACK_GPUS[0];
+    return { workload: field("workload").value, hardware: hardware(first, most), vary: vary, objectives: [field("x").value, field("y").value] };
+  }
+  // `PARTITION:TYPE` names GPUs of this cluster, anything else a GPU with known figures.
+  function hardware(gpu, count) {
+    const [partition, type] = gpu.split(":");
+    return type === undefined ? { gpus: count + "x" + gpu } : { partition: partition, gpu_type: type, count: count };
+  }
+  // Every type of GPU that this cluster has, once: in the partition that has most of it.
+  async function readClusterGpus() {
+    const most = {};
+    try {
+      for (const partition of (await carme.ask("/cluster")).partitions)
+        for (const gpu of partition.gpus)
+          if (gpu.total > (most[gpu.type]?.total || 0)) most[gpu.type] = { total: gpu.total, name: partition.name + ":" + gpu.type };
+    } catch { return []; } // the page also works with known GPUs
+    return Object.values(most).map((gpu) => gpu.name);
   }
 
   function save() {
@@ -87,21 +107,31 @@
   const said = (p) => varied.filter((n) => n in p.point).map((n) => "<b>" + n + " = " + (p.point[n] ?? "none") + "</b>")
     .concat(Object.entries(axes).map(([n, a]) => a[0].replace(/ \(.*/, "") + " " + a[2](p[n]))).join("<br>");
 
+  // Numbers are coloured on a scale. Categories (GPUs, or "none" among numbers) have a trace each, whose
+  // colour depends on the whole result: filtering does not change it.
+  function groups(points, by) {
+    const value = (p) => p.point[by] ?? "none";
+    const all = [...new Set(result.points.map(value))];
+    if (all.every((v) => typeof v === "number"))
+      return [{ name: "choices", points: points, marker: { color: points.map(value), colorscale: "Viridis", showscale: true, colorbar: { title: { text: titles[by] } } } }];
+    return all.sort((a, b) => String(a).localeCompare(String(b), "en", { numeric: true })).map((category, i) => ({
+      name: String(category), points: points.filter((p) => value(p) === category),
+      marker: { color: PALETTE[i % PALETTE.length], symbol: SYMBOLS[Math.floor(i / PALETTE.length) % SYMBOLS.length] },
+    }));
+  }
+
   function draw() {
     const [x, y, by] = [field("x").value, field("y").value, field("colour").value];
     const points = shown();
     const front = points.filter((p) => p.on_front).sort((a, b) => a[x] - b[x]);
-    const raw = points.map((p) => p.point[by] ?? null);
-    const words = [...new Set(raw.filter((v) => typeof v === "string"))].sort();
-    const colours = raw.map((v) => (typeof v === "string" ? words.indexOf(v) : v ?? 0));
-    const bar = { title: { text: by } };
-    if (words.length) Object.assign(bar, { tickvals: words.map((_, i) => i), ticktext: words });
     const at = (list, name) => list.map((p) => p[name] / axes[name][1]);
     const marked = points.filter((p) => pinned.includes(key(p)));
     const traces = [
       { x: at(front, x), y: at(front, y), mode: "lines", name: "front", line: { color: carme.colour("--bad"), width: 2, shape: "hv" }, hoverinfo: "skip" },
-      { x: at(points, x), y: at(points, y), mode: "markers", name: "choices", customdata: points.map(key), text: points.map(said), hovertemplate: "%{text}<extra></extra>",
-        marker: { size: 10, color: colours, colorscale: "Viridis", showscale: true, colorbar: bar, line: { width: 1, color: carme.colour("--back") } } },
+      ...groups(points, by).map((group) => ({
+        x: at(group.points, x), y: at(group.points, y), mode: "markers", name: group.name, customdata: group.points.map(key), text: group.points.map(said), hovertemplate: "%{text}<extra></extra>",
+        marker: Object.assign({ size: 10, line: { width: 1, color: carme.colour("--back") } }, group.marker),
+      })),
       { x: at(marked, x), y: at(marked, y), mode: "markers", name: "pinned", hoverinfo: "skip", marker: { size: 18, symbol: "circle-open", color: carme.colour("--text"), line: { width: 2 } } },
     ];
     const layout = carme.layout({ xaxis: { title: { text: axes[x][0] } }, yaxis: { title: { text: axes[y][0] } }, legend: { orientation: "h", y: 1.08 } });
@@ -188,11 +218,13 @@
   async function begin() {
     const given = new URLSearchParams(location.search);
     for (const name of Object.keys(axes)) for (const axis of ["x", "y"]) carme.add(field(axis), "option", axes[name][0].replace(/ \(.*/, "")).value = name;
-    for (const name of varied) carme.add(field("colour"), "option", name).value = name;
+    for (const name of varied) carme.add(field("colour"), "option", titles[name]).value = name;
     field("x").value = "time";
     field("y").value = "energy";
-    const found = await carme.ask("/workloads");
-    for (const item of found.items) carme.add(field("workload"), "option", item.title).value = item.name;
+    const [workloads, gpus] = await Promise.all([carme.ask("/workloads"), readClusterGpus()]);
+    clusterGpus = gpus;
+    field("gpu").value = (clusterGpus.length ? clusterGpus : FALLBACK_GPUS).join(",");
+    for (const item of workloads.items) carme.add(field("workload"), "option", item.title).value = item.name;
     field("workload").value = "resnet-50";
     for (const name of ["workload", ...varied, "x", "y", "colour"]) if (given.get(name) !== null) field(name).value = given.get(name);
     try {

@@ -7,30 +7,19 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
-from pydantic import ValidationError
 
 from carme import library
 from carme.errors import ConfigError, InputError
+from carme.library.plans import PLANS, make_plan
 from carme.simulator.hardware.cluster import Cluster, Precision
 from carme.simulator.plans.plan import (
     AllReduce,
-    Asynchronous,
-    Averaging,
     BasePlan,
     BatchRule,
-    ParameterServer,
-    Synchronous,
 )
 from carme.simulator.workloads.workload import Optimizer, Workload
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-PLANS: dict[str, type[BasePlan]] = {
-    "synchronous": Synchronous,
-    "asynchronous": Asynchronous,
-    "parameter-server": ParameterServer,
-    "averaging": Averaging,
-}
 
 
 def _choice(alias: Any) -> click.Choice[str]:
@@ -182,19 +171,6 @@ def _read_numbers(path: Path) -> list[float]:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     except ValueError as error:
         raise InputError(f"{path}: {error}", "write one number a line") from None
-
-
-def make_plan(kind: str, fields: dict[str, Any]) -> BasePlan:
-    """A plan from its fields; what is wrong with them is one line each."""
-    model = PLANS[kind]
-    strange = sorted(set(fields) - set(model.model_fields))
-    if strange:
-        allowed = ", ".join(name for name in model.model_fields if name != "kind")
-        raise InputError(f"a {kind} plan has no {', '.join(strange)}", f"it has {allowed}")
-    try:
-        return model.model_validate(fields)
-    except ValidationError as error:
-        raise InputError("; ".join(library.explain(error))) from None
 
 
 def _parameter(option: Callable[[Any], Any]) -> str:

@@ -12,6 +12,7 @@ import click
 from rich.table import Table
 
 from carme.errors import InputError
+from carme.library.suite_runner import Suite, run_suite
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
 from carme.simulator.commands.options import (
     find_cluster,
@@ -20,7 +21,6 @@ from carme.simulator.commands.options import (
     hardware_options,
     plan_options,
 )
-from carme.simulator.commands.suite_runner import Suite, run_suite
 from carme.simulator.commands.tables import format_emissions, format_watts, print_wide, progress_bar
 from carme.units import format_duration, format_joules
 

@@ -3,7 +3,10 @@
 import asyncio
 import csv
 import io
+import math
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from carme.prometheus import RangeSeries, Sample
 from carme.slurm.models import HistoryJob, Job
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
+from support import recorded_series
 
 GIB = 2**30
 OLD = HistoryJob(
@@ -76,7 +80,7 @@ def test_totals_are_last_values_added_over_nodes() -> None:
         queries.line_totals([7, 8], 600),
         queries.gpu_peaks(7, 600),
         queries.gpu_use(7),
-        queries.energy(7),
+        queries.power(7, 30),
         queries.idleness([7, 8], 600),
     ],
 )
@@ -87,16 +91,54 @@ def test_questions_name_jobs_by_number_only(question: str) -> None:
         queries.totals('7"} or up{x="', 600)  # type: ignore[arg-type]
 
 
-def test_power_is_the_difference_of_the_counter() -> None:
-    energy = RangeSeries({}, ((1015, 150.0), (1030, 450.0), (1060, 600.0)))
-    plot = queries.read_rate_plot([energy], 1000, 15, 4)
+def test_plots_have_a_value_for_each_step() -> None:
+    power = RangeSeries({}, ((1030, 10.0), (1060, 20.0), (1120, 40.0)))
+    plot = queries.read_plot([power], 1000, 30, 5)
     assert plot
-    assert plot.values == (10.0, 20.0, None, None)
-    assert queries.read_rate_plot([], 1000, 15, 4) is None
-    use = queries.read_gpu_plot([RangeSeries({}, ((1015, 0.5), (1045, 1.0)))], 1000, 15, 3)
-    assert use
-    assert use.values == (0.5, None, 1.0)
+    assert plot.values == (10.0, 20.0, None, 40.0, None)
+    assert queries.read_plot([], 1000, 30, 4) is None
     assert terminal.spark((0.0, None, 0.5, 1.0), 1.0) == "▁ ▅█"
+
+
+@pytest.mark.skipif(
+    not shutil.which("prometheus", path="/usr/bin:/usr/local/bin"), reason="no Prometheus here"
+)
+@pytest.mark.parametrize("scrape_seconds", [5, 15, 40])
+def test_constant_power_is_plotted_constant(scrape_seconds: int, tmp_path: Path) -> None:
+    """For jobs of many lengths, whatever time passes between their start and the first scrape."""
+    begin = 1_700_000_000
+    lengths = (64, 90, 601, 1080, 1111, 3600, 7777, 54_321)
+    jobs = {}
+    text = ["# TYPE carme_job_energy_joules counter\n"]
+    for number, length in enumerate(lengths, start=1):
+        length *= math.ceil(scrape_seconds / 15)
+        started_at = begin - (number * 7) % scrape_seconds
+        ended_at = started_at + length
+        jobs[number] = OLD.model_copy(
+            update={"id": number, "started_at": started_at, "ended_at": ended_at}
+        )
+        for node, watts in (("gpu01", 33.0), ("gpu02", 20.0)):
+            points = (
+                (at, watts * (at - started_at)) for at in range(begin, ended_at, scrape_seconds)
+            )
+            labels = {"jobid": str(number), "node": node}
+            text.append(recorded_series.line("carme_job_energy_joules_total", labels, points))
+    recorded_series.blocks(text, tmp_path / "data")
+
+    async def history(since: int, until: int | None) -> list[HistoryJob]:
+        return list(jobs.values())
+
+    with recorded_series.serving(tmp_path / "data") as prometheus:
+        settings = Settings(url=prometheus.url, login_file=None, scrape_seconds=scrape_seconds)
+        reporter = JobReporter(settings, lambda: begin + 1e6)
+        for number in jobs:
+            plot = asyncio.run(
+                reporter.report(number, Snapshot(taken_at=begin), history)
+            ).power_plot
+            assert plot
+            assert plot.step_seconds % scrape_seconds == 0
+            assert 2 <= len(plot.values) <= queries.PLOT_POINTS
+            assert plot.values == pytest.approx([53.0] * len(plot.values)), jobs[number]
 
 
 def test_idleness_needs_a_whole_measurement() -> None:
@@ -151,6 +193,17 @@ def test_advice() -> None:
     assert advice(dead, measured)["memory"].startswith("It ran out of memory. Ask for 12 GiB")
     late = OLD.model_copy(update={"state": JobState.TIMEOUT})
     assert "were not enough" in advice(late, measured)["time"]
+
+
+def test_advice_asks_for_memory_that_the_form_takes() -> None:
+    small = MeasuredUsage(memory_peak_node_bytes=GIB / 8)
+    assert "Ask for 1 GiB" in advice(OLD, small)["memory"]
+    tight = OLD.model_copy(update={"memory_bytes": 2 * GIB})
+    assert "memory" not in advice(tight, small), "1 GiB on each of two nodes is the least"
+    dead = OLD.model_copy(
+        update={"state": JobState.OUT_OF_MEMORY, "memory_bytes": GIB / 2, "node_count": 1}
+    )
+    assert "Ask for 1 GiB or more" in advice(dead, small)["memory"]
 
 
 def test_good_jobs_are_left_alone_and_short_ones_too() -> None:

@@ -146,6 +146,21 @@ def test_a_small_front_comes_at_once_with_the_wish(service):
     assert answer.json["choice"]["time"] <= 200000
 
 
+def test_the_gpus_of_partitions_are_compared(service):
+    gpus = ["gpu:virtual-a100", "gpu:virtual-t4", "a100", None]
+    hardware = {"partition": "gpu", "gpu_type": "virtual-a100"}
+    body = {**RESNET, "hardware": hardware, "vary": {"gpu": gpus, "batch": [64]}}
+    answer = service.ask("POST", "/pareto", body=body).json
+    times = {p["point"]["gpu"]: p["time"] for p in answer["points"]}
+    assert set(times) == set(gpus)
+    assert times["gpu:virtual-a100"] == times[None] < times["gpu:virtual-t4"]
+    unknown = ["gpu:h100", "nothing:here", "../a100", "a:b:c d", "8xv100", 7]
+    vary = {"gpu": [*unknown, "t4"], "batch": [64]}
+    answer = service.ask("POST", "/pareto", body={**RESNET, "vary": vary}).json
+    assert (len(answer["points"]), answer["impossible"]) == (1, len(unknown))
+    assert "virtual-a100" in " ".join(answer["reasons"])
+
+
 def test_a_large_front_is_a_task_with_events(service):
     body = {**RESNET, "vary": {"batch": list(range(64, 264))}}
     answer = service.ask("POST", "/pareto", body=body)
@@ -255,6 +270,10 @@ def test_a_fit_is_used_by_predictions_of_its_owner_only(service):
     vary = {"gpu": ["v100", "t4"]}
     mixed = service.ask("POST", "/pareto", body={**RESNET, "vary": vary}).json
     assert mixed["provenance"]["source"] == "data sheet"
+    assert f"v100: {front['provenance']['words']}" in mixed["provenance"]["words"]
+    compared = {p["point"]["gpu"]: p["time"] for p in mixed["points"]}
+    single = service.ask("POST", "/pareto", body={**RESNET, "vary": {"gpus": [8]}}).json
+    assert compared["v100"] == single["points"][0]["time"], "with the fit"
     plain = service.ask("POST", "/predictions", body={**RESNET, "calibration": "none"}).json
     assert plain["prediction"]["provenance"]["source"] == "data sheet"
 

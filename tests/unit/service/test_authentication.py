@@ -1,5 +1,9 @@
 """Who may do what, and what a request may be."""
 
+import base64
+import hashlib
+from urllib.parse import parse_qsl, urlsplit
+
 import pytest
 
 from support.service import API, OWN
@@ -81,10 +85,43 @@ def test_headers(service):
     assert b"style=" not in page.data
 
 
+def begin_login(service):
+    """The query of the hub's address that a browser is sent to."""
+    answer = service.client.get("/services/carme/explore?x=1")
+    address = urlsplit(answer.headers["Location"])
+    assert address.path == "/hub/api/oauth2/authorize"
+    return dict(parse_qsl(address.query))
+
+
+def test_a_login_through_the_hub(service):
+    query = begin_login(service)
+    assert query["client_id"] == "service-carme"
+    assert query["redirect_uri"] == "/services/carme/oauth_callback"
+    back = f"/services/carme/oauth_callback?state={query['state']}"
+    assert service.client.get(f"{back}&code=bad").status_code == 403
+    done = service.client.get(f"{back}&code=good")
+    assert done.headers["Location"] == "/services/carme/explore?x=1"
+    assert service.client.get("/services/carme/explore").status_code == 200
+    form = service.hub.login_forms[-1]
+    assert form["client_secret"] == OWN
+    digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+    assert query["code_challenge"] == base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def test_a_login_while_the_hub_is_away(service):
+    query = begin_login(service)
+    service.stop_hub()
+    back = service.client.get(f"/services/carme/oauth_callback?state={query['state']}&code=good")
+    assert back.status_code == 503
+
+
 def test_a_foreign_target_after_the_login_is_not_followed(service):
     for target in ("https://evil.example/", "//evil.example/x", "/services/carme/..//evil"):
-        service.client.set_cookie("carme-service-login", f"abc {target}", path="/services/carme")
-        answer = service.client.get("/services/carme/oauth_callback?state=abc&code=x")
+        service.client.set_cookie(
+            "carme-service-login", f"abc verifier {target}", path="/services/carme"
+        )
+        answer = service.client.get("/services/carme/oauth_callback?state=abc&code=good")
+        assert answer.status_code == 302
         assert "evil.example" not in answer.headers.get("Location", "")
     forged = service.client.get("/services/carme/oauth_callback?state=other&code=x")
     assert forged.status_code == 403

@@ -1,8 +1,11 @@
 """Each part away in turn: a clear answer within two seconds, never a hang."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+from support.service import API, SmallHub
 
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "1xV100"}}
 
@@ -28,6 +31,19 @@ def test_the_hub_away(service):
     answer = timed(lambda: service.ask("GET", "/cluster", who="ben"))
     assert answer.status_code == 503
     assert "hub" in answer.json["detail"]
+
+
+def test_the_hub_frozen(service, monkeypatch):
+    """Nobody waits for the others' questions to the hub, either."""
+    monkeypatch.setattr(SmallHub, "do_GET", lambda _: time.sleep(4))
+
+    def ask(number):
+        headers = {"Authorization": f"token stranger-{number}"}
+        return timed(lambda: service.app.test_client().get(f"{API}/cluster", headers=headers))
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(ask, range(8)))
+    assert {answer.status_code for answer in answers} == {503}
 
 
 def test_the_view_away(service):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from carme import library
 from carme.errors import InputError
 from carme.jobs.bursts import bursts, two_means
+from carme.library.suite_runner import Suite, run_suite
 from carme.simulator.analysis.sampling import sample
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
 from carme.simulator.analysis.timeline import burst_figures, chrome_trace, series, window
-from carme.simulator.commands.suite_runner import Suite, run_suite
 from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
 
 RESNET = library.workload("resnet-50")

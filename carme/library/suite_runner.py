@@ -14,8 +14,8 @@ from typing import Any
 
 from carme import library
 from carme.errors import CarmeError, ConfigError
+from carme.library.plans import make_plan
 from carme.simulator.analysis.suite import Optimizer, Outcome, Point
-from carme.simulator.commands.options import make_plan
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.runs.simulate import simulate
 from carme.simulator.workloads.workload import Workload
