@@ -6,8 +6,8 @@ from pathlib import Path
 
 from carme.prometheus import PrometheusClient, Sample
 from carme_monitoring import top_rows
-from carme_monitoring.collectors.jobs import Entry
-from carme_monitoring.metrics import BY_NAME
+from carme_monitoring.accounting.job_table import NodeJob
+from carme_monitoring.metric_table import BY_NAME
 from carme_monitoring.samples import Samples
 from carme_monitoring.top_rows import JobRow
 
@@ -39,7 +39,7 @@ def rows(series: Iterable[Sample], now: float) -> list[JobRow]:
         if not jobid.isdigit():  # the series that many share
             continue
         ended = samples.value("carme_job_end_timestamp_seconds", jobid, node)
-        entry = Entry(
+        entry = NodeJob(
             int(jobid),
             0,
             end_ns=None if ended is None else 0,
@@ -50,5 +50,5 @@ def rows(series: Iterable[Sample], now: float) -> list[JobRow]:
             start_time=samples.value("carme_job_start_timestamp_seconds", jobid, node) or now,
             end_time=ended,
         )
-        found += top_rows.rows(samples, node, [entry], now)
+        found += top_rows.job_rows(samples, node, [entry], now)
     return found

@@ -1,10 +1,10 @@
-"""GPUs as they were read, whoever read them, and their samples."""
+"""GPUs as they were read, from NVML or from a replay."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from carme_monitoring.energy.shares import GpuSlot
-from carme_monitoring.samples import Samples
 
 THROTTLE_REASONS = {
     0x1: "idle",
@@ -106,46 +106,11 @@ def slots(gpus: Iterable[GpuReading]) -> list[GpuSlot]:
     return found
 
 
-def add_samples(
-    out: Samples, gpus: Sequence[GpuReading], absent: Sequence[GpuReading] = ()
-) -> None:
-    """The samples of `gpus`; those that are absent keep their places in Slurm's count."""
-    places = list(enumerate(slots(with_absent(absent, gpus))))
-    first_slot = {slot.gpu: str(i) for i, slot in reversed(places)}
-    for gpu in gpus:
-        key = (str(gpu.index), gpu.uuid)
-        minor = "" if gpu.minor is None else str(gpu.minor)
-        is_virtual = "true" if gpu.is_virtual else "false"
-        out.add("carme_gpu_info",
-                (*key, gpu.name, minor, first_slot[gpu.uuid], gpu.bus_id, gpu.driver, is_virtual),
-                1)  # fmt: skip
-        out.add("carme_gpu_lost", key, int(gpu.lost))
-        out.add("carme_gpu_utilisation_ratio", key, gpu.utilisation)
-        out.add("carme_gpu_memory_utilisation_ratio", key, gpu.memory_utilisation)
-        out.add("carme_gpu_memory_total_bytes", key, gpu.memory_total_bytes)
-        out.add("carme_gpu_memory_used_bytes", key, gpu.memory_used_bytes)
-        out.add("carme_gpu_memory_reserved_bytes", key, gpu.memory_reserved_bytes)
-        out.add("carme_gpu_power_watts", key, gpu.power_watts)
-        out.add("carme_gpu_power_limit_watts", key, gpu.power_limit_watts)
-        if gpu.energy_mj is not None:
-            out.add("carme_gpu_energy_joules_total", key, gpu.energy_mj / 1000)
-        out.add("carme_gpu_temperature_celsius", key, gpu.temperature_celsius)
-        for clock, hertz in gpu.clocks_hertz.items():
-            out.add("carme_gpu_clock_hertz", (*key, clock), hertz)
-        if gpu.throttle is not None:
-            for reason in THROTTLE_REASONS.values():
-                out.add("carme_gpu_throttle_active", (*key, reason), int(reason in gpu.throttle))
-        out.add("carme_gpu_ecc_errors_total", (*key, "corrected"), gpu.ecc_corrected)
-        out.add("carme_gpu_ecc_errors_total", (*key, "uncorrected"), gpu.ecc_uncorrected)
-        out.add("carme_gpu_pcie_bytes_per_second", (*key, "send"), gpu.pcie_send)
-        out.add("carme_gpu_pcie_bytes_per_second", (*key, "receive"), gpu.pcie_receive)
-        out.add("carme_gpu_nvlink_bytes_total", (*key, "send"), gpu.nvlink_send_bytes)
-        out.add("carme_gpu_nvlink_bytes_total", (*key, "receive"), gpu.nvlink_receive_bytes)
-        if not gpu.lost:
-            out.add("carme_gpu_processes", key, len(gpu.processes))
-            out.add("carme_gpu_mig_enabled", key, int(gpu.mig))
-        for part in gpu.slices:
-            slice_key = (*key, part.uuid)
-            out.add("carme_gpu_mig_share_ratio", slice_key, round(part.share, 4))
-            out.add("carme_gpu_mig_memory_total_bytes", slice_key, part.memory_total_bytes)
-            out.add("carme_gpu_mig_memory_used_bytes", slice_key, part.memory_used_bytes)
+class Gpus(Protocol):
+    """Where GPUs are read from: NVML, or a replay."""
+
+    xids: dict[tuple[str, int], int]
+    """Driver errors so far, by UUID and number."""
+
+    def read(self) -> list[GpuReading]: ...
+    def energy_mj(self) -> dict[str, int]: ...

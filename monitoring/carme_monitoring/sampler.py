@@ -30,6 +30,13 @@ class GpuActivity:
     utilised_seconds: float = 0.0
     idle_mj: int = 0
 
+    def add(self, other: "GpuActivity") -> None:
+        """Add what was seen later."""
+        self.seconds += other.seconds
+        self.idle_seconds += other.idle_seconds
+        self.utilised_seconds += other.utilised_seconds
+        self.idle_mj += other.idle_mj
+
     @property
     def utilisation(self) -> float | None:
         return self.utilised_seconds / self.seconds if self.seconds else None

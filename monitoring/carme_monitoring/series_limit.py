@@ -4,7 +4,8 @@ Jobs are let in as they come and keep their place, so a series never changes its
 ended jobs contributed to a counter of `other` stays in it: it only grows, like every counter.
 """
 
-from carme_monitoring.metrics import BY_NAME, Metric
+from carme_monitoring.metric_table import BY_NAME
+from carme_monitoring.metrics import Metric
 from carme_monitoring.samples import Family, LabelValues, Samples
 
 OTHER = "other"

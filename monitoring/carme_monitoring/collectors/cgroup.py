@@ -1,15 +1,30 @@
 """What jobs use, from their cgroups."""
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from carme.node.cgroups import JobCgroup, find_jobs, jobid_of
 from carme_monitoring import files
+from carme_monitoring.collector import Collector, CollectorContext, Stage
+from carme_monitoring.metrics import JOB, metric_group
 from carme_monitoring.samples import Samples
 
 _UNLIMITED = 2**60
 """v1 writes no limit as a number near 2**63."""
 _RESOURCES = ("cpu", "memory", "io")
+METRICS = metric_group(
+    "Use of the node by jobs",
+    ("job_cpu_seconds_total", "counter", "jobid node mode", "Processor time it used."),
+    ("job_memory_used_bytes", "gauge", JOB, "Memory of its processes."),
+    ("job_memory_peak_bytes", "gauge", JOB, "The most it ever used."),
+    ("job_memory_limit_bytes", "gauge", JOB, "Memory it asked for here."),
+    ("job_oom_kills_total", "counter", JOB, "Processes killed for want of memory."),
+    ("job_io_bytes_total", "counter", "jobid node direction", "Bytes to and from disks."),
+    ("job_pressure_seconds_total", "counter", "jobid node resource kind",
+     "Time some or all of its processes waited for a resource (cgroup v2)."),
+    ("job_processes", "gauge", JOB, "Its processes."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,6 +48,8 @@ class JobUse:
     processes: int | None = None
     devices: frozenset[int] | None = None
     """Minor numbers of the GPUs it may open, where the cgroup lists them."""
+    sluid: str = ""
+    """The name of its cgroup, where Slurm names cgroups by SLUID."""
 
 
 class JobCgroups:
@@ -46,31 +63,30 @@ class JobCgroups:
         ticks_per_second: int = 100,
     ) -> None:
         self._node, self._root, self._proc, self._ticks = node, cgroup, proc, ticks_per_second
-        self.sluids: dict[str, int] = {}
+        self._sluids: dict[str, int] = {}
         """The jobs whose folders are named by SLUID."""
 
     def read(self) -> dict[int, JobUse]:
         """Use by job. A job whose folder goes away in the middle has what was read so far."""
-        found = {}
+        uses = {}
         jobs = find_jobs(self._root, self._node)
-        self.sluids = {j.sluid: self.sluids[j.sluid] for j in jobs if j.sluid in self.sluids}
+        self._sluids = {j.sluid: self._sluids[j.sluid] for j in jobs if j.sluid in self._sluids}
         for job in jobs:
             jobid = self._jobid(job)
             if jobid is not None:
-                found[jobid] = (
-                    read_v2(jobid, job) if job.is_v2 else read_v1(jobid, job, self._ticks)
-                )
-        return found
+                use = read_v2(jobid, job) if job.is_v2 else read_v1(jobid, job, self._ticks)
+                uses[jobid] = replace(use, sluid=job.sluid) if job.sluid else use
+        return uses
 
     def _jobid(self, job: JobCgroup) -> int | None:
         if job.jobid is not None:
             return job.jobid
-        if job.sluid not in self.sluids:
+        if job.sluid not in self._sluids:
             jobid = jobid_of(job, self._proc)
             if jobid is None:
                 return None
-            self.sluids[job.sluid] = jobid
-        return self.sluids[job.sluid]
+            self._sluids[job.sluid] = jobid
+        return self._sluids[job.sluid]
 
 
 def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUse:
@@ -136,23 +152,39 @@ def cpu_count(ranges: str) -> int | None:
     return count or None
 
 
-def add_samples(out: Samples, node: str, uses: dict[int, JobUse]) -> None:
-    """The samples of the jobs' use."""
-    for jobid, use in uses.items():
-        key = (str(jobid), node)
-        for mode, seconds in (("user", use.cpu_user_seconds), ("system", use.cpu_system_seconds)):
-            out.add("carme_job_cpu_seconds_total", (*key, mode), seconds)
-        if use.cpu_user_seconds is None:
-            out.add("carme_job_cpu_seconds_total", (*key, "all"), use.cpu_seconds)
-        out.add("carme_job_memory_used_bytes", key, use.memory_bytes)
-        out.add("carme_job_memory_peak_bytes", key, use.memory_peak_bytes)
-        out.add("carme_job_memory_limit_bytes", key, use.memory_limit_bytes)
-        out.add("carme_job_oom_kills_total", key, use.oom_kills)
-        out.add("carme_job_io_bytes_total", (*key, "read"), use.read_bytes)
-        out.add("carme_job_io_bytes_total", (*key, "write"), use.write_bytes)
-        for (resource, kind), seconds in use.pressure_seconds.items():
-            out.add("carme_job_pressure_seconds_total", (*key, resource, kind), seconds)
-        out.add("carme_job_processes", key, use.processes)
+class CgroupCollector(Collector[dict[int, JobUse]]):
+    """What the jobs of the node use."""
+
+    name, metrics = "cgroup", METRICS
+    stage, order = Stage.CHARGED, 2
+
+    def __init__(self, context: CollectorContext) -> None:
+        super().__init__(context)
+        roots, ticks = context.roots, os.sysconf("SC_CLK_TCK")
+        self._cgroups = JobCgroups(context.node, roots.cgroup, roots.proc, ticks)
+
+    def read(self) -> dict[int, JobUse]:
+        return self._cgroups.read()
+
+    def add_samples(self, out: Samples, uses: dict[int, JobUse]) -> None:
+        for jobid, use in uses.items():
+            key = (str(jobid), self.context.node)
+            for mode, seconds in (
+                ("user", use.cpu_user_seconds),
+                ("system", use.cpu_system_seconds),
+            ):
+                out.add("carme_job_cpu_seconds_total", (*key, mode), seconds)
+            if use.cpu_user_seconds is None:
+                out.add("carme_job_cpu_seconds_total", (*key, "all"), use.cpu_seconds)
+            out.add("carme_job_memory_used_bytes", key, use.memory_bytes)
+            out.add("carme_job_memory_peak_bytes", key, use.memory_peak_bytes)
+            out.add("carme_job_memory_limit_bytes", key, use.memory_limit_bytes)
+            out.add("carme_job_oom_kills_total", key, use.oom_kills)
+            out.add("carme_job_io_bytes_total", (*key, "read"), use.read_bytes)
+            out.add("carme_job_io_bytes_total", (*key, "write"), use.write_bytes)
+            for (resource, kind), seconds in use.pressure_seconds.items():
+                out.add("carme_job_pressure_seconds_total", (*key, resource, kind), seconds)
+            out.add("carme_job_processes", key, use.processes)
 
 
 def _limit(value: int | None) -> int | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carme_monitoring import files
+from carme_monitoring.collector import Collector
+from carme_monitoring.metrics import metric_group
 from carme_monitoring.samples import Samples
 
 _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "reiserfs"}
@@ -14,6 +16,12 @@ _ROOT_ONLY = {"overlay"}
 """The root of a machine that is a container; containers' own are everywhere below it."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _MOST = 16
+METRICS = metric_group(
+    "Node",
+    ("disk_size_bytes", "gauge", "mountpoint", "Size of a local file system."),
+    ("disk_free_bytes", "gauge", "mountpoint", "What users may still write there."),
+    ("disk_files_free_ratio", "gauge", "mountpoint", "Part of its files (inodes) still free."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,11 +66,19 @@ def read(
     return found
 
 
-def add_samples(out: Samples, disks: list[Disk]) -> None:
-    """Size and room of each."""
-    for disk in disks:
-        key = (disk.mountpoint,)
-        out.add("carme_disk_size_bytes", key, disk.size_bytes)
-        out.add("carme_disk_free_bytes", key, disk.free_bytes)
-        if disk.files_free_ratio is not None:
-            out.add("carme_disk_files_free_ratio", key, round(disk.files_free_ratio, 4))
+class DiskCollector(Collector[list[Disk]]):
+    """Size and free space of the local file systems."""
+
+    name, metrics = "disk", METRICS
+    modes = ("node", "controller")
+
+    def read(self) -> list[Disk]:
+        return read(self.context.roots.proc)
+
+    def add_samples(self, out: Samples, disks: list[Disk]) -> None:
+        for disk in disks:
+            key = (disk.mountpoint,)
+            out.add("carme_disk_size_bytes", key, disk.size_bytes)
+            out.add("carme_disk_free_bytes", key, disk.free_bytes)
+            if disk.files_free_ratio is not None:
+                out.add("carme_disk_files_free_ratio", key, round(disk.files_free_ratio, 4))

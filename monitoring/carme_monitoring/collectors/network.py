@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from carme_monitoring import files
+from carme_monitoring.collector import Collector, Stage
+from carme_monitoring.metrics import metric_group
 from carme_monitoring.samples import Samples
 
 _VIRTUAL = re.compile(r"lo|(?:veth|docker|br-|virbr|cali|flannel|cni|tun|tap|dummy|sit|ip6tnl).*")
@@ -25,6 +27,17 @@ _ERRORS = (
     "VL15_dropped", "port_xmit_wait",
 )  # fmt: skip
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
+METRICS = metric_group(
+    "Node",
+    ("network_bytes_total", "counter", "device direction",
+     "Traffic of an interface; bonds, VLANs and bridges are in those they are made of."),
+    ("network_errors_total", "counter", "device direction", "Errors of an interface."),
+    ("infiniband_bytes_total", "counter", "device port direction", "Data of a port."),
+    ("infiniband_packets_total", "counter", "device port direction", "Packets of a port."),
+    ("infiniband_errors_total", "counter", "device port kind", "Errors of a port."),
+    ("infiniband_rate_bytes_per_second", "gauge", "device port", "Speed of the link."),
+    ("infiniband_active", "gauge", "device port", "1 while the link is up."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -152,23 +165,31 @@ def ports(sys: Path) -> list[Port]:
     return found
 
 
-def add_samples(out: Samples, traffic: Traffic) -> None:
-    """The samples of interfaces and ports."""
-    for one in traffic.interfaces:
-        out.add("carme_network_bytes_total", (one.name, "receive"), one.receive_bytes)
-        out.add("carme_network_bytes_total", (one.name, "send"), one.send_bytes)
-        out.add("carme_network_errors_total", (one.name, "receive"), one.receive_errors)
-        out.add("carme_network_errors_total", (one.name, "send"), one.send_errors)
-    for port in traffic.ports:
-        key = (port.device, port.port)
-        out.add("carme_infiniband_bytes_total", (*key, "receive"), port.receive_bytes)
-        out.add("carme_infiniband_bytes_total", (*key, "send"), port.send_bytes)
-        out.add("carme_infiniband_packets_total", (*key, "receive"), port.receive_packets)
-        out.add("carme_infiniband_packets_total", (*key, "send"), port.send_packets)
-        for kind, count in port.errors.items():
-            out.add("carme_infiniband_errors_total", (*key, kind), count)
-        out.add("carme_infiniband_rate_bytes_per_second", key, port.rate_bytes_per_second)
-        out.add("carme_infiniband_active", key, int(port.is_active))
+class NetworkCollector(Collector[Traffic]):
+    """Traffic of the node's interfaces and InfiniBand ports."""
+
+    name, metrics = "network", METRICS
+    stage, order = Stage.CHARGED, 4
+
+    def read(self) -> Traffic:
+        return read(self.context.roots.proc, self.context.roots.sys)
+
+    def add_samples(self, out: Samples, traffic: Traffic) -> None:
+        for one in traffic.interfaces:
+            out.add("carme_network_bytes_total", (one.name, "receive"), one.receive_bytes)
+            out.add("carme_network_bytes_total", (one.name, "send"), one.send_bytes)
+            out.add("carme_network_errors_total", (one.name, "receive"), one.receive_errors)
+            out.add("carme_network_errors_total", (one.name, "send"), one.send_errors)
+        for port in traffic.ports:
+            key = (port.device, port.port)
+            out.add("carme_infiniband_bytes_total", (*key, "receive"), port.receive_bytes)
+            out.add("carme_infiniband_bytes_total", (*key, "send"), port.send_bytes)
+            out.add("carme_infiniband_packets_total", (*key, "receive"), port.receive_packets)
+            out.add("carme_infiniband_packets_total", (*key, "send"), port.send_packets)
+            for kind, count in port.errors.items():
+                out.add("carme_infiniband_errors_total", (*key, kind), count)
+            out.add("carme_infiniband_rate_bytes_per_second", key, port.rate_bytes_per_second)
+            out.add("carme_infiniband_active", key, int(port.is_active))
 
 
 def _words(path: Path) -> int | None:

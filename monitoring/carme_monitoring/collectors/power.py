@@ -14,13 +14,16 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from carme.errors import ConfigError, UnavailableError
 from carme_monitoring import files
+from carme_monitoring.collector import Collector, Stage
+from carme_monitoring.guard import PartialReading
+from carme_monitoring.metrics import metric_group
 from carme_monitoring.samples import LabelledCounter, Samples
 
 log = logging.getLogger(__name__)
@@ -34,6 +37,11 @@ IPMI_COMMANDS = (
     ["ipmitool", "dcmi", "power", "reading"],
     ["ipmi-dcmi", "--get-system-power-statistics"],
 )
+METRICS = metric_group(
+    "Power",
+    ("node_power_watts", "gauge", "source", "What the source says the whole node draws."),
+    ("power_source_info", "info", "source", "The source of node power in use; always 1."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -182,26 +190,28 @@ class SlowReader:
             self._stop.wait(self._every)
 
 
-class NodePower:
-    """The best of the node's sources: hwmon, then Redfish, then IPMI."""
+class PowerCollector(Collector[list[PowerReading]]):
+    """The node's power from every source: hwmon, then Redfish, then IPMI.
 
-    def __init__(self, sys: Path = Path("/sys"), slow: Sequence[SlowReader] = ()) -> None:
-        self._sys, self.slow = sys, slow
+    The first is the best and is what energy is charged by: hwmon has no lag, Redfish more digits
+    than IPMI.
+    """
+
+    name, metrics = "power", METRICS
+    stage, order = Stage.CHARGED, 1
 
     def read(self) -> list[PowerReading]:
-        """All sources that answer, best first: the direct one has no lag, Redfish more digits."""
-        found = [hwmon(self._sys), *(reader.latest() for reader in self.slow)]
-        return [reading for reading in found if reading]
+        """The sources that answer, best first; a failure too when one has not for long."""
+        slow = self.context.slow_power
+        sources = [hwmon(self.context.roots.sys), *(reader.latest() for reader in slow)]
+        readings = [reading for reading in sources if reading]
+        if problems := [problem for reader in slow if (problem := reader.problem())]:
+            raise PartialReading("; ".join(problems), readings)
+        return readings
 
-    def check(self) -> None:
-        """An error when a source that should answer has not for long, even if another one does."""
-        if problems := [problem for reader in self.slow if (problem := reader.problem())]:
-            raise UnavailableError("; ".join(problems))
-
-
-def add_samples(out: Samples, readings: Sequence[PowerReading]) -> None:
-    """Every source's watts, and which one is used."""
-    for reading in readings:
-        out.add("carme_node_power_watts", (reading.source,), reading.watts)
-    if readings:
-        out.add("carme_power_source_info", (readings[0].source,), 1)
+    def add_samples(self, out: Samples, readings: list[PowerReading]) -> None:
+        """Every source's watts, and which one is used."""
+        for reading in readings:
+            out.add("carme_node_power_watts", (reading.source,), reading.watts)
+        if readings:
+            out.add("carme_power_source_info", (readings[0].source,), 1)

@@ -19,7 +19,7 @@ from carme_monitoring.dashboards.check import Checker, static_problems
 from carme_monitoring.dashboards.commands import chosen, dashboards
 from carme_monitoring.dashboards.compat import PROFILES
 from carme_monitoring.dashboards.model import RECORDED, Dashboard, PanelRow, stat
-from carme_monitoring.metrics import BY_NAME
+from carme_monitoring.metric_table import BY_NAME
 from support.recorded_series import blocks, line, serving
 
 FOLDER = Path(__file__).parents[3] / "monitoring/grafana/dashboards"

@@ -13,7 +13,7 @@ from carme.config import AlertSettings
 from carme.local import monitoring
 from carme.templates import render
 from carme_monitoring import recording
-from carme_monitoring.metrics import BY_NAME
+from carme_monitoring.metric_table import BY_NAME
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "monitoring/prometheus/rules"
