@@ -13,7 +13,14 @@ from carme.errors import CarmeError, InputError
 from carme.prometheus import PrometheusClient
 from carme_monitoring.dashboards import promql
 from carme_monitoring.dashboards.known import LABELS, is_known
-from carme_monitoring.dashboards.model import POINTS, Dashboard, Need, Panel, Query, Variable
+from carme_monitoring.dashboards.model import (
+    Dashboard,
+    Need,
+    Panel,
+    Query,
+    Variable,
+    step_seconds,
+)
 
 Status = Literal["ok", "empty", "not here", "error", "unknown", "padded"]
 _TRIES = 25
@@ -129,7 +136,7 @@ class Checker:
                 rows = len(self._prometheus.query(expr, self._at))
             else:
                 span = board.hours * 3600
-                step = max(15.0, span / POINTS)
+                step = step_seconds(span)
                 found = self._prometheus.query_range(expr, self._at - span, self._at, step)
                 rows = len(found)
             slowest = max(slowest, (time.perf_counter() - started) * 1000)

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from carme_monitoring.dashboards.boards import BOARDS
-from carme_monitoring.dashboards.model import POINTS, Dashboard, DashboardLink, Panel, Variable
+from carme_monitoring.dashboards.model import (
+    MIN_STEP_SECONDS,
+    POINTS,
+    Dashboard,
+    DashboardLink,
+    Panel,
+    Variable,
+)
 
 SCHEMA_VERSION = 39
 """Grafana 10.3 and newer; later ones bring it up to date by themselves."""
@@ -106,7 +113,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "datasource": SOURCE,
         "targets": [_target(panel, index) for index in range(len(panel.queries))],
         "maxDataPoints": POINTS,
-        "interval": "15s",
+        "interval": f"{MIN_STEP_SECONDS}s",
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
         "options": _options(panel),
     }
