@@ -73,7 +73,7 @@ def write(folder: Path, path: Path | None, password_file: str | None) -> None:
     /var/lib/grafana/dashboards/carme.
     """
     url = load(path).prometheus.url
-    grafana.main(folder / "dashboards")
+    grafana.write(folder / "dashboards")
     for name, values in (
         ("datasources", {"prometheus_url": url, "prometheus_user": "carme",
                          "prometheus_password_file": password_file}),

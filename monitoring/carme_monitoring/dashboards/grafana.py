@@ -1,7 +1,6 @@
-"""The dashboards in Grafana's own form. `python -m carme_monitoring.dashboards.grafana FOLDER`."""
+"""The dashboards in Grafana's own form."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +214,8 @@ def texts() -> dict[str, str]:
     }
 
 
-def main(folder: Path) -> None:
-    """Write all of them to `folder`; files of dashboards that are gone go."""
+def write(folder: Path) -> None:
+    """Write all of them to `folder`; files of dashboards that no longer exist are removed."""
     folder.mkdir(parents=True, exist_ok=True)
     made = texts()
     for old in folder.glob("*.json"):
@@ -224,7 +223,3 @@ def main(folder: Path) -> None:
             old.unlink()
     for name, text in made.items():
         (folder / name).write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

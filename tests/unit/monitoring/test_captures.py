@@ -2,10 +2,11 @@
 
 import pytest
 
-from carme_monitoring.collectors import cgroup, network, rapl, smi
+from carme_monitoring.collectors import cgroup, network, rapl
 from carme_monitoring.collectors.gpu import add_gpu_samples
 from carme_monitoring.gpus import slots
 from carme_monitoring.samples import LabelledCounter, Samples
+from support import smi
 from support.ttar import unpack
 
 pytestmark = pytest.mark.data

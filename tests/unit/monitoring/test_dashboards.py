@@ -41,8 +41,7 @@ def test_the_files_agree_with_the_code() -> None:
     made = grafana.texts()
     there = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
     assert there.keys() == made.keys()
-    how = "./dev run python -m carme_monitoring.dashboards.grafana monitoring/grafana/dashboards"
-    assert there == made, f"renew them: {how}"
+    assert there == made, "run: ./dev run python monitoring/generators/dashboards.py"
 
 
 def test_every_query_names_what_somebody_exports() -> None:
