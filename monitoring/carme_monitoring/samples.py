@@ -22,11 +22,6 @@ class Samples:
         family = self.families.setdefault(name, {})
         family[labels] = family.get(labels, 0.0) + value
 
-    def merge(self, other: "Samples") -> None:
-        """Take over the samples of `other`."""
-        for name, family in other.families.items():
-            self.families.setdefault(name, {}).update(family)
-
     def value(self, name: str, *labels: str) -> float | None:
         """One sample's value."""
         return self.families.get(name, {}).get(labels)

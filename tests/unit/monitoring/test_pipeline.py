@@ -137,10 +137,10 @@ def test_a_further_collector_is_read_published_and_kept(
     assert samples.value("carme_collector_success", "restarts") == 1
 
 
-def test_every_family_has_one_collector(world: World) -> None:
+def test_every_family_is_declared_once(world: World) -> None:
     names = [metric.name for metric in TABLE]
     assert len(names) == len(set(names))
     collectors = make_collectors("node", world.context())
-    assert {collector.name for collector in collectors} == {
+    assert {collector.name for collector in collectors} >= {
         "gpu", "rapl", "power", "cgroup", "host", "network", "jobs", "disk",
     }  # fmt: skip
