@@ -40,20 +40,20 @@ def targets(
     nodes: Iterable[Node], cluster: str, port: int, ports: Mapping[str, int] | None = None
 ) -> list[dict[str, Any]]:
     """Prometheus' target groups, one a node; `ports` where nodes have ports of their own."""
-    found = []
+    groups = []
     for node in nodes:
         if node.state is NodeState.FUTURE or _OFF & set(node.flags):
             continue
         address = node.address or node.name
         if ":" in address:
             address = f"[{address}]"
-        found.append(
+        groups.append(
             {
                 "targets": [f"{address}:{(ports or {}).get(node.name, port)}"],
                 "labels": {"cluster": cluster, "node": node.name},
             }
         )
-    return sorted(found, key=lambda group: group["labels"]["node"])
+    return sorted(groups, key=lambda group: group["labels"]["node"])
 
 
 def local_ports(config: Config) -> dict[str, int]:
@@ -75,7 +75,7 @@ class Discovery:
     ) -> None:
         self._view, self._path = view, path
         self._cluster, self._port, self._ports = cluster, port, ports
-        self._said = ""
+        self._logged = ""
         self._stop = threading.Event()
 
     def update(self) -> int | None:
@@ -114,9 +114,9 @@ class Discovery:
 
     def _say(self, words: str) -> None:
         """Log what is new."""
-        if words != self._said:
+        if words != self._logged:
             log.info("%s", words)
-            self._said = words
+            self._logged = words
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -139,14 +139,14 @@ def discovery(config: Path | None, once: bool, local: bool) -> None:
             f"{path.parent}: not a folder that can be written", "see prometheus.targets"
         )
     ports = local_ports(whole) if local else None
-    found = Discovery(
+    discovery_process = Discovery(
         ViewClient.of(whole.view), path, whole.cluster.name, whole.exporter.port, ports
     )
     if once:
-        sys.exit(0 if found.update() is not None else 1)
+        sys.exit(0 if discovery_process.update() is not None else 1)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, found.stop)
-    found.run()
+        signal.signal(number, discovery_process.stop)
+    discovery_process.run()
 
 
 def main() -> None:

@@ -82,14 +82,16 @@ class GpuReading:
         return self.minor if self.minor is not None else self.index
 
 
-def with_absent(known: Iterable[GpuReading], found: Iterable[GpuReading]) -> list[GpuReading]:
-    """`found`, and as they were last known those that do not answer now.
+def with_absent(
+    previous: Iterable[GpuReading], answering: Iterable[GpuReading]
+) -> list[GpuReading]:
+    """`answering`, and as they were last known those that do not answer now.
 
     A GPU that fell off the bus keeps its place and its slices: Slurm counts on. One that answers
     is as it says it is, however it was sliced before.
     """
-    before = {gpu.uuid: gpu for gpu in known}
-    now = {gpu.uuid: before.get(gpu.uuid, gpu) if gpu.lost else gpu for gpu in found}
+    before = {gpu.uuid: gpu for gpu in previous}
+    now = {gpu.uuid: before.get(gpu.uuid, gpu) if gpu.lost else gpu for gpu in answering}
     taken = {gpu.place for gpu in now.values()}
     absent = [g for uuid, g in before.items() if uuid not in now and g.place not in taken]
     return [*now.values(), *absent]
@@ -97,13 +99,13 @@ def with_absent(known: Iterable[GpuReading], found: Iterable[GpuReading]) -> lis
 
 def slots(gpus: Iterable[GpuReading]) -> list[GpuSlot]:
     """What Slurm hands out, in the order of its index: by minor number, slices one by one."""
-    found = []
+    slots = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.place):
         if gpu.mig and gpu.slices:
-            found += [GpuSlot(part.uuid, gpu.uuid, part.share) for part in gpu.slices]
+            slots += [GpuSlot(part.uuid, gpu.uuid, part.share) for part in gpu.slices]
         else:
-            found.append(GpuSlot(gpu.uuid, gpu.uuid))
-    return found
+            slots.append(GpuSlot(gpu.uuid, gpu.uuid))
+    return slots
 
 
 class Gpus(Protocol):

@@ -46,24 +46,24 @@ class NvmlGpus:
     def energy_mj(self) -> dict[str, int]:
         """The energy counters alone: what a job's start and end need, in a fraction of the time."""
         self._start()
-        found = {}
+        energy_mj = {}
         for handle, gpu in self._cards:
             value = self._ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
             if value is not None:
-                found[gpu.uuid] = int(value)
-        return found
+                energy_mj[gpu.uuid] = int(value)
+        return energy_mj
 
     def sample(self) -> dict[str, tuple[float | None, int | None, int | None]]:
         """Utilisation (0 to 1), energy (mJ) and memory in use, for the sampler."""
         self._start()
-        found = {}
+        samples = {}
         for handle, gpu in self._cards:
             rates = self._ask("utilisation", pynvml.nvmlDeviceGetUtilizationRates, handle)
             energy = self._ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
             memory = self._ask("memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
             used = _ratio(rates.gpu) if rates else None
-            found[gpu.uuid] = (used, energy, memory.used if memory else None)
-        return found
+            samples[gpu.uuid] = (used, energy, memory.used if memory else None)
+        return samples
 
     def watch_xids(self) -> None:
         """Count driver errors from now on, in a thread of its own that only waits."""
@@ -116,11 +116,11 @@ class NvmlGpus:
             self._xid_thread = threading.Thread(target=self._wait_xids, daemon=True, name="xid")
             self._xid_thread.start()
 
-    def _read(self, handle: Any, known: GpuReading) -> GpuReading:
+    def _read(self, handle: Any, card: GpuReading) -> GpuReading:
         ask = self._ask
         if self._is_lost(handle):
             self._errors.add(("gpu", "lost"))
-            return replace(known, lost=True)
+            return replace(card, lost=True)
         rates = ask("utilisation", pynvml.nvmlDeviceGetUtilizationRates, handle)
         memory = self._memory(handle)
         power = ask("power", pynvml.nvmlDeviceGetPowerUsage, handle, most=_MAX["power"])
@@ -128,9 +128,9 @@ class NvmlGpus:
         send = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 0, most=_MAX["pcie"])
         receive = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 1, most=_MAX["pcie"])
         links = self._nvlink(handle)
-        mig, slices = self._mig(handle, known.uuid)
+        mig, slices = self._mig(handle, card.uuid)
         return replace(
-            known,
+            card,
             utilisation=_ratio(rates.gpu) if rates else None,
             memory_utilisation=_ratio(rates.memory) if rates else None,
             memory_total_bytes=memory[0],
@@ -183,12 +183,12 @@ class NvmlGpus:
             return (info.total, info.used, None) if info else (None, None, None)
 
     def _clocks(self, handle: Any) -> dict[str, int]:
-        found = {}
+        clocks = {}
         for number, clock in enumerate(CLOCKS):
             mhz = self._ask("clock", pynvml.nvmlDeviceGetClockInfo, handle, number, most=100_000)
             if mhz is not None:
-                found[clock] = mhz * 1_000_000
-        return found
+                clocks[clock] = mhz * 1_000_000
+        return clocks
 
     def _throttle(self, handle: Any) -> frozenset[str] | None:
         bits = self._ask("throttle", pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
@@ -197,11 +197,11 @@ class NvmlGpus:
         return frozenset(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit)
 
     def _nvlink(self, handle: Any) -> tuple[int | None, int | None]:
-        wanted = [
+        fields = [
             (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
             (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
         ]
-        values = self._ask("nvlink", pynvml.nvmlDeviceGetFieldValues, handle, wanted)
+        values = self._ask("nvlink", pynvml.nvmlDeviceGetFieldValues, handle, fields)
         if values is None or any(value.nvmlReturn for value in values):
             return None, None
         return values[0].value.ullVal * 1024, values[1].value.ullVal * 1024
@@ -234,7 +234,7 @@ class NvmlGpus:
         return self._sliced.get(uuid, (False, ()))
 
     def _slices(self, handle: Any) -> tuple[MigSlice, ...]:
-        found = []
+        slices = []
         for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
                 part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
@@ -244,7 +244,7 @@ class NvmlGpus:
                 raise
             memory = self._ask("mig", pynvml.nvmlDeviceGetMemoryInfo, part)
             attributes = self._ask("mig", pynvml.nvmlDeviceGetAttributes, part)
-            found.append(
+            slices.append(
                 MigSlice(
                     _text(self._ask("mig", pynvml.nvmlDeviceGetUUID, part)) or f"MIG-{index}",
                     attributes.gpuInstanceSliceCount / _MIG_SLICES if attributes else 0.0,
@@ -252,7 +252,7 @@ class NvmlGpus:
                     memory.used if memory else None,
                 )
             )
-        return tuple(found)
+        return tuple(slices)
 
     def _wait_xids(self) -> None:
         try:

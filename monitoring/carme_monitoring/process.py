@@ -44,7 +44,7 @@ class ExporterProcess:
         self._node = pipeline if isinstance(pipeline, NodePipeline) else None
         self.page = MetricsPage((*TABLE, *tables(self.config.profiles)), self.config.series_limit)
         self._stop = threading.Event()
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         try:
             self.server = MetricsServer(self.config.listen, self.config.port, self.page, web)
         except OSError as error:
@@ -77,12 +77,12 @@ class ExporterProcess:
         """Collect and publish; what goes wrong is logged once, when it begins and when it ends."""
         self.page.publish(self.pipeline.collect(), self.pipeline.add_profiles)
         errors = self.pipeline.guards.errors()
-        for name in errors.keys() | self._said.keys():
-            if name in errors and name not in self._said:
+        for name in errors.keys() | self._logged.keys():
+            if name in errors and name not in self._logged:
                 log.warning("collector %s: %s", name, errors[name])
             elif name not in errors:
                 log.info("collector %s works again", name)
-        self._said = errors
+        self._logged = errors
 
     def handle(self, request: dict[str, object]) -> dict[str, object]:
         """The hook's event: charge up to this moment, then let the job come or go."""

@@ -100,23 +100,25 @@ JOB_TOTALS = (
 
 def groups() -> dict[str, tuple[int | None, list[RecordingRule]]]:
     """The groups of rules: name → (seconds between evaluations, rules in their order)."""
-    found: dict[str, tuple[int | None, list[RecordingRule]]] = {"carme_jobs": (None, list(_jobs()))}
+    groups_by_name: dict[str, tuple[int | None, list[RecordingRule]]] = {
+        "carme_jobs": (None, list(_jobs()))
+    }
     for window in WINDOWS:
         every = None if window == "5m" else 60  # an hour's figures change slowly
         rules = [*_owners(window), *_nodes(window), *_cluster(window)]
-        found[f"carme_{window}"] = (every, rules)
-    return found
+        groups_by_name[f"carme_{window}"] = (every, rules)
+    return groups_by_name
 
 
 def _jobs() -> Iterator[RecordingRule]:
     info = "job_node:carme_job_info:last"
     labels = ("cluster", "jobid", "node", *OWNER)
     # Two at once would fail every join: a job may be known by its cgroup before its record is read.
-    known, any_ = (
+    recorded, any_ = (
         f"topk by (cluster, jobid, node) (1, last_over_time(carme_job_info{which}[{_HELD_BACK}]))"
         for which in ('{user!=""}', "")
     )
-    one = f"{known}\n  or on (cluster, jobid, node) {any_}"
+    one = f"{recorded}\n  or on (cluster, jobid, node) {any_}"
     yield RecordingRule(info, f"max by ({', '.join(labels)}) (\n  {one}\n)", labels,
                "Whose job it is; to join with.")  # fmt: skip
     counted = f"last_over_time(carme_job_energy_joules_total[{_HELD_BACK}])"

@@ -40,7 +40,7 @@ def job_rows(samples: Samples, node: str, jobs: Iterable[NodeJob], now: float) -
         key = (str(job.jobid), node)
         held = [labels for labels in families.get("carme_job_gpu_held", {}) if labels[:2] == key]
         used = [families.get("carme_job_gpu_utilisation_ratio", {}).get(labels) for labels in held]
-        known = [value for value in used if value is not None]
+        ratios = [value for value in used if value is not None]
         memory = families.get("carme_job_gpu_memory_used_bytes", {})
         energy = families.get("carme_job_energy_joules_total", {})
         rows.append(
@@ -53,7 +53,7 @@ def job_rows(samples: Samples, node: str, jobs: Iterable[NodeJob], now: float) -
                 seconds=max(0.0, (job.end_time or now) - job.start_time),
                 gpus=len(held) if job.end_ns is None else len(job.gpus),
                 is_virtual=any(names.get(labels[3], "").startswith("Virtual") for labels in held),
-                gpu_utilisation=sum(known) / len(known) if known else None,
+                gpu_utilisation=sum(ratios) / len(ratios) if ratios else None,
                 gpu_memory_bytes=sum(memory.get(labels, 0) for labels in held),
                 gpu_watts=sum(power.get(labels[3], 0) for labels in held),
                 cpus=job.cpus,

@@ -52,19 +52,19 @@ class CrossCheck:
             by_gpu.setdefault(slot.gpu, []).append((index, slot))
         self._check_claims(table, running, slots, uses, now)
         for gpu in node_gpus.gpus:
-            mine = by_gpu.get(gpu.uuid, [])
-            indices = {index for index, _ in mine}
+            own_slots = by_gpu.get(gpu.uuid, [])
+            indices = {index for index, _ in own_slots}
             for process in gpu.processes:
                 jobid = job_of_cgroup(node_gpus.cgroup_of.get(process.pid, ""), sluids)
                 job = running.get(jobid) if jobid is not None else None
                 if jobid is None:
                     now.add(("process_outside_jobs", gpu.uuid, process.pid))
-                elif job and not job.has_record and len(mine) == 1:
-                    job.gpus = tuple(sorted({*job.gpus, mine[0][0]}))
+                elif job and not job.has_record and len(own_slots) == 1:
+                    job.gpus = tuple(sorted({*job.gpus, own_slots[0][0]}))
                 elif job and job.has_record and not indices & set(job.gpus):
                     now.add(("process_on_foreign_gpu", gpu.uuid, jobid))
-                if job and len(mine) == 1:
-                    key = (mine[0][1].name, job.jobid)
+                if job and len(own_slots) == 1:
+                    key = (own_slots[0][1].name, job.jobid)
                     sm[key] = sm.get(key, 0.0) + (process.sm_percent or 0.0)
         self._check_devices(running.values(), node_gpus.gpus, slots, uses, now)
         for reason, *_ in now - self._previous:

@@ -199,12 +199,12 @@ def _blkio(job: JobCgroup) -> tuple[int | None, int | None]:
     top = job.path("blkio")
     if top is None:
         return None, None
-    found: dict[str, int] = {}
+    sums: dict[str, int] = {}
     for line in (files.text(top / "blkio.throttle.io_service_bytes_recursive") or "").splitlines():
         words = line.split()
         if len(words) == 3 and (value := files.whole(words[2])) is not None:
-            found[words[1]] = found.get(words[1], 0) + value
-    return found.get("Read"), found.get("Write")
+            sums[words[1]] = sums.get(words[1], 0) + value
+    return sums.get("Read"), sums.get("Write")
 
 
 def _io_stat(text: str | None) -> tuple[int | None, int | None]:
@@ -219,14 +219,14 @@ def _io_stat(text: str | None) -> tuple[int | None, int | None]:
 
 
 def _pressure(top: Path) -> dict[tuple[str, str], float]:
-    found = {}
+    seconds = {}
     for resource in _RESOURCES:
         for line in (files.text(top / f"{resource}.pressure") or "").splitlines():
             kind, _, rest = line.partition(" ")
             total = files.whole(rest.rpartition("total=")[2]) if "total=" in rest else None
             if kind in ("some", "full") and total is not None:
-                found[resource, kind] = total / 1e6
-    return found
+                seconds[resource, kind] = total / 1e6
+    return seconds
 
 
 def _processes(job: JobCgroup) -> int | None:
@@ -240,11 +240,11 @@ def _devices(job: JobCgroup) -> frozenset[int] | None:
     text = files.text(top / "devices.list") if top else None
     if not text or text.startswith("a "):
         return None
-    found = set()
+    minors = set()
     for line in text.splitlines():
         words = line.split()
         if len(words) == 3 and words[0] == "c" and words[1].startswith("195:"):
             minor = files.whole(words[1].partition(":")[2])
             if minor is not None and minor < 250:  # 254 and 255 are the control devices
-                found.add(minor)
-    return frozenset(found)
+                minors.add(minor)
+    return frozenset(minors)

@@ -41,20 +41,20 @@ def mountpoints(mounts: str) -> list[str]:
         if len(words) >= 3:
             point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), words[1])
             mounted[point] = (words[0], words[2])
-    found: dict[str, str] = {}
+    point_of: dict[str, str] = {}
     for point, (device, kind) in mounted.items():
         if kind not in _LOCAL and not (kind in _ROOT_ONLY and point == "/"):
             continue
-        if device not in found or len(point) < len(found[device]):
-            found[device] = point
-    return sorted(found.values())[:_MOST]
+        if device not in point_of or len(point) < len(point_of[device]):
+            point_of[device] = point
+    return sorted(point_of.values())[:_MOST]
 
 
 def read(
     proc: Path = Path("/proc"), statvfs: Callable[[str], os.statvfs_result] = os.statvfs
 ) -> list[Disk]:
     """Every local file system that answers."""
-    found = []
+    disks = []
     for point in mountpoints(files.text(proc / "self/mounts") or ""):
         try:
             answer = statvfs(point)
@@ -62,8 +62,8 @@ def read(
             continue
         ratio = answer.f_favail / answer.f_files if answer.f_files else None
         size, free = answer.f_blocks * answer.f_frsize, answer.f_bavail * answer.f_frsize
-        found.append(Disk(point, size, free, ratio))
-    return found
+        disks.append(Disk(point, size, free, ratio))
+    return disks
 
 
 class DiskCollector(Collector[list[Disk]]):

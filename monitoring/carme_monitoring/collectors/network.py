@@ -94,23 +94,23 @@ def read(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Traffic:
     """The node's interfaces (without those whose traffic others carry) and ports."""
     # 1/net: a process in a network namespace of its own would see only itself.
     text = files.text(proc / "1/net/dev") or files.text(proc / "net/dev") or ""
-    found = tuple(ports(sys))
-    has_ports = any(port.receive_bytes is not None and not port.is_ethernet for port in found)
+    all_ports = tuple(ports(sys))
+    has_ports = any(port.receive_bytes is not None and not port.is_ethernet for port in all_ports)
     interfaces = parse_dev(text)
     names = tuple(one.name for one in interfaces)
     # Profiles read the traffic twenty times a second, and what is stacked on what hardly changes.
-    mine = own(names, sys / "class/net", has_ports, time.monotonic() // _LOOK_EVERY_SECONDS)
-    return Traffic(tuple(one for one in interfaces if one.name in mine), found)
+    own_names = own(names, sys / "class/net", has_ports, time.monotonic() // _LOOK_EVERY_SECONDS)
+    return Traffic(tuple(one for one in interfaces if one.name in own_names), all_ports)
 
 
 @lru_cache(maxsize=4)
-def own(names: tuple[str, ...], net: Path, has_ports: bool, _look: float) -> frozenset[str]:
+def own(names: tuple[str, ...], net: Path, has_ports: bool, _minute: float) -> frozenset[str]:
     """The interfaces that carry traffic themselves, so that each byte counts once.
 
     A bond, VLAN or bridge shows what its members show, an IP interface on InfiniBand what the
     port shows. Hardware (a virtual machine's, too) has a device; in a container nothing may have.
     """
-    found, physical = [], []
+    carriers, physical = [], []
     for name in names:
         files_of = files.names(net / name)
         stacked = any(n.startswith("lower_") or n in ("bonding", "bridge") for n in files_of)
@@ -118,33 +118,33 @@ def own(names: tuple[str, ...], net: Path, has_ports: bool, _look: float) -> fro
             continue
         if has_ports and files.word(net / name / "type") == _INFINIBAND:
             continue
-        found.append(name)
+        carriers.append(name)
         if "device" in files_of:
             physical.append(name)
-    return frozenset(physical or found)
+    return frozenset(physical or carriers)
 
 
 def parse_dev(text: str) -> list[Interface]:
     """The interfaces of /proc/net/dev that are the node's own."""
-    found = []
+    interfaces = []
     for line in text.splitlines()[2:]:
         name, separator, rest = line.partition(":")
         values = [files.whole(word) for word in rest.split()]
         if not separator or len(values) < 16 or None in values or _VIRTUAL.fullmatch(name.strip()):
             continue
         counts = [value or 0 for value in values]
-        found.append(Interface(name.strip(), counts[0], counts[8], counts[2], counts[10]))
-    return found
+        interfaces.append(Interface(name.strip(), counts[0], counts[8], counts[2], counts[10]))
+    return interfaces
 
 
 def ports(sys: Path) -> list[Port]:
     """Every port of every InfiniBand or RoCE adapter."""
-    found = []
+    ports_read = []
     for device in files.folders(sys / "class/infiniband"):
         for port in files.folders(device / "ports"):
             counters = port / "counters"
             rate = _RATE.match(files.word(port / "rate"))
-            found.append(
+            ports_read.append(
                 Port(
                     device.name,
                     port.name,
@@ -162,7 +162,7 @@ def ports(sys: Path) -> list[Port]:
                     files.word(port / "link_layer") == "Ethernet",
                 )
             )
-    return found
+    return ports_read
 
 
 class NetworkCollector(Collector[Traffic]):

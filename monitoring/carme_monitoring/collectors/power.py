@@ -83,12 +83,12 @@ def parse_redfish(document: Any) -> float | None:
     controls = document.get("PowerControl")
     if not isinstance(controls, list):
         return None
-    found = [
+    watts = [
         float(entry["PowerConsumedWatts"])
         for entry in controls
         if isinstance(entry, dict) and isinstance(entry.get("PowerConsumedWatts"), int | float)
     ]
-    return found[0] if found and 0 < found[0] < _MOST_WATTS else None
+    return watts[0] if watts and 0 < watts[0] < _MOST_WATTS else None
 
 
 def ask_ipmi(

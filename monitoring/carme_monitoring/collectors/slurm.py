@@ -218,7 +218,7 @@ def waiting_tasks(text: str) -> int:
 
 def parse_sdiag(text: str) -> dict[str, int]:
     """sdiag's numbers by name; those of the schedulers as `main/…` and `backfill/…`."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     section = ""
     for line in text.splitlines():
         if line.startswith("Main schedule"):
@@ -229,10 +229,10 @@ def parse_sdiag(text: str) -> dict[str, int]:
             section = ""
         match = _FIELD.match(line)
         if match and (section or not line[0].isspace()):
-            found.setdefault(section + match[1].strip(), int(match[2]))
+            values.setdefault(section + match[1].strip(), int(match[2]))
         if line.startswith("Remote Procedure Call"):
             break
-    return found
+    return values
 
 
 def add_scheduler(out: Samples, values: Mapping[str, int]) -> None:
@@ -287,16 +287,16 @@ class SchedulerReader:
 
     def ask(self) -> None:
         """Ask once; without an answer there are no figures rather than old ones."""
-        said = self._answer([self._command])
-        self._values = parse_sdiag(said) if said else {}
+        answer = self._answer([self._command])
+        self._values = parse_sdiag(answer) if answer else {}
         sacctmgr = str(Path(self._command).with_name("sacctmgr"))
         try:
             # Its own way to slurmdbd: the controller goes on without it and only queues up.
-            said = self._answer([sacctmgr, "-nP", "show", "cluster", "format=cluster"])
+            answer = self._answer([sacctmgr, "-nP", "show", "cluster", "format=cluster"])
         except FileNotFoundError:
             self._accounting = None
         else:
-            self._accounting = int(bool(said))
+            self._accounting = int(bool(answer))
 
     def _answer(self, argv: list[str]) -> str:
         try:

@@ -96,13 +96,13 @@ def gpu_weights(
         held = {job: part for job, part in held.items() if part > 0}
         covered = _union(held, span) if held else 0.0
         is_estimate = is_estimate or 0 < covered < 1 or any(part < 1 for part in held.values())
-        wanted = {
+        job_weights = {
             job: part * now.sm_share.get((slot.name, job.jobid), 0.0) for job, part in held.items()
         }
-        if not any(wanted.values()):
-            wanted = held
-        total = sum(wanted.values())
-        for job, weight in wanted.items():
+        if not any(job_weights.values()):
+            job_weights = held
+        total = sum(job_weights.values())
+        for job, weight in job_weights.items():
             _add(weights, job.jobid, slot.share * covered * weight / total)
         _add(weights, UNALLOCATED, slot.share * (1 - covered))
     _add(weights, UNALLOCATED, max(0.0, 1 - sliced))
