@@ -1,4 +1,4 @@
-"""`carme-discovery`: tells Prometheus which nodes Slurm has, in a file that it watches.
+"""`carme-discovery`: writes the nodes that Slurm has into a file that Prometheus watches.
 
 The file is replaced as a whole, and only with what Slurm really said: while the view or the
 controller is away, Prometheus keeps reading the nodes it knows.
@@ -21,7 +21,7 @@ from carme.config import Config, load
 from carme.errors import CarmeError, ConfigError
 from carme.slurm.models import Node
 from carme.slurm.snapshot import Snapshot
-from carme.slurm.states import NodeState
+from carme.slurm.states import ExporterState
 from carme.system.files import write
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def targets(
     """Prometheus' target groups, one a node; `ports` where nodes have ports of their own."""
     groups = []
     for node in nodes:
-        if node.state is NodeState.FUTURE or _OFF & set(node.flags):
+        if node.state is ExporterState.FUTURE or _OFF & set(node.flags):
             continue
         address = node.address or node.name
         if ":" in address:
@@ -63,7 +63,7 @@ def local_ports(config: Config) -> dict[str, int]:
 
 
 class Discovery:
-    """Keeps the file as the view says. `update` once; `run` until `stop`."""
+    """Keeps the file equal to the view's nodes. `update` once; `run` until `stop`."""
 
     def __init__(
         self,
