@@ -1,4 +1,4 @@
-"""The whole cluster's jobs for `carme top`, out of Prometheus; for those who may ask it."""
+"""The whole cluster's jobs for `carme top`, from Prometheus."""
 
 import time
 from collections.abc import Iterable
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from carme.prometheus import PrometheusClient, Sample
 from carme_monitoring import top_rows
-from carme_monitoring.collectors.jobs import Entry
-from carme_monitoring.metrics import BY_NAME
+from carme_monitoring.accounting.job_table import NodeJob
+from carme_monitoring.metric_table import BY_NAME
 from carme_monitoring.samples import Samples
 from carme_monitoring.top_rows import JobRow
 
@@ -22,8 +22,8 @@ _WANTED = (
 
 def read(url: str, login: Path | None, now: float | None = None) -> list[JobRow]:
     """Every job on every node. `login` holds `user:password`."""
-    found = PrometheusClient.of(url, login).query(f'{{__name__=~"{_WANTED}"}}')
-    return rows(found, time.time() if now is None else now)
+    series = PrometheusClient.of(url, login).query(f'{{__name__=~"{_WANTED}"}}')
+    return rows(series, time.time() if now is None else now)
 
 
 def rows(series: Iterable[Sample], now: float) -> list[JobRow]:
@@ -34,12 +34,12 @@ def rows(series: Iterable[Sample], now: float) -> list[JobRow]:
         if metric:
             key = tuple(str(one.labels.get(name, "")) for name in metric.labels)
             samples.add(metric.name, key, one.value)
-    found: list[JobRow] = []
+    job_rows: list[JobRow] = []
     for jobid, node, user, account, partition in samples.families.get("carme_job_info", {}):
         if not jobid.isdigit():  # the series that many share
             continue
         ended = samples.value("carme_job_end_timestamp_seconds", jobid, node)
-        entry = Entry(
+        job = NodeJob(
             int(jobid),
             0,
             end_ns=None if ended is None else 0,
@@ -50,5 +50,5 @@ def rows(series: Iterable[Sample], now: float) -> list[JobRow]:
             start_time=samples.value("carme_job_start_timestamp_seconds", jobid, node) or now,
             end_time=ended,
         )
-        found += top_rows.rows(samples, node, [entry], now)
-    return found
+        job_rows += top_rows.job_rows(samples, node, [job], now)
+    return job_rows

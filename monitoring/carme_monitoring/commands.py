@@ -6,27 +6,27 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 from carme.config import Config, ExporterSettings, load
 from carme.errors import CarmeError, ConfigError, InputError
 from carme_monitoring import webconfig
+from carme_monitoring.collector import CollectorContext, Mode, Roots
 from carme_monitoring.collectors import network
-from carme_monitoring.collectors.gpu import NvmlGpus
 from carme_monitoring.collectors.power import SlowReader, ask_ipmi, ask_redfish
-from carme_monitoring.collectors.slurm import ClusterCollector, SchedulerCollector
+from carme_monitoring.collectors.slurm import SchedulerReader
 from carme_monitoring.guard import Guards
-from carme_monitoring.metrics import TABLE
-from carme_monitoring.node import NodeExporter, Roots
-from carme_monitoring.process import ExporterProcess, MetricsSource
+from carme_monitoring.metric_table import TABLE
+from carme_monitoring.nvml import NvmlGpus
+from carme_monitoring.pipeline import NodePipeline, Pipeline
+from carme_monitoring.process import ExporterProcess
 from carme_monitoring.profiles import tables
 from carme_monitoring.sampler import GpuSampler
 from carme_monitoring.samples import LabelledCounter
 from carme_monitoring.server import MetricsPage
 
-Mode = Literal["node", "controller"]
 _path = click.Path(path_type=Path)
 
 
@@ -78,9 +78,9 @@ def exporter(
     if once:
         with tempfile.TemporaryDirectory() as scratch:
             page = _page(settings)
-            kept = settings.model_copy(update={"state": Path(scratch)})
-            source = make_source(whole, kept, mode, name, roots, is_once=True)
-            page.publish(source.collect(), source.add_profiles)
+            in_scratch = settings.model_copy(update={"state": Path(scratch)})
+            pipeline = make_pipeline(whole, in_scratch, mode, name, roots, is_once=True)
+            page.publish(pipeline.collect(), pipeline.add_profiles)
             click.echo(page.get().decode(), nl=False)
         return
     web = None
@@ -94,7 +94,7 @@ def exporter(
                 f"{settings.web_config} asks nobody for credentials", "add users, or use --open"
             )
     _make_state_folder(settings.state)
-    ExporterProcess(make_source(whole, settings, mode, name, roots), web).run()
+    ExporterProcess(make_pipeline(whole, settings, mode, name, roots), web).run()
 
 
 @exporter.command("web-config")
@@ -125,39 +125,39 @@ def web_config(
         click.echo(f"{user} {password}")
 
 
-def make_source(
+def make_pipeline(
     config: Config,
     settings: ExporterSettings,
     mode: Mode,
     node: str,
     roots: Roots,
     is_once: bool = False,
-) -> MetricsSource:
-    """What the exporter collects from, as configured; background readers are started."""
+) -> Pipeline:
+    """The exporter as configured; its background readers are started."""
     if mode == "controller":
         from carme.view.client import ViewClient
 
-        scheduler = SchedulerCollector(*_sdiag(config))
+        scheduler = SchedulerReader(*_sdiag(config))
         if is_once:
             scheduler.ask()
         else:
             scheduler.start()
-        return MetricsSource(
-            settings, None, ClusterCollector(ViewClient.of(config.view), scheduler)
-        )
+        view = ViewClient.of(config.view)
+        return Pipeline(CollectorContext(config=settings, view=view, scheduler=scheduler))
     guards = Guards({"gpu": 10.0})  # a driver without persistence mode wakes up slowly
     gpus = NvmlGpus(guards.value_errors)
-    slow = _slow_power(settings, guards.value_errors)
-    for reader in slow:
+    slow_power = _slow_power(settings, guards.value_errors)
+    for reader in slow_power:
         reader.start()
     sampler = None if is_once else GpuSampler(gpus.sample, lambda: _traffic(roots))
-    found = NodeExporter(
-        node, settings, gpus, roots=roots, guards=guards, slow_power=slow, sampler=sampler
+    context = CollectorContext(
+        node, settings, roots, guards.value_errors, gpus, sampler, tuple(slow_power)
     )
+    pipeline = NodePipeline(context, guards)
     if sampler:
         guards.run("gpu", gpus.watch_xids)
         sampler.start()
-    return MetricsSource(settings, found, None)
+    return pipeline
 
 
 def _page(settings: ExporterSettings) -> MetricsPage:
@@ -188,8 +188,8 @@ def _slow_power(settings: ExporterSettings, errors: LabelledCounter) -> list[Slo
 
 
 def _traffic(roots: Roots) -> tuple[int, int]:
-    found = network.read(roots.proc, roots.sys)
-    return found.send_bytes, found.receive_bytes
+    traffic = network.read(roots.proc, roots.sys)
+    return traffic.send_bytes, traffic.receive_bytes
 
 
 def _make_state_folder(folder: Path) -> None:

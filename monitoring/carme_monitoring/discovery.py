@@ -1,4 +1,4 @@
-"""`carme-discovery`: tells Prometheus which nodes Slurm has, in a file that it watches.
+"""`carme-discovery`: writes the nodes that Slurm has into a file that Prometheus watches.
 
 The file is replaced as a whole, and only with what Slurm really said: while the view or the
 controller is away, Prometheus keeps reading the nodes it knows.
@@ -21,7 +21,7 @@ from carme.config import Config, load
 from carme.errors import CarmeError, ConfigError
 from carme.slurm.models import Node
 from carme.slurm.snapshot import Snapshot
-from carme.slurm.states import NodeState
+from carme.slurm.states import ExporterState
 from carme.system.files import write
 
 log = logging.getLogger(__name__)
@@ -40,20 +40,20 @@ def targets(
     nodes: Iterable[Node], cluster: str, port: int, ports: Mapping[str, int] | None = None
 ) -> list[dict[str, Any]]:
     """Prometheus' target groups, one a node; `ports` where nodes have ports of their own."""
-    found = []
+    groups = []
     for node in nodes:
-        if node.state is NodeState.FUTURE or _OFF & set(node.flags):
+        if node.state is ExporterState.FUTURE or _OFF & set(node.flags):
             continue
         address = node.address or node.name
         if ":" in address:
             address = f"[{address}]"
-        found.append(
+        groups.append(
             {
                 "targets": [f"{address}:{(ports or {}).get(node.name, port)}"],
                 "labels": {"cluster": cluster, "node": node.name},
             }
         )
-    return sorted(found, key=lambda group: group["labels"]["node"])
+    return sorted(groups, key=lambda group: group["labels"]["node"])
 
 
 def local_ports(config: Config) -> dict[str, int]:
@@ -63,7 +63,7 @@ def local_ports(config: Config) -> dict[str, int]:
 
 
 class Discovery:
-    """Keeps the file as the view says. `update` once; `run` until `stop`."""
+    """Keeps the file equal to the view's nodes. `update` once; `run` until `stop`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Discovery:
     ) -> None:
         self._view, self._path = view, path
         self._cluster, self._port, self._ports = cluster, port, ports
-        self._said = ""
+        self._logged = ""
         self._stop = threading.Event()
 
     def update(self) -> int | None:
@@ -114,9 +114,9 @@ class Discovery:
 
     def _say(self, words: str) -> None:
         """Log what is new."""
-        if words != self._said:
+        if words != self._logged:
             log.info("%s", words)
-            self._said = words
+            self._logged = words
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -139,14 +139,14 @@ def discovery(config: Path | None, once: bool, local: bool) -> None:
             f"{path.parent}: not a folder that can be written", "see prometheus.targets"
         )
     ports = local_ports(whole) if local else None
-    found = Discovery(
+    discovery_process = Discovery(
         ViewClient.of(whole.view), path, whole.cluster.name, whole.exporter.port, ports
     )
     if once:
-        sys.exit(0 if found.update() is not None else 1)
+        sys.exit(0 if discovery_process.update() is not None else 1)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, found.stop)
-    found.run()
+        signal.signal(number, discovery_process.stop)
+    discovery_process.run()
 
 
 def main() -> None:

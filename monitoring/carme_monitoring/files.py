@@ -33,10 +33,10 @@ def number(path: Path) -> int | None:
     return whole(text(path) or "")
 
 
-def whole(found: str) -> int | None:
+def whole(digits: str) -> int | None:
     """An integer of up to 64 bits; None otherwise."""
     try:
-        value = int(found)
+        value = int(digits)
     except ValueError:
         return None
     return value if -_MOST < value < _MOST else None
@@ -44,13 +44,13 @@ def whole(found: str) -> int | None:
 
 def table(path: Path) -> dict[str, int]:
     """Lines of a name and a number, as in memory.stat; other lines are passed over."""
-    found = {}
+    values = {}
     for line in (text(path) or "").splitlines():
         name, _, rest = line.partition(" ")
         value = whole(rest)
         if value is not None:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def folders(path: Path) -> list[Path]:

@@ -6,11 +6,19 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from carme.errors import CarmeError
+from carme.errors import CarmeError, UnavailableError
 from carme_monitoring.samples import LabelledCounter, Samples
 
 Result = TypeVar("Result")
 _DEFAULT_LIMIT_SECONDS = 5.0
+
+
+class PartialReading(UnavailableError):
+    """A part of the source does not answer. The run counts as failed; `reading` is the rest."""
+
+    def __init__(self, message: str, reading: Any) -> None:
+        super().__init__(message)
+        self.reading = reading
 
 
 class Guard:
@@ -28,7 +36,7 @@ class Guard:
         self._thread: threading.Thread | None = None
 
     def run(self, call: Callable[[], Result], failures: LabelledCounter) -> Result | None:
-        """What `call` returns; None when it failed, with the reason counted."""
+        """What `call` returns; None (or what could be read) when it failed, which is counted."""
         began = time.monotonic()
         reason, result = "", None
         if self._busy is not None and not self._has_come_back():
@@ -56,7 +64,8 @@ class Guard:
         self.last_error = "" if error is None else f"{type(error).__name__}: {error}"
         if error is None:
             return "", result
-        return (error.reason if isinstance(error, CarmeError) else "error"), None
+        reason = error.reason if isinstance(error, CarmeError) else "error"
+        return reason, error.reading if isinstance(error, PartialReading) else None
 
     def _has_come_back(self) -> bool:
         if self._busy is None or self._busy.empty():
@@ -82,12 +91,16 @@ class Guards:
         self.failures = LabelledCounter()
         self.value_errors = LabelledCounter()
 
-    def run(self, name: str, call: Callable[[], Result]) -> Result | None:
-        """Run `call` as part of the collector `name`."""
+    def add(self, name: str) -> Guard:
+        """The guard of the collector `name`, new when there is none."""
         if name not in self._guards:
             limit = self._limits.get(name, _DEFAULT_LIMIT_SECONDS)
             self._guards[name] = Guard(name, limit)
-        return self._guards[name].run(call, self.failures)
+        return self._guards[name]
+
+    def run(self, name: str, call: Callable[[], Result]) -> Result | None:
+        """Run `call` as part of the collector `name`."""
+        return self.add(name).run(call, self.failures)
 
     def errors(self) -> dict[str, str]:
         """What went wrong last, by collector, for the log."""

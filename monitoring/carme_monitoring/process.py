@@ -15,19 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from carme import __version__
-from carme.config import ExporterSettings
 from carme.errors import ConfigError
 from carme.node import gpu_allocations
 from carme.system.peers import peer_uid
 from carme_monitoring import top_rows
-from carme_monitoring.collectors import disk
-from carme_monitoring.collectors.slurm import ClusterCollector
-from carme_monitoring.guard import Guards
-from carme_monitoring.metrics import TABLE
-from carme_monitoring.node import NodeExporter
-from carme_monitoring.profiles import PROFILES, Context, tables
-from carme_monitoring.samples import Samples
+from carme_monitoring.metric_table import TABLE
+from carme_monitoring.pipeline import NodePipeline, Pipeline
+from carme_monitoring.profiles import tables
 from carme_monitoring.server import MetricsPage, MetricsServer
 from carme_monitoring.webconfig import WebConfig
 
@@ -37,58 +31,20 @@ BOARDS = "top"
 """The folder of the sockets that `carme top` reads, below the run folder."""
 
 
-class MetricsSource:
-    """Where samples come from: a node, or the cluster in controller mode."""
-
-    def __init__(
-        self, config: ExporterSettings, node: NodeExporter | None, cluster: ClusterCollector | None
-    ) -> None:
-        self.config, self.node, self.cluster = config, node, cluster
-        self.guards = node.guards if node else Guards()
-
-    def collect(self) -> Samples:
-        """Everything under Carme's own names."""
-        return self.node.collect() if self.node else self._cluster_samples()
-
-    def add_profiles(self, out: Samples) -> None:
-        """The same under the names of the profiles that are switched on."""
-        context = Context()
-        if self.node:
-            uids = {str(jobid): entry.uid for jobid, entry in self.node.table.entries.items()}
-            context = Context(self.node.node, uids)
-        for name in self.config.profiles:
-            PROFILES[name].add(out, context)
-
-    def _cluster_samples(self) -> Samples:
-        began, out = time.monotonic(), Samples()
-        out.add("carme_exporter_info", (__version__, "controller", ""), 1)
-        if self.cluster:
-            found = self.guards.run("slurm", self.cluster.read)
-            if found is None:
-                out.add("carme_slurm_up", (), 0)
-            else:
-                self.cluster.add_samples(out, *found)
-        if disks := self.guards.run("disk", disk.read):
-            disk.add_samples(out, disks)
-        self.guards.add_samples(out)
-        out.add("carme_exporter_collection_seconds", (), round(time.monotonic() - began, 6))
-        out.add("carme_exporter_collected_timestamp_seconds", (), round(time.time(), 3))
-        return out
-
-
 class ExporterProcess:
     """Runs until SIGTERM or SIGINT."""
 
     def __init__(
         self,
-        source: MetricsSource,
+        pipeline: Pipeline,
         web: WebConfig | None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.source, self.config, self._now = source, source.config, now
+        self.pipeline, self.config, self._now = pipeline, pipeline.context.config, now
+        self._node = pipeline if isinstance(pipeline, NodePipeline) else None
         self.page = MetricsPage((*TABLE, *tables(self.config.profiles)), self.config.series_limit)
         self._stop = threading.Event()
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         try:
             self.server = MetricsServer(self.config.listen, self.config.port, self.page, web)
         except OSError as error:
@@ -102,7 +58,7 @@ class ExporterProcess:
             signal.signal(number, self._end)
         self.collect()
         threads = [threading.Thread(target=self.server.serve_forever, daemon=True, name="http")]
-        if self.source.node:
+        if self._node:
             threads.append(threading.Thread(target=self._listen, daemon=True, name="events"))
         for thread in threads:
             thread.start()
@@ -114,36 +70,37 @@ class ExporterProcess:
                 self.collect()
         self.server.shutdown()
         self.server.server_close()
-        if self.source.node:
-            self.source.node.settle()
+        if self._node:
+            self._node.settle()
 
     def collect(self) -> None:
-        """Collect and publish; what goes wrong is logged once, when it begins and when it ends."""
-        self.page.publish(self.source.collect(), self.source.add_profiles)
-        errors = self.source.guards.errors()
-        for name in errors.keys() | self._said.keys():
-            if name in errors and name not in self._said:
+        """Collect and publish. A collector's failure is logged when it begins and when it ends."""
+        self.page.publish(self.pipeline.collect(), self.pipeline.add_profiles)
+        errors = self.pipeline.guards.errors()
+        for name in errors.keys() | self._logged.keys():
+            if name in errors and name not in self._logged:
                 log.warning("collector %s: %s", name, errors[name])
             elif name not in errors:
                 log.info("collector %s works again", name)
-        self._said = errors
+        self._logged = errors
 
     def handle(self, request: dict[str, object]) -> dict[str, object]:
         """The hook's event: charge up to this moment, then let the job come or go."""
-        node, jobid = self.source.node, request.get("jobid")
-        if node is None or request.get("node") != node.node or not isinstance(jobid, int):
+        node, jobid = self._node, request.get("jobid")
+        is_ours = node is not None and request.get("node") == node.context.node
+        if node is None or not is_ours or not isinstance(jobid, int):
             return {"error": "not for this exporter"}
         return {"ok": True, "reading": node.settle(jobid)}
 
     def _listen(self) -> None:
-        node = self.source.node
+        node = self._node
         if node is None:
             return
         sockets: list[socket.socket] = []
         try:
-            events = gpu_allocations.listener(self.config.run, f"{LISTENER}.{node.node}")
+            events = gpu_allocations.listener(self.config.run, f"{LISTENER}.{node.context.node}")
             sockets.append(events)
-            tops = _board_socket(self.config.run / BOARDS / f"{node.node}.sock")
+            tops = _board_socket(self.config.run / BOARDS / f"{node.context.node}.sock")
             sockets.append(tops)
         except OSError as error:
             log.error("no socket in %s: %s; jobs are then seen only at collections",
@@ -158,16 +115,16 @@ class ExporterProcess:
                 else:
                     self._show_board(server, node)
 
-    def _show_board(self, server: socket.socket, node: NodeExporter) -> None:
-        """The jobs that the one who asks may see."""
+    def _show_board(self, server: socket.socket, node: NodePipeline) -> None:
+        """Answer `carme top` with the jobs that the caller may see."""
         with contextlib.suppress(OSError), server.accept()[0] as client:
             client.settimeout(2)
             uid = peer_uid(client)
-            entries = list(node.table.entries.values())
-            rows = top_rows.rows(self.page.samples, node.node, entries, time.time())
+            name, jobs = node.context.node, list(node.accounting.state.table.jobs.values())
+            rows = top_rows.job_rows(self.page.samples, name, jobs, time.time())
             if not self._sees_all(uid):
                 rows = [row for row in rows if row["uid"] == uid]
-            client.sendall(json.dumps({"node": node.node, "jobs": rows}).encode() + b"\n")
+            client.sendall(json.dumps({"node": name, "jobs": rows}).encode() + b"\n")
 
     def _sees_all(self, uid: int) -> bool:
         if uid in (0, os.geteuid()):

@@ -28,8 +28,8 @@ class ProcessMetrics:
     def append_to(self, body: bytes, openmetrics: bool) -> bytes:
         """`body` with these metrics at its end, and without an end mark."""
         if openmetrics:
-            mine = bytes(generate_open(self._registry))  # type: ignore[no-untyped-call]
-            return body.removesuffix(_EOF) + mine.removesuffix(_EOF)
+            process = bytes(generate_open(self._registry))  # type: ignore[no-untyped-call]
+            return body.removesuffix(_EOF) + process.removesuffix(_EOF)
         return body + bytes(generate_latest(self._registry))
 
 

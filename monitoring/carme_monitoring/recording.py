@@ -1,4 +1,4 @@
-"""Makes monitoring/prometheus/rules/recording.yml: `python -m carme_monitoring.recording`.
+"""The recording rules. `monitoring/generators/recording_rules.py` writes them for Prometheus.
 
 The same dozen figures for users, accounts, partitions, nodes and the cluster, over five minutes and
 an hour, would be a hundred and fifty rules to keep alike by hand.
@@ -18,8 +18,6 @@ add up as well.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
-
-import yaml
 
 WINDOWS = {"5m": 300, "1h": 3600}
 OWNER = ("user", "account", "partition")
@@ -102,23 +100,25 @@ JOB_TOTALS = (
 
 def groups() -> dict[str, tuple[int | None, list[RecordingRule]]]:
     """The groups of rules: name → (seconds between evaluations, rules in their order)."""
-    found: dict[str, tuple[int | None, list[RecordingRule]]] = {"carme_jobs": (None, list(_jobs()))}
+    groups_by_name: dict[str, tuple[int | None, list[RecordingRule]]] = {
+        "carme_jobs": (None, list(_jobs()))
+    }
     for window in WINDOWS:
         every = None if window == "5m" else 60  # an hour's figures change slowly
         rules = [*_owners(window), *_nodes(window), *_cluster(window)]
-        found[f"carme_{window}"] = (every, rules)
-    return found
+        groups_by_name[f"carme_{window}"] = (every, rules)
+    return groups_by_name
 
 
 def _jobs() -> Iterator[RecordingRule]:
     info = "job_node:carme_job_info:last"
     labels = ("cluster", "jobid", "node", *OWNER)
     # Two at once would fail every join: a job may be known by its cgroup before its record is read.
-    known, any_ = (
+    recorded, any_ = (
         f"topk by (cluster, jobid, node) (1, last_over_time(carme_job_info{which}[{_HELD_BACK}]))"
         for which in ('{user!=""}', "")
     )
-    one = f"{known}\n  or on (cluster, jobid, node) {any_}"
+    one = f"{recorded}\n  or on (cluster, jobid, node) {any_}"
     yield RecordingRule(info, f"max by ({', '.join(labels)}) (\n  {one}\n)", labels,
                "Whose job it is; to join with.")  # fmt: skip
     counted = f"last_over_time(carme_job_energy_joules_total[{_HELD_BACK}])"
@@ -262,39 +262,3 @@ def _ratios(level: str, by: tuple[str, ...], window: str) -> Iterator[RecordingR
 
 def _last(window: str) -> str:
     return "In the last five minutes." if window == "5m" else "In the last hour."
-
-
-class _Text(str):
-    """Written as a block when it has several lines."""
-
-
-def _represent(dumper: yaml.SafeDumper, text: _Text) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style=style)
-
-
-yaml.SafeDumper.add_representer(_Text, _represent)
-
-
-def text() -> str:
-    """The file."""
-    content = {
-        "groups": [
-            {
-                "name": name,
-                **({"interval": f"{every}s"} if every else {}),
-                "rules": [{"record": rule.record, "expr": _Text(rule.expr)} for rule in rules],
-            }
-            for name, (every, rules) in groups().items()
-        ]
-    }
-    head = (
-        "# Made from carme_monitoring/recording.py; do not edit:\n"
-        "#   ./dev run python -m carme_monitoring.recording"
-        " > monitoring/prometheus/rules/recording.yml\n"
-    )
-    return head + yaml.safe_dump(content, sort_keys=False, width=1000)
-
-
-if __name__ == "__main__":
-    print(text(), end="")

@@ -62,8 +62,8 @@ class Renderer:
         return cached.template % values
 
     def _rebuild(self, name: str, cached: _Cached, keys: tuple[LabelValues, ...]) -> None:
-        metric, known = self._table[name], cached.lines
-        lines = {key: known.get(key) or _line(metric, key) for key in keys}
+        metric, previous = self._table[name], cached.lines
+        lines = {key: previous.get(key) or _line(metric, key) for key in keys}
         cached.keys, cached.lines, cached.template = keys, lines, b"".join(lines.values())
 
 

@@ -1,4 +1,4 @@
-"""Looks at the GPUs once a second, and at 20 Hz while a job wants a profile.
+"""Samples the GPUs once a second, and at 20 Hz while a job is profiled.
 
 A collection every 15 s would call a job idle that happened to wait for data just then; a look a
 second costs nothing and makes idle time and mean utilisation honest.
@@ -14,7 +14,7 @@ from carme.jobs.bursts import Bursts, bursts
 
 SIGNALS = ("gpu", "gpu_memory", "send", "receive")
 IDLE_BELOW = 0.01
-"""Utilisation below one percent is idle: the driver itself shows up as less."""
+"""Utilisation below one percent is idle: the driver alone causes less."""
 PROFILE_HZ = 20
 _WINDOW_SECONDS = 300
 GpuSample = tuple[float | None, int | None, int | None]
@@ -23,12 +23,19 @@ GpuSample = tuple[float | None, int | None, int | None]
 
 @dataclass
 class GpuActivity:
-    """What was seen of a GPU since it was last asked for."""
+    """The activity of a GPU since the last `drain`."""
 
     seconds: float = 0.0
     idle_seconds: float = 0.0
     utilised_seconds: float = 0.0
     idle_mj: int = 0
+
+    def add(self, other: "GpuActivity") -> None:
+        """Add what was seen later."""
+        self.seconds += other.seconds
+        self.idle_seconds += other.idle_seconds
+        self.utilised_seconds += other.utilised_seconds
+        self.idle_mj += other.idle_mj
 
     @property
     def utilisation(self) -> float | None:
@@ -53,7 +60,9 @@ class BurstProfile:
     def figures(self) -> dict[str, Bursts]:
         """The three figures of every signal that was seen."""
         return {
-            name: bursts(list(seen), 1 / PROFILE_HZ) for name, seen in self.samples.items() if seen
+            name: bursts(list(values), 1 / PROFILE_HZ)
+            for name, values in self.samples.items()
+            if values
         }
 
 
@@ -62,13 +71,13 @@ class GpuSampler:
 
     def __init__(
         self,
-        look: Callable[[], Mapping[str, GpuSample]],
+        sample: Callable[[], Mapping[str, GpuSample]],
         traffic: Callable[[], tuple[int, int]],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._look, self._traffic, self._now = look, traffic, now
+        self._sample, self._traffic, self._now = sample, traffic, now
         self._lock = threading.Lock()
-        self._seen: dict[str, GpuActivity] = {}
+        self._activity: dict[str, GpuActivity] = {}
         self._last: dict[str, tuple[float, int | None]] = {}
         self._profiles: dict[int, BurstProfile] = {}
         self._bytes: tuple[float, int, int] | None = None
@@ -96,8 +105,8 @@ class GpuSampler:
         """What was seen of each GPU since the last call, up to this moment."""
         self.step()
         with self._lock:
-            seen, self._seen = self._seen, {}
-        return seen
+            activity, self._activity = self._activity, {}
+        return activity
 
     def figures(self) -> dict[int, dict[str, Bursts]]:
         """The profiles' figures by job."""
@@ -106,15 +115,15 @@ class GpuSampler:
         return {jobid: profile.figures() for jobid, profile in profiles.items()}
 
     def step(self) -> None:
-        """Look once. Energy and time since the look before count as the GPU is now."""
-        found = self._look()
+        """Take one sample; the time and energy since the previous one count as the GPU is now."""
+        samples = self._sample()
         sent, received = self._traffic() if self._profiles else (0, 0)
         now = self._now()
         with self._lock:
-            for gpu, (utilisation, energy, _) in found.items():
+            for gpu, (utilisation, energy, _) in samples.items():
                 self._count(gpu, utilisation, energy, now)
             if self._profiles:
-                self._profile(found, now, sent, received)
+                self._profile(samples, now, sent, received)
 
     def _count(self, gpu: str, utilisation: float | None, energy: int | None, now: float) -> None:
         before, last_energy = self._last.get(gpu, (now, energy))
@@ -122,25 +131,27 @@ class GpuSampler:
         seconds = now - before
         if utilisation is None or seconds <= 0:
             return
-        seen = self._seen.setdefault(gpu, GpuActivity())
-        seen.seconds += seconds
-        seen.utilised_seconds += utilisation * seconds
+        activity = self._activity.setdefault(gpu, GpuActivity())
+        activity.seconds += seconds
+        activity.utilised_seconds += utilisation * seconds
         if utilisation < IDLE_BELOW:
-            seen.idle_seconds += seconds
+            activity.idle_seconds += seconds
             if energy is not None and last_energy is not None:
-                seen.idle_mj += max(0, energy - last_energy)
+                activity.idle_mj += max(0, energy - last_energy)
 
     def _profile(
-        self, found: Mapping[str, GpuSample], now: float, sent: int, received: int
+        self, samples: Mapping[str, GpuSample], now: float, sent: int, received: int
     ) -> None:
         last, self._bytes = self._bytes, (now, sent, received)
         seconds = now - last[0] if last else 0.0
         send = max(0, sent - last[1]) / seconds if last and seconds > 0 else 0.0
         receive = max(0, received - last[2]) / seconds if last and seconds > 0 else 0.0
         for profile in self._profiles.values():
-            mine = [found[gpu] for gpu in profile.gpus if gpu in found]
-            profile.samples["gpu"].append(sum(sample[0] or 0.0 for sample in mine))
-            profile.samples["gpu_memory"].append(float(sum(sample[2] or 0 for sample in mine)))
+            own_samples = [samples[gpu] for gpu in profile.gpus if gpu in samples]
+            profile.samples["gpu"].append(sum(sample[0] or 0.0 for sample in own_samples))
+            profile.samples["gpu_memory"].append(
+                float(sum(sample[2] or 0 for sample in own_samples))
+            )
             profile.samples["send"].append(send)
             profile.samples["receive"].append(receive)
 

@@ -4,12 +4,13 @@ Jobs are let in as they come and keep their place, so a series never changes its
 ended jobs contributed to a counter of `other` stays in it: it only grows, like every counter.
 """
 
-from carme_monitoring.metrics import BY_NAME, Metric
+from carme_monitoring.metric_table import BY_NAME
+from carme_monitoring.metrics import Metric
 from carme_monitoring.samples import Family, LabelValues, Samples
 
 OTHER = "other"
 _OWN_SERIES = 8
-"""Room for the exporter's series about itself, which are added last."""
+"""Room for the `carme_exporter_…` series, which are added last."""
 _KEPT = ("node", "component", "mode", "direction", "method", "resource", "kind", "currency",
          "partition", "state")  # fmt: skip
 
@@ -66,8 +67,8 @@ class SeriesLimit:
                 self.rolled_total += 1
                 key = _rolled(metric, labels)
                 if metric.kind == "counter":
-                    mine = current[labels[place]]
-                    mine[name, key] = mine.get((name, key), 0.0) + value
+                    counters_of_job = current[labels[place]]
+                    counters_of_job[name, key] = counters_of_job.get((name, key), 0.0) + value
                 elif metric.kind == "info":
                     out.add(name, key, 1)
                 elif metric.unit == "bytes" or name in ("carme_job_cpus", "carme_job_gpu_held"):
@@ -108,15 +109,15 @@ class SeriesLimit:
 
 def _sizes(samples: Samples, label: str) -> dict[str, int]:
     """How many series each value of `label` has, in order of appearance."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, family in samples.families.items():
         metric = BY_NAME.get(name)
         if metric is None or label not in metric.labels or (label == "user" and metric.is_per_job):
             continue
         place = metric.labels.index(label)
         for labels in family:
-            found[labels[place]] = found.get(labels[place], 0) + 1
-    return found
+            sizes[labels[place]] = sizes.get(labels[place], 0) + 1
+    return sizes
 
 
 def _rolled(metric: Metric, labels: LabelValues) -> LabelValues:

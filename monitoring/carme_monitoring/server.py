@@ -30,10 +30,10 @@ class MetricsPage:
 
     def __init__(self, table: tuple[Metric, ...], limit: int) -> None:
         self._cap, self._renderer = SeriesLimit(limit), Renderer(table)
-        self.itself = ProcessMetrics()
+        self.process_metrics = ProcessMetrics()
         self._lock = threading.Lock()
         self.samples = Samples()
-        self._made: dict[tuple[bool, bool], bytes] = {}
+        self._forms: dict[tuple[bool, bool], bytes] = {}
 
     def publish(self, samples: Samples, add: Callable[[Samples], None] | None = None) -> None:
         """Replace the answer; the plain form is made right away, in the caller's time.
@@ -49,29 +49,29 @@ class MetricsPage:
         capped.add("carme_exporter_series", (), len(capped) + 1)
         with self._lock:
             self.samples = capped
-            self._made = {(False, False): self._render(openmetrics=False)}
+            self._forms = {(False, False): self._render(openmetrics=False)}
 
     def get(self, openmetrics: bool = False, compressed: bool = False) -> bytes:
         """The answer; gzip at level 1, because the exporter must not cost what it measures."""
         end = clock(openmetrics)  # a gzip file may have several parts
-        return self._most(openmetrics, compressed) + (gzip.compress(end, 1) if compressed else end)
+        return self._body(openmetrics, compressed) + (gzip.compress(end, 1) if compressed else end)
 
-    def _most(self, openmetrics: bool, compressed: bool) -> bytes:
+    def _body(self, openmetrics: bool, compressed: bool) -> bytes:
         """All but the end, made once for each collection and form."""
         with self._lock:
-            wanted = (openmetrics, compressed)
-            if wanted not in self._made:
-                plain = self._made.get((openmetrics, False))
+            form = (openmetrics, compressed)
+            if form not in self._forms:
+                plain = self._forms.get((openmetrics, False))
                 if plain is None:
                     plain = self._render(openmetrics)
-                    self._made[openmetrics, False] = plain
+                    self._forms[openmetrics, False] = plain
                 if compressed:
-                    self._made[wanted] = gzip.compress(plain, 1, mtime=0)
-            return self._made[wanted]
+                    self._forms[form] = gzip.compress(plain, 1, mtime=0)
+            return self._forms[form]
 
     def _render(self, openmetrics: bool) -> bytes:
         body = self._renderer.render(self.samples, openmetrics)
-        return self.itself.append_to(body, openmetrics)
+        return self.process_metrics.append_to(body, openmetrics)
 
 
 class MetricsHandler(BaseHTTPRequestHandler):
@@ -126,7 +126,7 @@ class MetricsHandler(BaseHTTPRequestHandler):
     def _send(
         self, code: int, body: bytes, kind: str, headers: dict[str, str] | None = None
     ) -> None:
-        self.server.page.itself.count(code)
+        self.server.page.process_metrics.count(code)
         self.send_response(code)
         for name, value in {**self.server.headers, **(headers or {})}.items():
             self.send_header(name, value)

@@ -45,27 +45,27 @@ def top(
     """Show jobs live: GPUs, utilisation, power, energy so far, waste. You see your own."""
     folder = (run_folder or load(config).exporter.run) / BOARDS if not url else Path()
 
-    def look() -> list[JobRow]:
-        found = cluster_top.read(url, login) if url else read(folder, node)
-        return [row for row in found if node in (None, row["node"])]
+    def job_rows() -> list[JobRow]:
+        rows = cluster_top.read(url, login) if url else read(folder, node)
+        return [row for row in rows if node in (None, row["node"])]
 
     if as_json:
-        click.echo(json.dumps(look(), indent=1))
+        click.echo(json.dumps(job_rows(), indent=1))
         return
     console = Console()
     if once:
-        console.print(draw(look()))
+        console.print(draw(job_rows()))
         return
-    with Live(draw(look()), console=console, screen=True) as live:
+    with Live(draw(job_rows()), console=console, screen=True) as live:
         while True:
             time.sleep(max(0.5, every))
-            live.update(draw(look()))
+            live.update(draw(job_rows()))
 
 
 def read(folder: Path, node: str | None = None) -> list[JobRow]:
-    """The jobs that the exporters on this machine show to the one who asks."""
+    """The jobs that the exporters on this machine show to the caller."""
     sockets = sorted(folder.glob(f"{node or '*'}.sock"))
-    found: list[JobRow] = []
+    rows: list[JobRow] = []
     answered = False
     for path in sockets:
         try:
@@ -73,7 +73,7 @@ def read(folder: Path, node: str | None = None) -> list[JobRow]:
                 client.settimeout(3)
                 client.connect(str(path))
                 with client.makefile("rb") as stream:
-                    found += json.loads(stream.readline())["jobs"]
+                    rows += json.loads(stream.readline())["jobs"]
             answered = True
         except (OSError, ValueError, KeyError):
             continue
@@ -81,7 +81,7 @@ def read(folder: Path, node: str | None = None) -> list[JobRow]:
         raise UnavailableError(
             f"no exporter answers in {folder}", "carme-exporter runs on the nodes: try it there"
         )
-    return found
+    return rows
 
 
 def draw(rows: Iterable[JobRow]) -> Table:

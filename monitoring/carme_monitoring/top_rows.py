@@ -1,9 +1,9 @@
-"""Jobs at a glance, for `carme top`: made by the exporter, shown to those who may see them."""
+"""The rows of `carme top`: one for each job on a node."""
 
 from collections.abc import Iterable
 from typing import TypedDict
 
-from carme_monitoring.collectors.jobs import Entry
+from carme_monitoring.accounting.job_table import NodeJob
 from carme_monitoring.samples import Samples
 
 
@@ -28,39 +28,39 @@ class JobRow(TypedDict):
     gpu_held_seconds: float
 
 
-def rows(samples: Samples, node: str, entries: Iterable[Entry], now: float) -> list[JobRow]:
+def job_rows(samples: Samples, node: str, jobs: Iterable[NodeJob], now: float) -> list[JobRow]:
     """A row for every job that the last collection knows."""
     families = samples.families
     power = {
         labels[1]: value for labels, value in families.get("carme_gpu_power_watts", {}).items()
     }
     names = {labels[1]: labels[2] for labels in families.get("carme_gpu_info", {})}
-    found = []
-    for entry in entries:
-        key = (str(entry.jobid), node)
+    rows = []
+    for job in jobs:
+        key = (str(job.jobid), node)
         held = [labels for labels in families.get("carme_job_gpu_held", {}) if labels[:2] == key]
         used = [families.get("carme_job_gpu_utilisation_ratio", {}).get(labels) for labels in held]
-        known = [value for value in used if value is not None]
+        ratios = [value for value in used if value is not None]
         memory = families.get("carme_job_gpu_memory_used_bytes", {})
         energy = families.get("carme_job_energy_joules_total", {})
-        found.append(
+        rows.append(
             JobRow(
-                jobid=entry.jobid,
+                jobid=job.jobid,
                 node=node,
-                user=entry.user,
-                uid=entry.uid,
-                state="ended" if entry.end_ns is not None else "running",
-                seconds=max(0.0, (entry.end_time or now) - entry.start_time),
-                gpus=len(held) if entry.end_ns is None else len(entry.gpus),
+                user=job.user,
+                uid=job.uid,
+                state="ended" if job.end_ns is not None else "running",
+                seconds=max(0.0, (job.end_time or now) - job.start_time),
+                gpus=len(held) if job.end_ns is None else len(job.gpus),
                 is_virtual=any(names.get(labels[3], "").startswith("Virtual") for labels in held),
-                gpu_utilisation=sum(known) / len(known) if known else None,
+                gpu_utilisation=sum(ratios) / len(ratios) if ratios else None,
                 gpu_memory_bytes=sum(memory.get(labels, 0) for labels in held),
                 gpu_watts=sum(power.get(labels[3], 0) for labels in held),
-                cpus=entry.cpus,
+                cpus=job.cpus,
                 memory_bytes=samples.value("carme_job_memory_used_bytes", *key) or 0,
                 joules=sum(value for labels, value in energy.items() if labels[:2] == key),
                 gpu_idle_seconds=samples.value("carme_job_gpu_idle_seconds_total", *key) or 0,
                 gpu_held_seconds=samples.value("carme_job_gpu_held_seconds_total", *key) or 0,
             )
         )
-    return found
+    return rows

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from carme_monitoring import recording
 from carme_monitoring.dashboards import promql
-from carme_monitoring.metrics import TABLE, Metric
+from carme_monitoring.metric_table import TABLE
+from carme_monitoring.metrics import Metric
 
 GPUS_PER_NODE = 4
 SCRAPE_SECONDS, RULE_SECONDS, COARSE_SECONDS = 15, 30, 60

@@ -1,1 +1,26 @@
-"""The collectors: each alone in its module, with the roots it reads from as parameters."""
+"""The collectors, one module for each source. A module that is put here is used."""
+
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+
+from carme_monitoring.collector import Collector, CollectorContext, Mode
+
+
+def collector_types() -> list[type[Collector[Any]]]:
+    """Every collector class of this package, in the order in which they are read."""
+    types = []
+    for entry in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{entry.name}")
+        for member in vars(module).values():
+            is_collector = inspect.isclass(member) and issubclass(member, Collector)
+            if is_collector and member.__module__ == module.__name__:
+                types.append(member)
+    return sorted(types, key=lambda kind: (kind.stage, kind.order, kind.name))
+
+
+def make_collectors(mode: Mode, context: CollectorContext) -> list[Collector[Any]]:
+    """The collectors of a mode whose sources are configured."""
+    made = [kind.create(context) for kind in collector_types() if mode in kind.modes]
+    return [collector for collector in made if collector is not None]

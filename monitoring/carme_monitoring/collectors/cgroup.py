@@ -1,20 +1,35 @@
 """What jobs use, from their cgroups."""
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from carme.node.cgroups import JobCgroup, find_jobs, jobid_of
 from carme_monitoring import files
+from carme_monitoring.collector import Collector, CollectorContext, Stage
+from carme_monitoring.metrics import JOB, metric_group
 from carme_monitoring.samples import Samples
 
 _UNLIMITED = 2**60
 """v1 writes no limit as a number near 2**63."""
 _RESOURCES = ("cpu", "memory", "io")
+METRICS = metric_group(
+    "Use of the node by jobs",
+    ("job_cpu_seconds_total", "counter", "jobid node mode", "Processor time it used."),
+    ("job_memory_used_bytes", "gauge", JOB, "Memory of its processes."),
+    ("job_memory_peak_bytes", "gauge", JOB, "The most it ever used."),
+    ("job_memory_limit_bytes", "gauge", JOB, "Memory it asked for here."),
+    ("job_oom_kills_total", "counter", JOB, "Processes killed for want of memory."),
+    ("job_io_bytes_total", "counter", "jobid node direction", "Bytes to and from disks."),
+    ("job_pressure_seconds_total", "counter", "jobid node resource kind",
+     "Time some or all of its processes waited for a resource (cgroup v2)."),
+    ("job_processes", "gauge", JOB, "Its processes."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class JobUse:
-    """A job's use of the node; None is what its cgroup does not tell."""
+    """A job's use of the node; None is what its cgroup does not report."""
 
     jobid: int
     cpu_seconds: float | None = None
@@ -33,6 +48,8 @@ class JobUse:
     processes: int | None = None
     devices: frozenset[int] | None = None
     """Minor numbers of the GPUs it may open, where the cgroup lists them."""
+    sluid: str = ""
+    """The name of its cgroup, where Slurm names cgroups by SLUID."""
 
 
 class JobCgroups:
@@ -46,31 +63,30 @@ class JobCgroups:
         ticks_per_second: int = 100,
     ) -> None:
         self._node, self._root, self._proc, self._ticks = node, cgroup, proc, ticks_per_second
-        self.sluids: dict[str, int] = {}
+        self._sluids: dict[str, int] = {}
         """The jobs whose folders are named by SLUID."""
 
     def read(self) -> dict[int, JobUse]:
-        """Use by job. A job whose folder goes away in the middle has what was read so far."""
-        found = {}
+        """Use by job. A job whose folder disappears meanwhile has what was read until then."""
+        uses = {}
         jobs = find_jobs(self._root, self._node)
-        self.sluids = {j.sluid: self.sluids[j.sluid] for j in jobs if j.sluid in self.sluids}
+        self._sluids = {j.sluid: self._sluids[j.sluid] for j in jobs if j.sluid in self._sluids}
         for job in jobs:
             jobid = self._jobid(job)
             if jobid is not None:
-                found[jobid] = (
-                    read_v2(jobid, job) if job.is_v2 else read_v1(jobid, job, self._ticks)
-                )
-        return found
+                use = read_v2(jobid, job) if job.is_v2 else read_v1(jobid, job, self._ticks)
+                uses[jobid] = replace(use, sluid=job.sluid) if job.sluid else use
+        return uses
 
     def _jobid(self, job: JobCgroup) -> int | None:
         if job.jobid is not None:
             return job.jobid
-        if job.sluid not in self.sluids:
+        if job.sluid not in self._sluids:
             jobid = jobid_of(job, self._proc)
             if jobid is None:
                 return None
-            self.sluids[job.sluid] = jobid
-        return self.sluids[job.sluid]
+            self._sluids[job.sluid] = jobid
+        return self._sluids[job.sluid]
 
 
 def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUse:
@@ -136,23 +152,39 @@ def cpu_count(ranges: str) -> int | None:
     return count or None
 
 
-def add_samples(out: Samples, node: str, uses: dict[int, JobUse]) -> None:
-    """The samples of the jobs' use."""
-    for jobid, use in uses.items():
-        key = (str(jobid), node)
-        for mode, seconds in (("user", use.cpu_user_seconds), ("system", use.cpu_system_seconds)):
-            out.add("carme_job_cpu_seconds_total", (*key, mode), seconds)
-        if use.cpu_user_seconds is None:
-            out.add("carme_job_cpu_seconds_total", (*key, "all"), use.cpu_seconds)
-        out.add("carme_job_memory_used_bytes", key, use.memory_bytes)
-        out.add("carme_job_memory_peak_bytes", key, use.memory_peak_bytes)
-        out.add("carme_job_memory_limit_bytes", key, use.memory_limit_bytes)
-        out.add("carme_job_oom_kills_total", key, use.oom_kills)
-        out.add("carme_job_io_bytes_total", (*key, "read"), use.read_bytes)
-        out.add("carme_job_io_bytes_total", (*key, "write"), use.write_bytes)
-        for (resource, kind), seconds in use.pressure_seconds.items():
-            out.add("carme_job_pressure_seconds_total", (*key, resource, kind), seconds)
-        out.add("carme_job_processes", key, use.processes)
+class CgroupCollector(Collector[dict[int, JobUse]]):
+    """What the jobs of the node use."""
+
+    name, metrics = "cgroup", METRICS
+    stage, order = Stage.CHARGED, 2
+
+    def __init__(self, context: CollectorContext) -> None:
+        super().__init__(context)
+        roots, ticks = context.roots, os.sysconf("SC_CLK_TCK")
+        self._cgroups = JobCgroups(context.node, roots.cgroup, roots.proc, ticks)
+
+    def read(self) -> dict[int, JobUse]:
+        return self._cgroups.read()
+
+    def add_samples(self, out: Samples, uses: dict[int, JobUse]) -> None:
+        for jobid, use in uses.items():
+            key = (str(jobid), self.context.node)
+            for mode, seconds in (
+                ("user", use.cpu_user_seconds),
+                ("system", use.cpu_system_seconds),
+            ):
+                out.add("carme_job_cpu_seconds_total", (*key, mode), seconds)
+            if use.cpu_user_seconds is None:
+                out.add("carme_job_cpu_seconds_total", (*key, "all"), use.cpu_seconds)
+            out.add("carme_job_memory_used_bytes", key, use.memory_bytes)
+            out.add("carme_job_memory_peak_bytes", key, use.memory_peak_bytes)
+            out.add("carme_job_memory_limit_bytes", key, use.memory_limit_bytes)
+            out.add("carme_job_oom_kills_total", key, use.oom_kills)
+            out.add("carme_job_io_bytes_total", (*key, "read"), use.read_bytes)
+            out.add("carme_job_io_bytes_total", (*key, "write"), use.write_bytes)
+            for (resource, kind), seconds in use.pressure_seconds.items():
+                out.add("carme_job_pressure_seconds_total", (*key, resource, kind), seconds)
+            out.add("carme_job_processes", key, use.processes)
 
 
 def _limit(value: int | None) -> int | None:
@@ -167,12 +199,12 @@ def _blkio(job: JobCgroup) -> tuple[int | None, int | None]:
     top = job.path("blkio")
     if top is None:
         return None, None
-    found: dict[str, int] = {}
+    sums: dict[str, int] = {}
     for line in (files.text(top / "blkio.throttle.io_service_bytes_recursive") or "").splitlines():
         words = line.split()
         if len(words) == 3 and (value := files.whole(words[2])) is not None:
-            found[words[1]] = found.get(words[1], 0) + value
-    return found.get("Read"), found.get("Write")
+            sums[words[1]] = sums.get(words[1], 0) + value
+    return sums.get("Read"), sums.get("Write")
 
 
 def _io_stat(text: str | None) -> tuple[int | None, int | None]:
@@ -187,14 +219,14 @@ def _io_stat(text: str | None) -> tuple[int | None, int | None]:
 
 
 def _pressure(top: Path) -> dict[tuple[str, str], float]:
-    found = {}
+    seconds = {}
     for resource in _RESOURCES:
         for line in (files.text(top / f"{resource}.pressure") or "").splitlines():
             kind, _, rest = line.partition(" ")
             total = files.whole(rest.rpartition("total=")[2]) if "total=" in rest else None
             if kind in ("some", "full") and total is not None:
-                found[resource, kind] = total / 1e6
-    return found
+                seconds[resource, kind] = total / 1e6
+    return seconds
 
 
 def _processes(job: JobCgroup) -> int | None:
@@ -203,16 +235,16 @@ def _processes(job: JobCgroup) -> int | None:
 
 
 def _devices(job: JobCgroup) -> frozenset[int] | None:
-    """Minors of /dev/nvidiaN in a v1 allow list; a list that allows all says nothing."""
+    """Minors of /dev/nvidiaN in a v1 allow list; None for a list that allows all."""
     top = job.path("devices")
     text = files.text(top / "devices.list") if top else None
     if not text or text.startswith("a "):
         return None
-    found = set()
+    minors = set()
     for line in text.splitlines():
         words = line.split()
         if len(words) == 3 and words[0] == "c" and words[1].startswith("195:"):
             minor = files.whole(words[1].partition(":")[2])
             if minor is not None and minor < 250:  # 254 and 255 are the control devices
-                found.add(minor)
-    return frozenset(found)
+                minors.add(minor)
+    return frozenset(minors)

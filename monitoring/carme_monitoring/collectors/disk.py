@@ -1,4 +1,4 @@
-"""Local file systems: how full they are. Network ones are their servers' affair, and may hang."""
+"""How full local file systems are. Network ones are left out: reading them may hang."""
 
 import os
 import re
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carme_monitoring import files
+from carme_monitoring.collector import Collector
+from carme_monitoring.metrics import metric_group
 from carme_monitoring.samples import Samples
 
 _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "reiserfs"}
@@ -14,6 +16,12 @@ _ROOT_ONLY = {"overlay"}
 """The root of a machine that is a container; containers' own are everywhere below it."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _MOST = 16
+METRICS = metric_group(
+    "Node",
+    ("disk_size_bytes", "gauge", "mountpoint", "Size of a local file system."),
+    ("disk_free_bytes", "gauge", "mountpoint", "What users may still write there."),
+    ("disk_files_free_ratio", "gauge", "mountpoint", "Part of its files (inodes) still free."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,20 +41,20 @@ def mountpoints(mounts: str) -> list[str]:
         if len(words) >= 3:
             point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), words[1])
             mounted[point] = (words[0], words[2])
-    found: dict[str, str] = {}
+    point_of: dict[str, str] = {}
     for point, (device, kind) in mounted.items():
         if kind not in _LOCAL and not (kind in _ROOT_ONLY and point == "/"):
             continue
-        if device not in found or len(point) < len(found[device]):
-            found[device] = point
-    return sorted(found.values())[:_MOST]
+        if device not in point_of or len(point) < len(point_of[device]):
+            point_of[device] = point
+    return sorted(point_of.values())[:_MOST]
 
 
 def read(
     proc: Path = Path("/proc"), statvfs: Callable[[str], os.statvfs_result] = os.statvfs
 ) -> list[Disk]:
     """Every local file system that answers."""
-    found = []
+    disks = []
     for point in mountpoints(files.text(proc / "self/mounts") or ""):
         try:
             answer = statvfs(point)
@@ -54,15 +62,23 @@ def read(
             continue
         ratio = answer.f_favail / answer.f_files if answer.f_files else None
         size, free = answer.f_blocks * answer.f_frsize, answer.f_bavail * answer.f_frsize
-        found.append(Disk(point, size, free, ratio))
-    return found
+        disks.append(Disk(point, size, free, ratio))
+    return disks
 
 
-def add_samples(out: Samples, disks: list[Disk]) -> None:
-    """Size and room of each."""
-    for disk in disks:
-        key = (disk.mountpoint,)
-        out.add("carme_disk_size_bytes", key, disk.size_bytes)
-        out.add("carme_disk_free_bytes", key, disk.free_bytes)
-        if disk.files_free_ratio is not None:
-            out.add("carme_disk_files_free_ratio", key, round(disk.files_free_ratio, 4))
+class DiskCollector(Collector[list[Disk]]):
+    """Size and free space of the local file systems."""
+
+    name, metrics = "disk", METRICS
+    modes = ("node", "controller")
+
+    def read(self) -> list[Disk]:
+        return read(self.context.roots.proc)
+
+    def add_samples(self, out: Samples, disks: list[Disk]) -> None:
+        for disk in disks:
+            key = (disk.mountpoint,)
+            out.add("carme_disk_size_bytes", key, disk.size_bytes)
+            out.add("carme_disk_free_bytes", key, disk.free_bytes)
+            if disk.files_free_ratio is not None:
+                out.add("carme_disk_files_free_ratio", key, round(disk.files_free_ratio, 4))

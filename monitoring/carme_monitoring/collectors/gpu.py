@@ -1,288 +1,183 @@
-"""GPUs through NVML (nvidia-ml-py)."""
+"""GPUs: all their values, their energy counters, and their activity between collections."""
 
-import threading
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
-from carme.errors import MissingError, UnavailableError
-from carme_monitoring.gpus import CLOCKS, THROTTLE_REASONS, GpuProcess, GpuReading, MigSlice
-from carme_monitoring.samples import LabelledCounter
+from carme_monitoring import files
+from carme_monitoring.collector import Collector, CollectorContext, Stage
+from carme_monitoring.gpus import THROTTLE_REASONS, GpuReading, slots, with_absent
+from carme_monitoring.metrics import GPU, metric_group
+from carme_monitoring.sampler import GpuActivity
+from carme_monitoring.samples import Samples
 
-try:
-    import pynvml
-except ImportError:  # the one place that needs it says so
-    pynvml = None
+METRICS = metric_group(
+    "GPU",
+    ("gpu_info", "info", "gpu uuid name minor slurm_index bus_id driver virtual",
+     "A GPU: NVML's index, minor number and Slurm's index are three different things."),
+    ("gpu_lost", "gauge", GPU, "1 while the GPU does not answer."),
+    ("gpu_utilisation_ratio", "gauge", GPU, "Time with a kernel running, 0 to 1."),
+    ("gpu_memory_utilisation_ratio", "gauge", GPU, "Time with memory being read or written."),
+    ("gpu_memory_total_bytes", "gauge", GPU, "Memory of the card."),
+    ("gpu_memory_used_bytes", "gauge", GPU, "Memory in use by processes."),
+    ("gpu_memory_reserved_bytes", "gauge", GPU, "Memory kept by driver and firmware."),
+    ("gpu_power_watts", "gauge", GPU, "Power of the whole card, also when it is sliced."),
+    ("gpu_power_limit_watts", "gauge", GPU, "Enforced limit."),
+    ("gpu_energy_joules_total", "counter", GPU, "Energy by the card's own counter."),
+    ("gpu_temperature_celsius", "gauge", GPU, "Temperature of the chip."),
+    ("gpu_clock_hertz", "gauge", "gpu uuid clock", "Clocks: graphics, sm, memory, video."),
+    ("gpu_throttle_active", "gauge", "gpu uuid reason", "1 while this reason slows the card."),
+    ("gpu_ecc_errors_total", "counter", "gpu uuid kind", "Memory errors over its lifetime."),
+    ("gpu_xid_errors_total", "counter", "gpu uuid xid", "Driver errors since the start."),
+    ("gpu_pcie_bytes_per_second", "gauge", "gpu uuid direction", "Traffic on the bus."),
+    ("gpu_nvlink_bytes_total", "counter", "gpu uuid direction", "Traffic to other GPUs."),
+    ("gpu_processes", "gauge", GPU, "Processes that compute on it."),
+    ("gpu_mig_enabled", "gauge", GPU, "1 when the card is sliced."),
+    ("gpu_mig_share_ratio", "gauge", "gpu uuid mig", "The slice's part of the card."),
+    ("gpu_mig_memory_total_bytes", "gauge", "gpu uuid mig", "Memory of the slice."),
+    ("gpu_mig_memory_used_bytes", "gauge", "gpu uuid mig", "Memory of the slice in use."),
+)  # fmt: skip
 
-_ALL_LINKS = 0xFFFFFFFF
-_BLANK_MEMORY = 2**63
-_MIG_SLICES = 7
-_NO_MIG = (3, 13)
-"""NVML's "not supported" and "no such function": most cards cannot be sliced, not an error."""
-_NO_SLICE = (2, 4, 6)
-"""NVML's "invalid argument", "no permission" and "not found"."""
-_MAX = {"power": 3_000_000, "temperature": 200, "percent": 100, "pcie": 10**9}
+BURST_METRICS = metric_group(
+    "Bursts",
+    ("job_burst_duration_seconds", "gauge", "jobid node signal",
+     "Mean length of a burst; signals gpu, gpu_memory, send, receive."),
+    ("job_burst_pause_seconds", "gauge", "jobid node signal", "Mean time between bursts."),
+    ("job_burst_amount", "gauge", "jobid node signal",
+     "Mean level in a burst: utilisation (0 to 1), bytes held, bytes per second."),
+)  # fmt: skip
 
 
-class NvmlGpus:
-    """The node's GPUs. Values that a card does not tell are left out and counted."""
+@dataclass(frozen=True)
+class NodeGpus:
+    """The GPUs of the node, and what runs on them."""
 
-    def __init__(self, errors: LabelledCounter) -> None:
-        self._errors = errors
-        self._cards: list[tuple[Any, GpuReading]] = []
-        """Handles, and what does not change of each card, read once."""
-        self._ready = False
-        self._starting = threading.Lock()
-        self._sliced: dict[str, tuple[bool, tuple[MigSlice, ...]]] = {}
-        self.xids: dict[tuple[str, int], int] = {}
-        self._watches_xids = False
-        self._xid_thread: threading.Thread | None = None
+    gpus: list[GpuReading]
+    known: list[GpuReading]
+    """With those that do not answer now, as they were last read."""
+    xids: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Driver errors by UUID and number."""
+    cgroup_of: dict[int, str] = field(default_factory=dict)
+    """The cgroups of each process on a GPU, as /proc/PID/cgroup has them."""
 
-    def read(self) -> list[GpuReading]:
-        """Every GPU, everything it tells."""
-        self._start()
-        return [self._read(handle, gpu) for handle, gpu in self._cards]
 
-    def energy_mj(self) -> dict[str, int]:
-        """The energy counters alone: what a job's start and end need, in a fraction of the time."""
-        self._start()
-        found = {}
-        for handle, gpu in self._cards:
-            value = self._ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-            if value is not None:
-                found[gpu.uuid] = int(value)
-        return found
+class GpuCollector(Collector[NodeGpus]):
+    """All values of the GPUs."""
 
-    def sample(self) -> dict[str, tuple[float | None, int | None, int | None]]:
-        """Utilisation (0 to 1), energy (mJ) and memory in use, for the sampler."""
-        self._start()
-        found = {}
-        for handle, gpu in self._cards:
-            rates = self._ask("utilisation", pynvml.nvmlDeviceGetUtilizationRates, handle)
-            energy = self._ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-            memory = self._ask("memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
-            used = _ratio(rates.gpu) if rates else None
-            found[gpu.uuid] = (used, energy, memory.used if memory else None)
-        return found
+    name, metrics = "gpu", METRICS
 
-    def watch_xids(self) -> None:
-        """Count driver errors from now on, in a thread of its own that only waits."""
-        self._watches_xids = True
-        self._start()
+    def __init__(self, context: CollectorContext) -> None:
+        super().__init__(context)
+        self._latest = NodeGpus([], [])
 
-    def close(self) -> None:
-        """Let go of NVML; the next read begins anew."""
-        with self._starting:
-            if self._ready:
-                self._ready = False
-                pynvml.nvmlShutdown()
+    @classmethod
+    def create(cls, context: CollectorContext) -> Self | None:
+        return cls(context) if context.gpus else None
 
-    def _start(self) -> None:
-        """The sampler, the collection and whoever came first and was given up may all start."""
-        if self._ready:
+    def read(self) -> NodeGpus:
+        source, proc = self.context.gpus, self.context.roots.proc
+        if source is None:
+            return self._latest
+        gpus = source.read()
+        pids = {process.pid for gpu in gpus for process in gpu.processes}
+        cgroup_of = {pid: files.text(proc / str(pid) / "cgroup") or "" for pid in pids}
+        known = with_absent(self._latest.known, gpus)
+        self._latest = NodeGpus(gpus, known, dict(source.xids), cgroup_of)
+        return self._latest
+
+    def add_samples(self, out: Samples, reading: NodeGpus) -> None:
+        add_gpu_samples(out, reading.gpus, reading.known)
+        index_of = {gpu.uuid: str(gpu.index) for gpu in reading.gpus}
+        for (uuid, xid), count in reading.xids.items():
+            key = (index_of.get(uuid, ""), uuid, str(xid))
+            out.add("carme_gpu_xid_errors_total", key, count)
+
+    def add_failure(self, out: Samples) -> None:
+        """GPUs are shown as they were last read: jobs still hold them."""
+        self.add_samples(out, self._latest)
+
+
+class GpuEnergyCollector(Collector[dict[str, int]]):
+    """The energy counters alone, in mJ by UUID: quick enough for the start and end of a job."""
+
+    name, stage, order = "gpu", Stage.COUNTERS, 1
+
+    @classmethod
+    def create(cls, context: CollectorContext) -> Self | None:
+        return cls(context) if context.gpus else None
+
+    def read(self) -> dict[str, int]:
+        return self.context.gpus.energy_mj() if self.context.gpus else {}
+
+
+class GpuActivityCollector(Collector[dict[str, GpuActivity]]):
+    """Each GPU's activity since the last read, by the sampler, and the bursts of profiled jobs."""
+
+    name, metrics = "gpu", BURST_METRICS
+    stage, order = Stage.CHARGED, 6
+
+    @classmethod
+    def create(cls, context: CollectorContext) -> Self | None:
+        return cls(context) if context.sampler else None
+
+    def read(self) -> dict[str, GpuActivity]:
+        return self.context.sampler.drain() if self.context.sampler else {}
+
+    def add_samples(self, out: Samples, _: dict[str, GpuActivity]) -> None:
+        self.add_failure(out)
+
+    def add_failure(self, out: Samples) -> None:
+        """Bursts are what the sampler has seen so far, whether or not it sees something now."""
+        if self.context.sampler is None:
             return
-        with self._starting:
-            if not self._ready:
-                self._begin()
-
-    def _begin(self) -> None:
-        if pynvml is None:
-            raise MissingError("nvidia-ml-py is not installed", "pip install 'carme[monitoring]'")
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-                return  # a node without GPUs; one that has them has the library
-            raise UnavailableError(f"NVML: {error}") from error
-        driver = _text(self._ask("driver", pynvml.nvmlSystemGetDriverVersion))
-        cards = []
-        for index in range(self._ask("count", pynvml.nvmlDeviceGetCount) or 0):
-            handle = self._ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
-            uuid = _text(self._ask("uuid", pynvml.nvmlDeviceGetUUID, handle)) if handle else ""
-            if not uuid:  # lost before it was ever seen: nothing to call it by
-                continue
-            pci = self._ask("pci", pynvml.nvmlDeviceGetPciInfo, handle)
-            gpu = GpuReading(
-                index=index,
-                uuid=uuid,
-                name=_text(self._ask("name", pynvml.nvmlDeviceGetName, handle)),
-                minor=self._ask("minor", pynvml.nvmlDeviceGetMinorNumber, handle),
-                bus_id=_text(pci.busId) if pci else "",
-                driver=driver,
-            )
-            cards.append((handle, gpu))
-        self._cards, self._ready = cards, True
-        if self._watches_xids and not (self._xid_thread and self._xid_thread.is_alive()):
-            self._xid_thread = threading.Thread(target=self._wait_xids, daemon=True, name="xid")
-            self._xid_thread.start()
-
-    def _read(self, handle: Any, known: GpuReading) -> GpuReading:
-        ask = self._ask
-        if self._is_lost(handle):
-            self._errors.add(("gpu", "lost"))
-            return replace(known, lost=True)
-        rates = ask("utilisation", pynvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._memory(handle)
-        power = ask("power", pynvml.nvmlDeviceGetPowerUsage, handle, most=_MAX["power"])
-        limit = ask("limit", pynvml.nvmlDeviceGetEnforcedPowerLimit, handle, most=_MAX["power"])
-        send = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 0, most=_MAX["pcie"])
-        receive = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 1, most=_MAX["pcie"])
-        links = self._nvlink(handle)
-        mig, slices = self._mig(handle, known.uuid)
-        return replace(
-            known,
-            utilisation=_ratio(rates.gpu) if rates else None,
-            memory_utilisation=_ratio(rates.memory) if rates else None,
-            memory_total_bytes=memory[0],
-            memory_used_bytes=memory[1],
-            memory_reserved_bytes=memory[2],
-            power_watts=None if power is None else power / 1000,
-            power_limit_watts=None if limit is None else limit / 1000,
-            energy_mj=ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
-            temperature_celsius=ask(
-                "temperature", pynvml.nvmlDeviceGetTemperature, handle, 0, most=_MAX["temperature"]
-            ),
-            clocks_hertz=self._clocks(handle),
-            throttle=self._throttle(handle),
-            ecc_corrected=ask("ecc", pynvml.nvmlDeviceGetTotalEccErrors, handle, 0, 1),
-            ecc_uncorrected=ask("ecc", pynvml.nvmlDeviceGetTotalEccErrors, handle, 1, 1),
-            pcie_send=None if send is None else send * 1000,
-            pcie_receive=None if receive is None else receive * 1000,
-            nvlink_send_bytes=links[0],
-            nvlink_receive_bytes=links[1],
-            mig=mig,
-            slices=slices,
-            processes=self._processes(handle),
-        )
-
-    def _ask(self, value: str, call: Callable[..., Any], *args: Any, most: int = 2**64 - 2) -> Any:
-        """What NVML answers; None and a count when it does not, or answers nonsense."""
-        try:
-            answer = call(*args)
-        except (pynvml.NVMLError, UnicodeDecodeError):
-            self._errors.add(("gpu", value))
-            return None
-        if isinstance(answer, int) and not 0 <= answer <= most:
-            self._errors.add(("gpu", value))
-            return None
-        return answer
-
-    def _is_lost(self, handle: Any) -> bool:
-        try:
-            pynvml.nvmlDeviceGetIndex(handle)
-        except pynvml.NVMLError as error:
-            return bool(error.value == pynvml.NVML_ERROR_GPU_IS_LOST)
-        return False
-
-    def _memory(self, handle: Any) -> tuple[int | None, int | None, int | None]:
-        try:
-            info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-            return info.total, info.used, info.reserved
-        except pynvml.NVMLError:  # a driver before 510: reserved memory counts as used
-            info = self._ask("memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
-            return (info.total, info.used, None) if info else (None, None, None)
-
-    def _clocks(self, handle: Any) -> dict[str, int]:
-        found = {}
-        for number, clock in enumerate(CLOCKS):
-            mhz = self._ask("clock", pynvml.nvmlDeviceGetClockInfo, handle, number, most=100_000)
-            if mhz is not None:
-                found[clock] = mhz * 1_000_000
-        return found
-
-    def _throttle(self, handle: Any) -> frozenset[str] | None:
-        bits = self._ask("throttle", pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-        if bits is None:
-            return None
-        return frozenset(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit)
-
-    def _nvlink(self, handle: Any) -> tuple[int | None, int | None]:
-        wanted = [
-            (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
-            (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
-        ]
-        values = self._ask("nvlink", pynvml.nvmlDeviceGetFieldValues, handle, wanted)
-        if values is None or any(value.nvmlReturn for value in values):
-            return None, None
-        return values[0].value.ullVal * 1024, values[1].value.ullVal * 1024
-
-    def _processes(self, handle: Any) -> tuple[GpuProcess, ...]:
-        running = self._ask("processes", pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
-        shares = {}
-        try:
-            for entry in pynvml.nvmlDeviceGetProcessUtilization(handle, 0):
-                shares[entry.pid] = float(entry.smUtil)
-        except pynvml.NVMLError:  # none ran, or the card cannot tell: shares stay unknown
-            shares = {}
-        return tuple(
-            GpuProcess(
-                entry.pid,
-                entry.usedGpuMemory if (entry.usedGpuMemory or 0) < _BLANK_MEMORY else None,
-                shares.get(entry.pid),
-            )
-            for entry in running
-        )
-
-    def _mig(self, handle: Any, uuid: str) -> tuple[bool, tuple[MigSlice, ...]]:
-        """Whether the card is sliced, and how; as it was last known while it does not tell."""
-        try:
-            is_sliced = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
-            self._sliced[uuid] = (is_sliced, self._slices(handle) if is_sliced else ())
-        except pynvml.NVMLError as error:
-            if error.value not in _NO_MIG:
-                self._errors.add(("gpu", "mig"))
-        return self._sliced.get(uuid, (False, ()))
-
-    def _slices(self, handle: Any) -> tuple[MigSlice, ...]:
-        found = []
-        for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            try:
-                part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            except pynvml.NVMLError as error:
-                if error.value in _NO_SLICE:  # there are fewer than there could be
-                    continue
-                raise
-            memory = self._ask("mig", pynvml.nvmlDeviceGetMemoryInfo, part)
-            attributes = self._ask("mig", pynvml.nvmlDeviceGetAttributes, part)
-            found.append(
-                MigSlice(
-                    _text(self._ask("mig", pynvml.nvmlDeviceGetUUID, part)) or f"MIG-{index}",
-                    attributes.gpuInstanceSliceCount / _MIG_SLICES if attributes else 0.0,
-                    memory.total if memory else None,
-                    memory.used if memory else None,
-                )
-            )
-        return tuple(found)
-
-    def _wait_xids(self) -> None:
-        try:
-            events = pynvml.nvmlEventSetCreate()
-        except pynvml.NVMLError:
-            return
-        for handle, _ in self._cards:
-            try:
-                pynvml.nvmlDeviceRegisterEvents(
-                    handle, pynvml.nvmlEventTypeXidCriticalError, events
-                )
-            except pynvml.NVMLError:
-                self._errors.add(("gpu", "xid"))
-        while self._ready:
-            try:
-                event = pynvml.nvmlEventSetWait(events, 2000)
-                uuid = _text(pynvml.nvmlDeviceGetUUID(event.device))
-            except pynvml.NVMLError as error:
-                if error.value == pynvml.NVML_ERROR_TIMEOUT:
-                    continue
-                return
-            key = (uuid, int(event.eventData))
-            self.xids[key] = self.xids.pop(key, 0) + 1  # the latest is the last
+        for jobid, signals in self.context.sampler.figures().items():
+            for signal, bursts in signals.items():
+                key = (str(jobid), self.context.node, signal)
+                out.add("carme_job_burst_duration_seconds", key, bursts.burst_seconds)
+                out.add("carme_job_burst_pause_seconds", key, bursts.idle_seconds)
+                out.add("carme_job_burst_amount", key, bursts.burst_amount)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return str(value or "")
-
-
-def _ratio(percent: int) -> float | None:
-    return percent / 100 if 0 <= percent <= _MAX["percent"] else None
+def add_gpu_samples(
+    out: Samples, gpus: Sequence[GpuReading], absent: Sequence[GpuReading] = ()
+) -> None:
+    """The samples of `gpus`; those that are absent keep their places in Slurm's count."""
+    places = list(enumerate(slots(with_absent(absent, gpus))))
+    first_slot = {slot.gpu: str(i) for i, slot in reversed(places)}
+    for gpu in gpus:
+        key = (str(gpu.index), gpu.uuid)
+        minor = "" if gpu.minor is None else str(gpu.minor)
+        is_virtual = "true" if gpu.is_virtual else "false"
+        out.add("carme_gpu_info",
+                (*key, gpu.name, minor, first_slot[gpu.uuid], gpu.bus_id, gpu.driver, is_virtual),
+                1)  # fmt: skip
+        out.add("carme_gpu_lost", key, int(gpu.lost))
+        out.add("carme_gpu_utilisation_ratio", key, gpu.utilisation)
+        out.add("carme_gpu_memory_utilisation_ratio", key, gpu.memory_utilisation)
+        out.add("carme_gpu_memory_total_bytes", key, gpu.memory_total_bytes)
+        out.add("carme_gpu_memory_used_bytes", key, gpu.memory_used_bytes)
+        out.add("carme_gpu_memory_reserved_bytes", key, gpu.memory_reserved_bytes)
+        out.add("carme_gpu_power_watts", key, gpu.power_watts)
+        out.add("carme_gpu_power_limit_watts", key, gpu.power_limit_watts)
+        if gpu.energy_mj is not None:
+            out.add("carme_gpu_energy_joules_total", key, gpu.energy_mj / 1000)
+        out.add("carme_gpu_temperature_celsius", key, gpu.temperature_celsius)
+        for clock, hertz in gpu.clocks_hertz.items():
+            out.add("carme_gpu_clock_hertz", (*key, clock), hertz)
+        if gpu.throttle is not None:
+            for reason in THROTTLE_REASONS.values():
+                out.add("carme_gpu_throttle_active", (*key, reason), int(reason in gpu.throttle))
+        out.add("carme_gpu_ecc_errors_total", (*key, "corrected"), gpu.ecc_corrected)
+        out.add("carme_gpu_ecc_errors_total", (*key, "uncorrected"), gpu.ecc_uncorrected)
+        out.add("carme_gpu_pcie_bytes_per_second", (*key, "send"), gpu.pcie_send)
+        out.add("carme_gpu_pcie_bytes_per_second", (*key, "receive"), gpu.pcie_receive)
+        out.add("carme_gpu_nvlink_bytes_total", (*key, "send"), gpu.nvlink_send_bytes)
+        out.add("carme_gpu_nvlink_bytes_total", (*key, "receive"), gpu.nvlink_receive_bytes)
+        if not gpu.lost:
+            out.add("carme_gpu_processes", key, len(gpu.processes))
+            out.add("carme_gpu_mig_enabled", key, int(gpu.mig))
+        for part in gpu.slices:
+            slice_key = (*key, part.uuid)
+            out.add("carme_gpu_mig_share_ratio", slice_key, round(part.share, 4))
+            out.add("carme_gpu_mig_memory_total_bytes", slice_key, part.memory_total_bytes)
+            out.add("carme_gpu_mig_memory_used_bytes", slice_key, part.memory_used_bytes)

@@ -1,4 +1,4 @@
-"""The node itself: processors and memory, through psutil."""
+"""The node's processors and memory, through psutil."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,11 +6,22 @@ from pathlib import Path
 import psutil
 
 from carme_monitoring import files
+from carme_monitoring.collector import Collector, Stage
+from carme_monitoring.metrics import metric_group
 from carme_monitoring.samples import Samples
 
 _IDLE = ("idle", "iowait")
 _COUNTED_TWICE = ("guest", "guest_nice")
 """The kernel has these in `user` and `nice` already."""
+METRICS = metric_group(
+    "Node",
+    ("node_cpus", "gauge", "", "Processors of the node."),
+    ("node_cpu_seconds_total", "counter", "mode", "Processor time by mode."),
+    ("node_memory_total_bytes", "gauge", "", "Memory of the node."),
+    ("node_memory_available_bytes", "gauge", "", "Memory that new work could have."),
+    ("node_load_ratio", "gauge", "", "Runnable processes over a minute per processor."),
+    ("node_boot_timestamp_seconds", "gauge", "", "When the node booted."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,13 +61,21 @@ def read(proc: Path = Path("/proc")) -> Host:
     )
 
 
-def add_samples(out: Samples, host: Host) -> None:
-    """The node's samples."""
-    out.add("carme_node_cpus", (), host.cpus)
-    for mode, seconds in host.cpu_seconds.items():
-        out.add("carme_node_cpu_seconds_total", (mode,), round(seconds, 2))
-    out.add("carme_node_memory_total_bytes", (), host.memory_total_bytes)
-    out.add("carme_node_memory_available_bytes", (), host.memory_available_bytes)
-    if host.load is not None:
-        out.add("carme_node_load_ratio", (), round(host.load / host.cpus, 4))
-    out.add("carme_node_boot_timestamp_seconds", (), host.boot_timestamp)
+class HostCollector(Collector[Host]):
+    """Processors and memory of the node."""
+
+    name, metrics = "host", METRICS
+    stage, order = Stage.CHARGED, 3
+
+    def read(self) -> Host:
+        return read(self.context.roots.proc)
+
+    def add_samples(self, out: Samples, host: Host) -> None:
+        out.add("carme_node_cpus", (), host.cpus)
+        for mode, seconds in host.cpu_seconds.items():
+            out.add("carme_node_cpu_seconds_total", (mode,), round(seconds, 2))
+        out.add("carme_node_memory_total_bytes", (), host.memory_total_bytes)
+        out.add("carme_node_memory_available_bytes", (), host.memory_available_bytes)
+        if host.load is not None:
+            out.add("carme_node_load_ratio", (), round(host.load / host.cpus, 4))
+        out.add("carme_node_boot_timestamp_seconds", (), host.boot_timestamp)

@@ -7,11 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from carme_monitoring import files
+from carme_monitoring.collector import Collector, Stage
+from carme_monitoring.metrics import metric_group
 from carme_monitoring.samples import Samples
 
 _VIRTUAL = re.compile(r"lo|(?:veth|docker|br-|virbr|cali|flannel|cni|tun|tap|dummy|sit|ip6tnl).*")
 _STACKED = re.compile(r"(?:bond|team|br|vlan)\d+|.+\.\d+")
-"""Where sysfs says nothing, names do."""
+"""Names of stacked interfaces, for where sysfs does not show it."""
 _INFINIBAND = "32"
 """The kernel's type of an IP interface on InfiniBand or Omni-Path."""
 _LOOK_EVERY_SECONDS = 60
@@ -25,6 +27,17 @@ _ERRORS = (
     "VL15_dropped", "port_xmit_wait",
 )  # fmt: skip
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
+METRICS = metric_group(
+    "Node",
+    ("network_bytes_total", "counter", "device direction",
+     "Traffic of an interface; bonds, VLANs and bridges are in those they are made of."),
+    ("network_errors_total", "counter", "device direction", "Errors of an interface."),
+    ("infiniband_bytes_total", "counter", "device port direction", "Data of a port."),
+    ("infiniband_packets_total", "counter", "device port direction", "Packets of a port."),
+    ("infiniband_errors_total", "counter", "device port kind", "Errors of a port."),
+    ("infiniband_rate_bytes_per_second", "gauge", "device port", "Speed of the link."),
+    ("infiniband_active", "gauge", "device port", "1 while the link is up."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Everything the network collector read."""
+    """One reading of all interfaces and ports."""
 
     interfaces: tuple[Interface, ...]
     ports: tuple[Port, ...]
@@ -78,26 +91,26 @@ class Traffic:
 
 
 def read(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Traffic:
-    """The node's interfaces (without those whose traffic others carry) and ports."""
+    """The node's ports and interfaces, without those whose traffic other interfaces carry."""
     # 1/net: a process in a network namespace of its own would see only itself.
     text = files.text(proc / "1/net/dev") or files.text(proc / "net/dev") or ""
-    found = tuple(ports(sys))
-    has_ports = any(port.receive_bytes is not None and not port.is_ethernet for port in found)
+    all_ports = tuple(ports(sys))
+    has_ports = any(port.receive_bytes is not None and not port.is_ethernet for port in all_ports)
     interfaces = parse_dev(text)
     names = tuple(one.name for one in interfaces)
     # Profiles read the traffic twenty times a second, and what is stacked on what hardly changes.
-    mine = own(names, sys / "class/net", has_ports, time.monotonic() // _LOOK_EVERY_SECONDS)
-    return Traffic(tuple(one for one in interfaces if one.name in mine), found)
+    own_names = own(names, sys / "class/net", has_ports, time.monotonic() // _LOOK_EVERY_SECONDS)
+    return Traffic(tuple(one for one in interfaces if one.name in own_names), all_ports)
 
 
 @lru_cache(maxsize=4)
-def own(names: tuple[str, ...], net: Path, has_ports: bool, _look: float) -> frozenset[str]:
+def own(names: tuple[str, ...], net: Path, has_ports: bool, _minute: float) -> frozenset[str]:
     """The interfaces that carry traffic themselves, so that each byte counts once.
 
     A bond, VLAN or bridge shows what its members show, an IP interface on InfiniBand what the
     port shows. Hardware (a virtual machine's, too) has a device; in a container nothing may have.
     """
-    found, physical = [], []
+    carriers, physical = [], []
     for name in names:
         files_of = files.names(net / name)
         stacked = any(n.startswith("lower_") or n in ("bonding", "bridge") for n in files_of)
@@ -105,33 +118,33 @@ def own(names: tuple[str, ...], net: Path, has_ports: bool, _look: float) -> fro
             continue
         if has_ports and files.word(net / name / "type") == _INFINIBAND:
             continue
-        found.append(name)
+        carriers.append(name)
         if "device" in files_of:
             physical.append(name)
-    return frozenset(physical or found)
+    return frozenset(physical or carriers)
 
 
 def parse_dev(text: str) -> list[Interface]:
     """The interfaces of /proc/net/dev that are the node's own."""
-    found = []
+    interfaces = []
     for line in text.splitlines()[2:]:
         name, separator, rest = line.partition(":")
         values = [files.whole(word) for word in rest.split()]
         if not separator or len(values) < 16 or None in values or _VIRTUAL.fullmatch(name.strip()):
             continue
         counts = [value or 0 for value in values]
-        found.append(Interface(name.strip(), counts[0], counts[8], counts[2], counts[10]))
-    return found
+        interfaces.append(Interface(name.strip(), counts[0], counts[8], counts[2], counts[10]))
+    return interfaces
 
 
 def ports(sys: Path) -> list[Port]:
     """Every port of every InfiniBand or RoCE adapter."""
-    found = []
+    ports_read = []
     for device in files.folders(sys / "class/infiniband"):
         for port in files.folders(device / "ports"):
             counters = port / "counters"
             rate = _RATE.match(files.word(port / "rate"))
-            found.append(
+            ports_read.append(
                 Port(
                     device.name,
                     port.name,
@@ -149,26 +162,34 @@ def ports(sys: Path) -> list[Port]:
                     files.word(port / "link_layer") == "Ethernet",
                 )
             )
-    return found
+    return ports_read
 
 
-def add_samples(out: Samples, traffic: Traffic) -> None:
-    """The samples of interfaces and ports."""
-    for one in traffic.interfaces:
-        out.add("carme_network_bytes_total", (one.name, "receive"), one.receive_bytes)
-        out.add("carme_network_bytes_total", (one.name, "send"), one.send_bytes)
-        out.add("carme_network_errors_total", (one.name, "receive"), one.receive_errors)
-        out.add("carme_network_errors_total", (one.name, "send"), one.send_errors)
-    for port in traffic.ports:
-        key = (port.device, port.port)
-        out.add("carme_infiniband_bytes_total", (*key, "receive"), port.receive_bytes)
-        out.add("carme_infiniband_bytes_total", (*key, "send"), port.send_bytes)
-        out.add("carme_infiniband_packets_total", (*key, "receive"), port.receive_packets)
-        out.add("carme_infiniband_packets_total", (*key, "send"), port.send_packets)
-        for kind, count in port.errors.items():
-            out.add("carme_infiniband_errors_total", (*key, kind), count)
-        out.add("carme_infiniband_rate_bytes_per_second", key, port.rate_bytes_per_second)
-        out.add("carme_infiniband_active", key, int(port.is_active))
+class NetworkCollector(Collector[Traffic]):
+    """Traffic of the node's interfaces and InfiniBand ports."""
+
+    name, metrics = "network", METRICS
+    stage, order = Stage.CHARGED, 4
+
+    def read(self) -> Traffic:
+        return read(self.context.roots.proc, self.context.roots.sys)
+
+    def add_samples(self, out: Samples, traffic: Traffic) -> None:
+        for one in traffic.interfaces:
+            out.add("carme_network_bytes_total", (one.name, "receive"), one.receive_bytes)
+            out.add("carme_network_bytes_total", (one.name, "send"), one.send_bytes)
+            out.add("carme_network_errors_total", (one.name, "receive"), one.receive_errors)
+            out.add("carme_network_errors_total", (one.name, "send"), one.send_errors)
+        for port in traffic.ports:
+            key = (port.device, port.port)
+            out.add("carme_infiniband_bytes_total", (*key, "receive"), port.receive_bytes)
+            out.add("carme_infiniband_bytes_total", (*key, "send"), port.send_bytes)
+            out.add("carme_infiniband_packets_total", (*key, "receive"), port.receive_packets)
+            out.add("carme_infiniband_packets_total", (*key, "send"), port.send_packets)
+            for kind, count in port.errors.items():
+                out.add("carme_infiniband_errors_total", (*key, kind), count)
+            out.add("carme_infiniband_rate_bytes_per_second", key, port.rate_bytes_per_second)
+            out.add("carme_infiniband_active", key, int(port.is_active))
 
 
 def _words(path: Path) -> int | None:

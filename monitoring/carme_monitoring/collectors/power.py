@@ -1,7 +1,7 @@
-"""The power of the whole node: whatever it has, the best source chosen and named.
+"""The power of the whole node, from the best of its sources.
 
 A board's own sensor (hwmon) is read directly. Redfish and IPMI take seconds and a subprocess, so a
-thread of their own asks them now and then, and a collection takes what was heard last.
+thread of their own reads them, and a collection takes the last reading.
 """
 
 import base64
@@ -14,13 +14,16 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from carme.errors import ConfigError, UnavailableError
 from carme_monitoring import files
+from carme_monitoring.collector import Collector, Stage
+from carme_monitoring.guard import PartialReading
+from carme_monitoring.metrics import metric_group
 from carme_monitoring.samples import LabelledCounter, Samples
 
 log = logging.getLogger(__name__)
@@ -34,6 +37,11 @@ IPMI_COMMANDS = (
     ["ipmitool", "dcmi", "power", "reading"],
     ["ipmi-dcmi", "--get-system-power-statistics"],
 )
+METRICS = metric_group(
+    "Power",
+    ("node_power_watts", "gauge", "source", "What the source says the whole node draws."),
+    ("power_source_info", "info", "source", "The source of node power in use; always 1."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,18 +83,18 @@ def parse_redfish(document: Any) -> float | None:
     controls = document.get("PowerControl")
     if not isinstance(controls, list):
         return None
-    found = [
+    watts = [
         float(entry["PowerConsumedWatts"])
         for entry in controls
         if isinstance(entry, dict) and isinstance(entry.get("PowerConsumedWatts"), int | float)
     ]
-    return found[0] if found and 0 < found[0] < _MOST_WATTS else None
+    return watts[0] if watts and 0 < watts[0] < _MOST_WATTS else None
 
 
 def ask_ipmi(
     run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run, seconds: float = 10
 ) -> float | None:
-    """What the first of the two tools that is there says."""
+    """Watts from ipmitool or ipmi-dcmi, the first that gives them."""
     for command in IPMI_COMMANDS:
         try:
             done = run(command, capture_output=True, text=True, timeout=seconds, check=False)
@@ -98,7 +106,7 @@ def ask_ipmi(
 
 
 def ask_redfish(url: str, user: str, password: str, ca_file: Path | None) -> float | None:
-    """What the node's management controller says."""
+    """Watts from the node's management controller."""
     if not url.startswith(("https://", "http://")):
         raise ConfigError(f"exporter.redfish: {url} is no web address", "begin it with https://")
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -114,7 +122,7 @@ def ask_redfish(url: str, user: str, password: str, ca_file: Path | None) -> flo
 
 
 class SlowReader:
-    """Asks a slow source in a thread of its own; `latest` never waits."""
+    """Reads a slow source in a thread of its own; `latest` never waits."""
 
     def __init__(
         self,
@@ -143,20 +151,20 @@ class SlowReader:
         self._stop.set()
 
     def latest(self) -> PowerReading | None:
-        """What was heard, unless that was too long ago."""
+        """The last reading; None when it is too old."""
         if self._latest is None or self._is_long_ago(self._latest[1]):
             return None
         return PowerReading(self.source, self._latest[0])
 
     def problem(self) -> str:
-        """Why nothing has been heard for long; empty when something has."""
+        """Why there has been no reading for long; empty when there has been one."""
         if self._heard_at is None or not self._is_long_ago(self._heard_at):
             return ""
         silent = self._now() - self._heard_at
         return f"{self.source}: no answer for {silent:.0f} s: {self._problem or 'it hangs'}"
 
     def step(self) -> None:
-        """Ask once. Whatever goes wrong is counted, and asking goes on."""
+        """Read once. A failure is counted, and the next read is tried as usual."""
         if self._heard_at is None:
             self._heard_at = self._now()
         try:
@@ -182,26 +190,28 @@ class SlowReader:
             self._stop.wait(self._every)
 
 
-class NodePower:
-    """The best of the node's sources: hwmon, then Redfish, then IPMI."""
+class PowerCollector(Collector[list[PowerReading]]):
+    """The node's power from every source: hwmon, then Redfish, then IPMI.
 
-    def __init__(self, sys: Path = Path("/sys"), slow: Sequence[SlowReader] = ()) -> None:
-        self._sys, self.slow = sys, slow
+    The first is the best and is what energy is charged by: hwmon has no lag, Redfish more digits
+    than IPMI.
+    """
+
+    name, metrics = "power", METRICS
+    stage, order = Stage.CHARGED, 1
 
     def read(self) -> list[PowerReading]:
-        """All sources that answer, best first: the direct one has no lag, Redfish more digits."""
-        found = [hwmon(self._sys), *(reader.latest() for reader in self.slow)]
-        return [reading for reading in found if reading]
+        """The sources that answer, best first; a failure too when one has not for long."""
+        slow = self.context.slow_power
+        sources = [hwmon(self.context.roots.sys), *(reader.latest() for reader in slow)]
+        readings = [reading for reading in sources if reading]
+        if problems := [problem for reader in slow if (problem := reader.problem())]:
+            raise PartialReading("; ".join(problems), readings)
+        return readings
 
-    def check(self) -> None:
-        """An error when a source that should answer has not for long, even if another one does."""
-        if problems := [problem for reader in self.slow if (problem := reader.problem())]:
-            raise UnavailableError("; ".join(problems))
-
-
-def add_samples(out: Samples, readings: Sequence[PowerReading]) -> None:
-    """Every source's watts, and which one is used."""
-    for reading in readings:
-        out.add("carme_node_power_watts", (reading.source,), reading.watts)
-    if readings:
-        out.add("carme_power_source_info", (readings[0].source,), 1)
+    def add_samples(self, out: Samples, readings: list[PowerReading]) -> None:
+        """Every source's watts, and which one is used."""
+        for reading in readings:
+            out.add("carme_node_power_watts", (reading.source,), reading.watts)
+        if readings:
+            out.add("carme_power_source_info", (readings[0].source,), 1)

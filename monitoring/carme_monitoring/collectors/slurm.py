@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from carme.slurm.models import Job
 from carme.slurm.snapshot import Snapshot
+from carme_monitoring.collector import Collector, CollectorContext
+from carme_monitoring.metrics import metric_group
 from carme_monitoring.samples import Samples
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,46 @@ _VIEW = {
 }
 _ENDS_WITHIN_SECONDS = 3600
 """Only jobs that end soon have a series for it: a full queue would be thousands."""
+METRICS = metric_group(
+    "Cluster (controller mode)",
+    ("slurm_up", "gauge", "", "1 while Slurm's controller answers."),
+    ("slurm_accounting_up", "gauge", "", "1 while Slurm's accounting (slurmdbd) answers."),
+    ("slurm_snapshot_age_seconds", "gauge", "", "How old the picture of the cluster is."),
+    ("slurm_cluster_nodes", "gauge", "state", "Nodes by state, each once."),
+    ("slurm_cluster_cpus", "gauge", "state", "Processors: allocated, idle, other; each once."),
+    ("slurm_nodes", "gauge", "partition state", "Nodes by state; one may be in several."),
+    ("slurm_node_closed", "gauge", "node state",
+     "1 for each node that takes no jobs; nodes that do have no series."),
+    ("slurm_cpus", "gauge", "partition state", "Processors: allocated, idle, other."),
+    ("slurm_gpus", "gauge", "type state", "GPUs: allocated, free, unavailable."),
+    ("slurm_partition_up", "gauge", "partition", "1 when jobs may start there."),
+    ("slurm_jobs", "gauge", "partition account user state", "Jobs in the queue."),
+    ("slurm_job_cpus", "gauge", "partition account user state", "Processors of these jobs."),
+    ("slurm_job_gpus", "gauge", "partition account user state", "GPUs of these jobs."),
+    ("slurm_job_ends_timestamp_seconds", "gauge", "jobid user account partition",
+     "When the time limit ends a running job, in the last hour before that."),
+    ("slurm_pending_jobs", "gauge", "partition reason", "Waiting jobs by Slurm's reason."),
+    ("slurm_pending_oldest_seconds", "gauge", "partition", "Longest wait so far."),
+    ("slurm_pending_mean_seconds", "gauge", "partition", "Mean wait so far."),
+    ("slurm_started_wait_seconds", "gauge", "partition percentile",
+     "Waiting times of the jobs that run now: 50, 90 and 99 percent waited no longer."),
+    ("slurm_scheduler_threads", "gauge", "", "Threads of the controller at work."),
+    ("slurm_scheduler_agent_queue", "gauge", "", "Messages to nodes that wait to be sent."),
+    ("slurm_scheduler_dbd_queue", "gauge", "", "Records that wait for the accounting."),
+    ("slurm_scheduler_cycle_seconds", "gauge", "scheduler statistic",
+     "Time of a cycle of the main and the backfill scheduler: last, mean, max."),
+    ("slurm_scheduler_queue_length", "gauge", "scheduler", "Jobs looked at in the last cycle."),
+    ("slurm_scheduler_backfilled_jobs", "gauge", "", "Jobs backfilled since Slurm started."),
+    ("view_reads_total", "counter", "", "Times that carme-view read Slurm."),
+    ("view_read_errors_total", "counter", "", "Times that it could not."),
+    ("view_read_seconds", "gauge", "", "Time of its last reading."),
+    ("view_requests_total", "counter", "", "Questions that it answered."),
+    ("view_refreshes_total", "counter", "",
+     "Questions among them for a picture newer than the last one."),
+)  # fmt: skip
+
+ClusterReading = tuple[Snapshot, Mapping[str, Any]]
+"""The view's snapshot and its counters."""
 
 
 class SlurmView(Protocol):
@@ -40,23 +82,32 @@ class SlurmView(Protocol):
     def counters(self) -> dict[str, Any]: ...
 
 
-class ClusterCollector:
-    """Controller mode's one collector."""
+class ClusterCollector(Collector[ClusterReading]):
+    """The cluster's partitions, nodes, GPUs and queue."""
+
+    name, metrics = "slurm", METRICS
+    modes, order = ("controller",), 1
 
     def __init__(
         self,
         view: SlurmView,
-        scheduler: "SchedulerCollector | None" = None,
+        scheduler: "SchedulerReader | None" = None,
         time_s: Callable[[], float] = time.time,
     ) -> None:
         self._view, self._scheduler, self._time = view, scheduler, time_s
 
-    def read(self) -> tuple[Snapshot, dict[str, Any]]:
-        """The view's snapshot and its counters: all that may fail."""
+    @classmethod
+    def create(cls, context: CollectorContext) -> Self | None:
+        return cls(context.view, context.scheduler) if context.view else None
+
+    def read(self) -> ClusterReading:
         return self._view.snapshot(), self._view.counters()
 
-    def add_samples(self, out: Samples, snapshot: Snapshot, counters: Mapping[str, Any]) -> None:
-        """Everything about the cluster."""
+    def add_failure(self, out: Samples) -> None:
+        out.add("carme_slurm_up", (), 0)
+
+    def add_samples(self, out: Samples, reading: ClusterReading) -> None:
+        snapshot, counters = reading
         now = self._time()
         out.add("carme_slurm_up", (), int(snapshot.controller == "up"))
         age = round(max(0.0, now - snapshot.taken_at), 3)
@@ -167,7 +218,7 @@ def waiting_tasks(text: str) -> int:
 
 def parse_sdiag(text: str) -> dict[str, int]:
     """sdiag's numbers by name; those of the schedulers as `main/…` and `backfill/…`."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     section = ""
     for line in text.splitlines():
         if line.startswith("Main schedule"):
@@ -178,10 +229,10 @@ def parse_sdiag(text: str) -> dict[str, int]:
             section = ""
         match = _FIELD.match(line)
         if match and (section or not line[0].isspace()):
-            found.setdefault(section + match[1].strip(), int(match[2]))
+            values.setdefault(section + match[1].strip(), int(match[2]))
         if line.startswith("Remote Procedure Call"):
             break
-    return found
+    return values
 
 
 def add_scheduler(out: Samples, values: Mapping[str, int]) -> None:
@@ -201,8 +252,8 @@ def add_scheduler(out: Samples, values: Mapping[str, int]) -> None:
     out.add("carme_slurm_scheduler_backfilled_jobs", (), values.get(name))
 
 
-class SchedulerCollector:
-    """Asks sdiag, and the accounting for its name, now and then in a thread of its own."""
+class SchedulerReader:
+    """Runs `sdiag`, and `sacctmgr` to see whether accounting answers, once a minute in a thread."""
 
     def __init__(
         self,
@@ -227,7 +278,7 @@ class SchedulerCollector:
         self._stop.set()
 
     def latest(self) -> dict[str, int]:
-        """What it said last."""
+        """The last output of `sdiag`."""
         return self._values
 
     def accounting_up(self) -> int | None:
@@ -236,16 +287,16 @@ class SchedulerCollector:
 
     def ask(self) -> None:
         """Ask once; without an answer there are no figures rather than old ones."""
-        said = self._answer([self._command])
-        self._values = parse_sdiag(said) if said else {}
+        answer = self._answer([self._command])
+        self._values = parse_sdiag(answer) if answer else {}
         sacctmgr = str(Path(self._command).with_name("sacctmgr"))
         try:
             # Its own way to slurmdbd: the controller goes on without it and only queues up.
-            said = self._answer([sacctmgr, "-nP", "show", "cluster", "format=cluster"])
+            answer = self._answer([sacctmgr, "-nP", "show", "cluster", "format=cluster"])
         except FileNotFoundError:
             self._accounting = None
         else:
-            self._accounting = int(bool(said))
+            self._accounting = int(bool(answer))
 
     def _answer(self, argv: list[str]) -> str:
         try:

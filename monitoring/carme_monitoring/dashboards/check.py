@@ -13,7 +13,14 @@ from carme.errors import CarmeError, InputError
 from carme.prometheus import PrometheusClient
 from carme_monitoring.dashboards import promql
 from carme_monitoring.dashboards.known import LABELS, is_known
-from carme_monitoring.dashboards.model import POINTS, Dashboard, Need, Panel, Query, Variable
+from carme_monitoring.dashboards.model import (
+    Dashboard,
+    Need,
+    Panel,
+    Query,
+    Variable,
+    step_seconds,
+)
 
 Status = Literal["ok", "empty", "not here", "error", "unknown", "padded"]
 _TRIES = 25
@@ -77,13 +84,13 @@ class Checker:
                 yield self._query(board, panel, query, values)
 
     def _variable(
-        self, board: Dashboard, variable: Variable, known: dict[str, tuple[str, ...]]
+        self, board: Dashboard, variable: Variable, chosen: dict[str, tuple[str, ...]]
     ) -> tuple[Checked, tuple[str, ...]]:
         started = time.perf_counter()
         label, note = f"${variable.name}", ""
         values: tuple[str, ...] = ()
         try:
-            metric = fill(variable.metric, {name: words[0] for name, words in known.items()})
+            metric = fill(variable.metric, {name: words[0] for name, words in chosen.items()})
             values = self._prometheus.label_values(variable.label, (metric,))
         except CarmeError as error:
             note = error.message
@@ -98,24 +105,24 @@ class Checker:
     def _query(
         self, board: Dashboard, panel: Panel, query: Query, values: dict[str, tuple[str, ...]]
     ) -> Checked:
-        def told(status: Status, rows: int = 0, spent: float = 0, note: str = "") -> Checked:
+        def result(status: Status, rows: int = 0, spent: float = 0, note: str = "") -> Checked:
             return Checked(
                 board.uid, panel.title, query.expr, status, rows, spent, note, panel.needs
             )
 
         if promql.is_padded(query.expr):
-            return told("padded", note="it makes up a value where there is none")
+            return result("padded", note="it makes up a value where there is none")
         try:
             rows, spent = self._ask(board, panel, query, values)
         except InputError as error:
-            return told("error", note=error.message)
+            return result("error", note=error.message)
         if rows:
             odd = self._odd_label(query)
-            return told("unknown" if odd else "ok", rows, spent, odd)
+            return result("unknown" if odd else "ok", rows, spent, odd)
         if panel.needs and panel.needs not in self._required:
-            return told("not here", 0, spent, f"needs {panel.needs}")
+            return result("not here", 0, spent, f"needs {panel.needs}")
         unknown = self._odd_metric(query)
-        return told("unknown" if unknown else "empty", 0, spent, unknown)
+        return result("unknown" if unknown else "empty", 0, spent, unknown)
 
     def _ask(
         self, board: Dashboard, panel: Panel, query: Query, values: dict[str, tuple[str, ...]]
@@ -129,9 +136,9 @@ class Checker:
                 rows = len(self._prometheus.query(expr, self._at))
             else:
                 span = board.hours * 3600
-                step = max(15.0, span / POINTS)
-                found = self._prometheus.query_range(expr, self._at - span, self._at, step)
-                rows = len(found)
+                step = step_seconds(span)
+                series = self._prometheus.query_range(expr, self._at - span, self._at, step)
+                rows = len(series)
             slowest = max(slowest, (time.perf_counter() - started) * 1000)
             if rows:
                 return rows, slowest
@@ -139,8 +146,8 @@ class Checker:
 
     def _labels_of(self, metric: str) -> frozenset[str]:
         if metric not in self._labels:
-            found = self._prometheus.label_names((metric,))
-            self._labels[metric] = frozenset(found)
+            labels = self._prometheus.label_names((metric,))
+            self._labels[metric] = frozenset(labels)
         return self._labels[metric]
 
     def _odd_metric(self, query: Query) -> str:
@@ -149,12 +156,12 @@ class Checker:
 
     def _odd_label(self, query: Query) -> str:
         """A label that the query, or its legend, expects and that no series has."""
-        found = promql.names(query.expr)
-        for metric, labels in found.metrics.items():
+        names = promql.names(query.expr)
+        for metric, labels in names.metrics.items():
             if odd := sorted(labels - self._labels_of(metric)):
                 return f"{metric} has no label {', '.join(odd)}"
-        have = frozenset[str]().union(*(self._labels_of(metric) for metric in found.metrics))
-        odd = sorted((found.grouping | promql.legend_labels(query.legend)) - have)
+        have = frozenset[str]().union(*(self._labels_of(metric) for metric in names.metrics))
+        odd = sorted((names.grouping | promql.legend_labels(query.legend)) - have)
         return f"no metric of it has the label {', '.join(odd)}" if odd else ""
 
 
@@ -178,23 +185,23 @@ def fill(expr: str, values: dict[str, str]) -> str:
 
 def static_problems(boards: Sequence[Dashboard]) -> list[str]:
     """What is wrong with queries that no Prometheus is needed to see."""
-    found = []
+    problems = []
     for board in boards:
         queries = [(p.title, q.expr, q.legend) for p in board.panels for q in p.queries]
         queries += [(f"${v.name}", v.metric, "") for v in board.variables]
         for title, expr, legend in queries:
             where = f"{board.uid}: {title}"
             if promql.is_padded(expr):
-                found.append(f"{where}: padded")
+                problems.append(f"{where}: padded")
             named = promql.names(expr)
             for metric, labels in named.metrics.items():
                 if not is_known(metric):
-                    found.append(f"{where}: no exporter and no rule has {metric}")
+                    problems.append(f"{where}: no exporter and no rule has {metric}")
                 elif metric in LABELS and (odd := labels - LABELS[metric]):
-                    found.append(f"{where}: {metric} has no label {', '.join(sorted(odd))}")
+                    problems.append(f"{where}: {metric} has no label {', '.join(sorted(odd))}")
             if all(metric in LABELS for metric in named.metrics):
                 have = frozenset[str]().union(*(LABELS[metric] for metric in named.metrics))
                 odd = (named.grouping | promql.legend_labels(legend)) - have
                 if odd:
-                    found.append(f"{where}: nothing has the label {', '.join(sorted(odd))}")
-    return found
+                    problems.append(f"{where}: nothing has the label {', '.join(sorted(odd))}")
+    return problems

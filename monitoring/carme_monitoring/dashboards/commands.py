@@ -51,14 +51,14 @@ def check(
     prometheus = PrometheusClient.of(
         url or settings.url, login or (None if url else settings.login_file)
     )
-    found = list(Checker(prometheus).check(boards))
+    results = list(Checker(prometheus).check(boards))
     if as_json:
-        click.echo(json.dumps([asdict(result) for result in found], indent=1))
+        click.echo(json.dumps([asdict(result) for result in results], indent=1))
     else:
         console = Console(highlight=False)
-        console.print(draw(found))
-        console.print(summary(found))
-    if not all(result.is_fine for result in found):
+        console.print(draw(results))
+        console.print(summary(results))
+    if not all(result.is_fine for result in results):
         raise SystemExit(1)
 
 
@@ -73,7 +73,7 @@ def write(folder: Path, path: Path | None, password_file: str | None) -> None:
     /var/lib/grafana/dashboards/carme.
     """
     url = load(path).prometheus.url
-    grafana.main(folder / "dashboards")
+    grafana.write(folder / "dashboards")
     for name, values in (
         ("datasources", {"prometheus_url": url, "prometheus_user": "carme",
                          "prometheus_password_file": password_file}),
@@ -87,17 +87,17 @@ def write(folder: Path, path: Path | None, password_file: str | None) -> None:
 
 def chosen(names: Sequence[str], config: Config) -> list[Dashboard]:
     """The dashboards called so, or all of Carme's and those of the profiles that are on."""
-    known = {board.uid.removeprefix("carme-"): board for board in BOARDS}
+    own = {board.uid.removeprefix("carme-"): board for board in BOARDS}
     if not names:
         return [*BOARDS, *(PROFILES[profile] for profile in config.exporter.profiles)]
-    every = {**known, **PROFILES}
+    every = {**own, **PROFILES}
     for name in names:
         if name not in every:
             raise InputError(f"there is no dashboard {name}", f"there are {', '.join(every)}")
     return [every[name] for name in names]
 
 
-def draw(found: Sequence[Checked]) -> Table:
+def draw(results: Sequence[Checked]) -> Table:
     """A line for each query."""
     table = Table(
         "dashboard", "panel", "", "series", "ms", "", box=None, pad_edge=False, header_style="bold"
@@ -106,7 +106,7 @@ def draw(found: Sequence[Checked]) -> Table:
     table.columns[1].overflow = "ellipsis"
     for column in table.columns[3:5]:
         column.justify = "right"
-    for result in found:
+    for result in results:
         table.add_row(
             result.board.removeprefix("carme-"),
             Text(result.panel),
@@ -118,12 +118,12 @@ def draw(found: Sequence[Checked]) -> Table:
     return table
 
 
-def summary(found: Sequence[Checked]) -> str:
+def summary(results: Sequence[Checked]) -> str:
     """How many there were, and how many are wrong."""
-    wrong = sum(not result.is_fine for result in found)
-    absent = sum(result.status == "not here" for result in found)
-    slowest = max((result.milliseconds for result in found), default=0)
+    wrong = sum(not result.is_fine for result in results)
+    absent = sum(result.status == "not here" for result in results)
+    slowest = max((result.milliseconds for result in results), default=0)
     return (
-        f"{len(found)} queries at {time.strftime('%H:%M')}: {wrong} wrong, {absent} of things that"
-        f" are not here; the slowest took {slowest:.0f} ms"
+        f"{len(results)} queries at {time.strftime('%H:%M')}: {wrong} wrong, {absent} of things"
+        f" that are not here; the slowest took {slowest:.0f} ms"
     )

@@ -1,12 +1,18 @@
-"""The dashboards in Grafana's own form. `python -m carme_monitoring.dashboards.grafana FOLDER`."""
+"""The dashboards in Grafana's own form."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from carme_monitoring.dashboards.boards import BOARDS
-from carme_monitoring.dashboards.model import POINTS, Dashboard, DashboardLink, Panel, Variable
+from carme_monitoring.dashboards.model import (
+    MIN_STEP_SECONDS,
+    POINTS,
+    Dashboard,
+    DashboardLink,
+    Panel,
+    Variable,
+)
 
 SCHEMA_VERSION = 39
 """Grafana 10.3 and newer; later ones bring it up to date by themselves."""
@@ -72,13 +78,13 @@ def _variable(variable: Variable) -> dict[str, Any]:
 
 def _panels(board: Dashboard) -> list[dict[str, Any]]:
     """Rows from top to bottom, panels from left to right as far as they fit."""
-    found: list[dict[str, Any]] = []
+    panels: list[dict[str, Any]] = []
     y = 0
     for row in board.rows:
         place = {"x": 0, "y": y, "w": 24, "h": 1}
-        found.append(
+        panels.append(
             {
-                "id": len(found) + 1,
+                "id": len(panels) + 1,
                 "type": "row",
                 "title": row.title,
                 "gridPos": place,
@@ -90,14 +96,14 @@ def _panels(board: Dashboard) -> list[dict[str, Any]]:
             if x + panel.width > 24:
                 y, x, tallest = y + tallest, 0, 0
             place = {"x": x, "y": y, "w": panel.width, "h": panel.height}
-            found.append(_panel(panel, len(found) + 1, place))
+            panels.append(_panel(panel, len(panels) + 1, place))
             x, tallest = x + panel.width, max(tallest, panel.height)
         y += tallest
-    return found
+    return panels
 
 
 def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    model: dict[str, Any] = {
         "id": number,
         "type": _KINDS[panel.kind],
         "title": panel.title,
@@ -106,13 +112,13 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "datasource": SOURCE,
         "targets": [_target(panel, index) for index in range(len(panel.queries))],
         "maxDataPoints": POINTS,
-        "interval": "15s",
+        "interval": f"{MIN_STEP_SECONDS}s",
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
         "options": _options(panel),
     }
     if panel.kind == "table":
-        made["transformations"] = _columns(panel)
-    return made
+        model["transformations"] = _columns(panel)
+    return model
 
 
 def _target(panel: Panel, index: int) -> dict[str, Any]:
@@ -129,7 +135,7 @@ def _target(panel: Panel, index: int) -> dict[str, Any]:
 
 
 def _defaults(panel: Panel) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "unit": panel.unit,
         "thresholds": {"mode": "absolute", "steps": _steps(panel)},
         "color": {"mode": "palette-classic" if panel.kind == "timeseries" else "thresholds"},
@@ -138,18 +144,18 @@ def _defaults(panel: Panel) -> dict[str, Any]:
         "min": 0,
     }
     if panel.most is not None:
-        made["max"] = panel.most
+        defaults["max"] = panel.most
     if panel.link:
-        made["links"] = [_link(panel.link, panel.kind == "table")]
+        defaults["links"] = [_link(panel.link, panel.kind == "table")]
     if panel.kind == "timeseries":
         mode = "normal" if panel.stack else "none"
-        made["custom"] = {
+        defaults["custom"] = {
             "drawStyle": "line",
             "fillOpacity": 30 if panel.stack else 8,
             "showPoints": "never",
             "stacking": {"mode": mode, "group": "A"},
         }
-    return made
+    return defaults
 
 
 def _steps(panel: Panel) -> list[dict[str, Any]]:
@@ -182,10 +188,15 @@ def _options(panel: Panel) -> dict[str, Any]:
     if panel.kind == "table":
         return {"showHeader": True}
     reduce = {"calcs": ["lastNotNull"], "fields": "", "values": False}
-    made: dict[str, Any] = {"reduceOptions": reduce, "orientation": "auto"}
+    options: dict[str, Any] = {"reduceOptions": reduce, "orientation": "auto"}
     if panel.kind == "bars":
-        return {**made, "displayMode": "basic", "orientation": "horizontal", "showUnfilled": True}
-    return {**made, "colorMode": "value", "graphMode": "none", "textMode": "auto"}
+        return {
+            **options,
+            "displayMode": "basic",
+            "orientation": "horizontal",
+            "showUnfilled": True,
+        }
+    return {**options, "colorMode": "value", "graphMode": "none", "textMode": "auto"}
 
 
 def _columns(panel: Panel) -> list[dict[str, Any]]:
@@ -208,16 +219,12 @@ def texts() -> dict[str, str]:
     }
 
 
-def main(folder: Path) -> None:
-    """Write all of them to `folder`; files of dashboards that are gone go."""
+def write(folder: Path) -> None:
+    """Write all of them to `folder`; files of dashboards that no longer exist are removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = texts()
+    files = texts()
     for old in folder.glob("*.json"):
-        if old.name not in made:
+        if old.name not in files:
             old.unlink()
-    for name, text in made.items():
+    for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 Kind = Literal["stat", "timeseries", "table", "bars"]
@@ -16,6 +17,10 @@ RECORDED: frozenset[Need] = frozenset({"rapl", "meter", "infiniband", "xid", "mi
 
 POINTS = 300
 """Values of a series that a panel asks for: more than it has room for would only cost."""
+MIN_STEP_SECONDS = 30
+"""The least time between two values. Grafana rounds a step to 10, 15, 20, 30 seconds, a minute and
+so on. From 30 seconds on all are multiples of the scrape interval of 15 seconds. A step that is
+not would show a constant power as a saw-tooth."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,12 @@ class Panel:
     @property
     def is_instant(self) -> bool:
         return self.kind != "timeseries"
+
+
+def step_seconds(span_seconds: float) -> int:
+    """The step of a plot over `span_seconds`: the least multiple of the minimum with few enough
+    points."""
+    return MIN_STEP_SECONDS * max(1, ceil(span_seconds / POINTS / MIN_STEP_SECONDS))
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def names(expression: str) -> Names:
     """Everything that the query names."""
     text = _STRING.sub('""', expression)
     grouping = {
-        word.strip() for found in _LABELS.findall(text) for word in found.split(",") if word.strip()
+        word.strip() for match in _LABELS.findall(text) for word in match.split(",") if word.strip()
     }
     text = _DURATION.sub(" ", _LABELS.sub(" ", text))
     metrics: dict[str, set[str]] = {}
@@ -54,10 +54,10 @@ def names(expression: str) -> Names:
         if name:
             metrics.setdefault(name, set()).update(_MATCHER.findall(matchers))
     text = re.sub(r"\{[^{}]*\}", " ", text)
-    for found in _NAME.finditer(text):
-        word, rest = found[0], text[found.end() :].lstrip()
+    for match in _NAME.finditer(text):
+        word, rest = match[0], text[match.end() :].lstrip()
         # A number such as 1e3 or 0x1 has no name of its own, and a call is no metric.
-        if text[found.start() - 1 : found.start()].isdigit() or rest.startswith("("):
+        if text[match.start() - 1 : match.start()].isdigit() or rest.startswith("("):
             continue
         if word.lower() not in _WORDS:
             metrics.setdefault(word, set())

@@ -1,7 +1,7 @@
-"""Readings in, charges out: sources, shares and ledger together."""
+"""Charges energy readings to jobs: sources, shares and ledger together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any
 
@@ -24,7 +24,7 @@ _UNCERTAINTY = {"gpu": 0.05, "cpu": 0.05, "dram": 0.10, REST: 0.10}
 """NVIDIA gives ±5 % for its power readings; RAPL has been measured within a few percent of
 instruments, its DRAM part within ten; board meters and their division are no better."""
 _ESTIMATE_UNCERTAINTY = 0.3
-"""Of energy that time divided, because nobody read a counter when the holder changed."""
+"""Uncertainty of energy split by time because no counter was read when the GPU changed hands."""
 _COUNTER_STEP_SECONDS = 0.1
 """GPU counters advance every 20 to 100 ms: start and end are each off by up to this."""
 
@@ -37,6 +37,18 @@ class Zone:
     range_uj: int | None
     component: str
     """`cpu` or `dram`."""
+    title: str = ""
+    """The zone's name, for people."""
+    total_uj: int = 0
+    """Energy charged from it since the exporter first ran after the boot of the node."""
+
+    def with_value(self, uj: int) -> "Zone":
+        """The zone at another reading."""
+        return replace(self, uj=uj)
+
+    def with_total(self, total_uj: int) -> "Zone":
+        """The zone with what was charged of it."""
+        return replace(self, total_uj=total_uj)
 
 
 @dataclass(frozen=True)
@@ -52,8 +64,8 @@ class EnergyReading:
     meter_uj: int | None = None
 
 
-class Accountant:
-    """Charges every reading to whoever was there."""
+class EnergyAccountant:
+    """Charges what every source gained to the jobs that were there."""
 
     def __init__(self, max_step_seconds: float = 60.0) -> None:
         self.ledger = Ledger()
@@ -63,6 +75,8 @@ class Accountant:
         self._sources: dict[str, CounterSource | GaugeSource] = {}
         self.held_seconds: dict[int, float] = {}
         """Time for which a job's energy was counted, for its uncertainty."""
+        self.zone_totals: dict[str, int] = {}
+        """µJ charged of each RAPL zone."""
 
     def settle(
         self,
@@ -84,6 +98,7 @@ class Accountant:
         for name, zone in reading.zones.items():
             source = self._counter(f"rapl:{name}", MAX_PACKAGE_WATTS, zone.range_uj)
             gain = self._note(f"rapl:{name}", source.advance(zone.uj, reading.at_ns))
+            self.zone_totals[name] = self.zone_totals.get(name, 0) + gain.uj
             span = (gain.from_ns, gain.to_ns)
             divide = memory_weights if zone.component == "dram" else cpu_weights
             self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span), now.is_estimate)
@@ -92,6 +107,18 @@ class Accountant:
     def source_names(self) -> list[str]:
         """The sources that were ever read, for instance `gpu:GPU-…`, `rapl:intel-rapl:0`."""
         return list(self._sources)
+
+    def count_held(self, jobs: Sequence[JobPresence], span: tuple[int, int]) -> None:
+        """Count the time in `span` in which each job was there."""
+        for job in jobs:
+            seconds = job.overlap(*span) * (span[1] - span[0]) / 1e9
+            if seconds > 0:
+                self.held_seconds[job.jobid] = self.held_seconds.get(job.jobid, 0.0) + seconds
+
+    def forget(self, jobid: int) -> None:
+        """Drop a job whose series have ended; the node's totals keep its energy."""
+        self.ledger.forget(jobid)
+        self.held_seconds.pop(jobid, None)
 
     def uncertainty(self, jobid: int) -> float:
         """Relative standard uncertainty of a job's energy."""
@@ -201,17 +228,19 @@ class Accountant:
             "held_seconds": {str(jobid): held for jobid, held in self.held_seconds.items()},
             "resets": self.resets,
             "rejected": self.rejected,
+            "zone_totals": self.zone_totals,
         }
 
-    def restore(self, saved: Mapping[str, Any], same_boot: bool) -> None:
+    def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
         """Take up what `save` gave; after a reboot the counters' last values mean nothing."""
         self.ledger.restore(saved["ledger"])
         self.held_seconds = {int(jobid): held for jobid, held in saved["held_seconds"].items()}
         self.resets, self.rejected = dict(saved["resets"]), dict(saved["rejected"])
-        if not same_boot:
+        if not is_same_boot:
             if self.ledger.has_meter:
                 self.ledger.lose_meter()
             return
+        self.zone_totals = dict(saved.get("zone_totals", {}))
         for name, (value, at_ns, max_watts, range_uj) in saved["counters"].items():
             self._sources[name] = CounterSource(max_watts, range_uj, value, at_ns)
         for name, (watts, at_ns, max_watts) in saved["gauges"].items():

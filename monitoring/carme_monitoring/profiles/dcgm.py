@@ -59,9 +59,9 @@ def add(out: Samples, host: str) -> None:
         if parts[0] is not None and parts[1] is not None:
             free = (parts[0] - parts[1] - (parts[2] or 0)) / 2**20
             out.add("DCGM_FI_DEV_FB_FREE", key, round(free, 3))
-        seen = [
+        xids = [
             labels[2]
             for labels in out.families.get("carme_gpu_xid_errors_total", {})
             if labels[1] == uuid
         ]
-        out.add("DCGM_FI_DEV_XID_ERRORS", key, int(seen[-1]) if seen else 0)
+        out.add("DCGM_FI_DEV_XID_ERRORS", key, int(xids[-1]) if xids else 0)

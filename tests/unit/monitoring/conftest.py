@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from carme.config import ExporterSettings
+from carme_monitoring.collector import CollectorContext, Roots
 from carme_monitoring.gpus import GpuProcess, GpuReading, MigSlice
 from carme_monitoring.guard import Guards
-from carme_monitoring.node import NodeExporter, Roots
+from carme_monitoring.pipeline import NodePipeline
 from carme_monitoring.samples import Samples
 
 TREE = Path(__file__).with_name("tree")
@@ -76,9 +77,13 @@ class World:
             lambda: 1_700_000_000 + self.now_ns / 1e9,
         )
 
-    def exporter(self, **changes: Any) -> NodeExporter:
+    def context(self, **changes: Any) -> CollectorContext:
         config = ExporterSettings(run=self.root / "run", state=self.root / "state", **changes)
-        return NodeExporter("n1", config, self.gpus, roots=self.roots, guards=self.guards)
+        errors = self.guards.value_errors
+        return CollectorContext("n1", config, self.roots, errors, self.gpus)
+
+    def exporter(self, **changes: Any) -> NodePipeline:
+        return NodePipeline(self.context(**changes), self.guards)
 
     def write(self, path: str, text: str) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -2,10 +2,11 @@
 
 import pytest
 
-from carme_monitoring.collectors import cgroup, network, smi
-from carme_monitoring.collectors.rapl import Rapl
-from carme_monitoring.gpus import add_samples, slots
+from carme_monitoring.collectors import cgroup, network, rapl
+from carme_monitoring.collectors.gpu import add_gpu_samples
+from carme_monitoring.gpus import slots
 from carme_monitoring.samples import LabelledCounter, Samples
+from support import smi
 from support.ttar import unpack
 
 pytestmark = pytest.mark.data
@@ -51,7 +52,7 @@ def test_a_sliced_h100_has_its_power_once(data):
     assert gpu.slices[0].memory_used_bytes == 11091 * MIB
     assert len(slots([gpu])) == 4
     out = Samples()
-    add_samples(out, [gpu])
+    add_gpu_samples(out, [gpu])
     assert list(out.families["carme_gpu_power_watts"].values()) == [433.78]
     assert len(out.families["carme_gpu_mig_share_ratio"]) == 4
     assert "carme_gpu_utilisation_ratio" not in out.families
@@ -69,7 +70,7 @@ def test_truncated_captures_never_raise(data, word):
     text = capture(data, word)
     for end in range(0, len(text), 4999):
         for gpu in smi.gpus(text[:end], "load"):
-            add_samples(Samples(), [gpu])
+            add_gpu_samples(Samples(), [gpu])
 
 
 def test_infiniband_of_three_vendors(kernel):
@@ -88,7 +89,7 @@ def test_infiniband_of_three_vendors(kernel):
 
 def test_rapl(kernel):
     errors = LabelledCounter()
-    zones = Rapl(errors, kernel / "sys").read()
+    zones = rapl.read(kernel / "sys", errors)
     package = zones["intel-rapl:0"]
     assert (package.uj, package.range_uj, package.component) == (
         240422366267, 262143328850, "cpu",

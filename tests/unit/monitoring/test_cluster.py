@@ -4,19 +4,19 @@ import subprocess
 import threading
 from typing import Any
 
-from carme.config import ExporterSettings
 from carme.errors import UnavailableError
 from carme.slurm.models import Job, Node, Partition
 from carme.slurm.snapshot import Snapshot
-from carme.slurm.states import JobState, NodeState
+from carme.slurm.states import ExporterState, JobState
+from carme_monitoring.collector import CollectorContext
 from carme_monitoring.collectors.slurm import (
     ClusterCollector,
-    SchedulerCollector,
+    SchedulerReader,
     add_scheduler,
     parse_sdiag,
     waiting_tasks,
 )
-from carme_monitoring.process import MetricsSource
+from carme_monitoring.pipeline import Pipeline
 from carme_monitoring.profiles import PROFILES, Context
 from carme_monitoring.samples import Samples
 
@@ -53,9 +53,9 @@ SNAPSHOT = Snapshot(
     taken_at=990,
     partitions=(Partition(name="gpu"), Partition(name="old", state="DOWN")),
     nodes=(
-        Node(name="n1", state=NodeState.MIXED, partitions=("gpu", "old"), cpus=8, cpus_used=3,
+        Node(name="n1", state=ExporterState.MIXED, partitions=("gpu", "old"), cpus=8, cpus_used=3,
              gpus={"a100": 4}, gpus_used={"a100": 1}),
-        Node(name="n2", state=NodeState.IDLE, flags=("DRAIN",), partitions=("gpu",), cpus=8,
+        Node(name="n2", state=ExporterState.IDLE, flags=("DRAIN",), partitions=("gpu",), cpus=8,
              gpus={"a100": 4, "": 1}),
     ),
     jobs=(
@@ -79,7 +79,7 @@ class FixedView:
 
 def collected() -> Samples:
     out, cluster = Samples(), ClusterCollector(FixedView(), time_s=lambda: 1000.0)
-    cluster.add_samples(out, *cluster.read())
+    cluster.add_samples(out, cluster.read())
     add_scheduler(out, parse_sdiag(SDIAG))
     return out
 
@@ -145,7 +145,7 @@ def test_a_scheduler_that_does_not_answer_has_no_figures() -> None:
     def run(*_: Any, **__: Any) -> subprocess.CompletedProcess[str]:
         raise subprocess.TimeoutExpired("sdiag", 20)
 
-    scheduler = SchedulerCollector(run=run)
+    scheduler = SchedulerReader(run=run)
     scheduler.ask()
     assert scheduler.latest() == {}
     out = Samples()
@@ -167,7 +167,7 @@ def test_closed_nodes_and_jobs_that_end_soon_are_named() -> None:
         Job(id=10, state=JobState.PENDING, ends_at=1000 + 60, limit_seconds=60),
     ]  # fmt: skip
     out, cluster = Samples(), ClusterCollector(FixedView(), time_s=lambda: 1000.0)
-    cluster.add_samples(out, SNAPSHOT.model_copy(update={"jobs": tuple(ends)}), {})
+    cluster.add_samples(out, (SNAPSHOT.model_copy(update={"jobs": tuple(ends)}), {}))
     found = out.families["carme_slurm_job_ends_timestamp_seconds"]
     assert found == {("7", "ann", "p", "gpu"): 1600}
 
@@ -177,7 +177,7 @@ def test_a_view_that_dies_between_two_questions_fails_the_collector_alone() -> N
         def counters(self) -> dict[str, Any]:
             raise UnavailableError("carme-view does not answer")
 
-    samples = MetricsSource(ExporterSettings(), None, ClusterCollector(Dying())).collect()
+    samples = Pipeline(CollectorContext(view=Dying())).collect()
     assert samples.value("carme_slurm_up") == 0
     assert samples.value("carme_collector_success", "slurm") == 0
 
@@ -189,7 +189,7 @@ def test_sdiag_is_asked_again_after_an_answer_that_is_no_text() -> None:
         asked.release()
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
-    scheduler = SchedulerCollector(run=run, every_seconds=0.01)
+    scheduler = SchedulerReader(run=run, every_seconds=0.01)
     scheduler.start()
     assert all(asked.acquire(timeout=30) for _ in range(2))
     scheduler.stop()
@@ -206,11 +206,11 @@ def test_the_accounting_is_asked_by_itself() -> None:
         return run
 
     for code, text, expected in ((0, "c\n", 1), (1, "", 0), (0, "", 0)):
-        scheduler = SchedulerCollector("/opt/slurm/sdiag", run=answers(code, text))
+        scheduler = SchedulerReader("/opt/slurm/sdiag", run=answers(code, text))
         assert scheduler.accounting_up() is None
         scheduler.ask()
         assert scheduler.accounting_up() == expected
         assert scheduler.latest()
-    nowhere = SchedulerCollector("/nonexistent/sdiag")
+    nowhere = SchedulerReader("/nonexistent/sdiag")
     nowhere.ask()
     assert (nowhere.accounting_up(), nowhere.latest()) == (None, {})

@@ -17,14 +17,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from carme.config import ExporterSettings
 from carme.errors import CarmeError
 from carme.prometheus import Sample
 from carme_monitoring import cluster_top, top, top_rows
-from carme_monitoring.collectors.jobs import Entry
+from carme_monitoring.accounting.job_table import NodeJob
 from carme_monitoring.commands import exporter
-from carme_monitoring.metrics import BY_NAME
-from carme_monitoring.process import ExporterProcess, MetricsSource
+from carme_monitoring.metric_table import BY_NAME
+from carme_monitoring.process import ExporterProcess
 from carme_monitoring.samples import Samples
 from support.ports import free_port
 
@@ -117,9 +116,7 @@ def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_hook_must_mean_this_node(world: World) -> None:
-    exporter = world.exporter()
-    config = ExporterSettings(port=free_port(), run=world.root / "run", state=world.root / "state")
-    service = ExporterProcess(MetricsSource(config, exporter, None), None)
+    service = ExporterProcess(world.exporter(port=free_port()), None)
     assert "error" in service.handle({"node": "other", "jobid": 5})
     assert "error" in service.handle({"node": "n1", "jobid": "5"})
     assert service.handle({"node": "n1", "jobid": 5}) == {"ok": True, "reading": True}
@@ -131,7 +128,9 @@ def test_the_hook_must_mean_this_node(world: World) -> None:
 
 def test_top_draws_a_table(world: World) -> None:
     exporter = world.exporter()
-    rows = top_rows.rows(exporter.collect(), "n1", exporter.table.entries.values(), 1_700_000_200)
+    rows = top_rows.job_rows(
+        exporter.collect(), "n1", exporter.accounting.state.table.jobs.values(), 1_700_000_200
+    )
     assert {row["jobid"]: row["gpu_watts"] for row in rows} == {101: 300.5, 102: 55.0, 103: 0}
     console = Console(width=140, record=True, file=io.StringIO())
     console.print(top.draw(rows))
@@ -162,11 +161,11 @@ def test_a_prometheus_that_is_none(url: str) -> None:
 
 
 def test_virtual_gpus_are_called_so() -> None:
-    samples, entry = Samples(), Entry(7, 0, user="[red]x", gpus=(0,))
+    samples, entry = Samples(), NodeJob(7, 0, user="[red]x", gpus=(0,))
     samples.add("carme_gpu_info", ("0", "G", "Virtual T4", "0", "0", "", "", "true"), 1)
     samples.add("carme_job_gpu_held", ("7", "n1", "0", "G"), 1)
     console = Console(width=140, record=True, file=io.StringIO())
-    console.print(top.draw(top_rows.rows(samples, "n1", [entry], 10)))
+    console.print(top.draw(top_rows.job_rows(samples, "n1", [entry], 10)))
     text = console.export_text()
     assert "1 virtual" in text
     assert "nothing computes on them" in text

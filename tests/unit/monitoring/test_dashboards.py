@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from carme.config import Config
 from carme.errors import InputError
 from carme.templates import render
 from carme_monitoring.dashboards import grafana, promql
@@ -18,8 +20,15 @@ from carme_monitoring.dashboards.boards import BOARDS
 from carme_monitoring.dashboards.check import Checker, static_problems
 from carme_monitoring.dashboards.commands import chosen, dashboards
 from carme_monitoring.dashboards.compat import PROFILES
-from carme_monitoring.dashboards.model import RECORDED, Dashboard, PanelRow, stat
-from carme_monitoring.metrics import BY_NAME
+from carme_monitoring.dashboards.model import (
+    POINTS,
+    RECORDED,
+    Dashboard,
+    PanelRow,
+    stat,
+    step_seconds,
+)
+from carme_monitoring.metric_table import BY_NAME
 from support.recorded_series import blocks, line, serving
 
 FOLDER = Path(__file__).parents[3] / "monitoring/grafana/dashboards"
@@ -32,8 +41,7 @@ def test_the_files_agree_with_the_code() -> None:
     made = grafana.texts()
     there = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
     assert there.keys() == made.keys()
-    how = "./dev run python -m carme_monitoring.dashboards.grafana monitoring/grafana/dashboards"
-    assert there == made, f"renew them: {how}"
+    assert there == made, "run: ./dev run python monitoring/generators/dashboards.py"
 
 
 def test_every_query_names_what_somebody_exports() -> None:
@@ -180,8 +188,6 @@ def test_provisioning(tmp_path: Path) -> None:
 
 
 def test_choosing() -> None:
-    from carme.config import Config
-
     config = Config()
     assert chosen((), config) == list(BOARDS)
     on = config.model_copy(update={"exporter": replace_profiles(config)})
@@ -193,3 +199,31 @@ def test_choosing() -> None:
 
 def replace_profiles(config: Any) -> Any:
     return config.exporter.model_copy(update={"profiles": ("dcgm",)})
+
+
+_GRAFANA_STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800,
+                  21600, 43200, 86400, 604800)  # fmt: skip
+
+
+def _grafana_step(span: float, points: int, least: int) -> int:
+    """The step that Grafana takes: the span by the points, rounded, but not below the least."""
+    bounds = pairwise(_GRAFANA_STEPS)
+    rounded = next((low for low, high in bounds if span / points < (low + high) / 2), 604800)
+    return max(least, rounded)
+
+
+@pytest.mark.parametrize("name", sorted(grafana.texts()))
+def test_steps_are_multiples_of_the_scrape_interval(name: str) -> None:
+    """Whatever the time range: otherwise a constant value is drawn as a saw-tooth."""
+    scrape_seconds = int(Config().prometheus.scrape_seconds)
+    spans = [minutes * 60 for minutes in (*range(5, 600), *range(600, 60 * 24 * 90, 601))]
+    panels = json.loads(grafana.texts()[name])["panels"]
+    panels = [panel for panel in panels if panel["type"] != "row"]
+    assert panels
+    for panel in panels:
+        least = int(panel["interval"].removesuffix("s"))
+        steps = {_grafana_step(span, panel["maxDataPoints"], least) for span in spans}
+        assert not [step for step in steps if step % scrape_seconds], panel["title"]
+    for span in spans:
+        assert step_seconds(span) % scrape_seconds == 0
+        assert span / step_seconds(span) <= POINTS

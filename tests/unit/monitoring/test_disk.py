@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from carme_monitoring.collector import CollectorContext
 from carme_monitoring.collectors import disk
 from carme_monitoring.samples import Samples
 
@@ -37,7 +38,7 @@ def test_how_full_they_are(tmp_path: Path) -> None:
         return SimpleNamespace(f_blocks=100, f_bavail=20, f_frsize=4096, f_files=50, f_favail=10)
 
     out = Samples()
-    disk.add_samples(out, disk.read(tmp_path, statvfs))
+    disk.DiskCollector(CollectorContext()).add_samples(out, disk.read(tmp_path, statvfs))
     assert out.value("carme_disk_size_bytes", "/") == 409600
     assert out.value("carme_disk_free_bytes", "/") == 81920
     assert out.value("carme_disk_files_free_ratio", "/") == 0.2

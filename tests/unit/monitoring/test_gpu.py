@@ -17,8 +17,8 @@ from pathlib import Path
 from carme.config import LocalGpus, LocalNode
 from carme.local import vgpu
 from carme.local.vgpu.node import VirtualNode
-from carme_monitoring.collectors.gpu import NvmlGpus
-from carme_monitoring.gpus import add_samples
+from carme_monitoring.nvml import NvmlGpus
+from carme_monitoring.collectors.gpu import add_gpu_samples
 from carme_monitoring.samples import Samples, LabelledCounter
 root = Path(sys.argv[1])
 cards = vgpu.cards([LocalNode(name="n1", gpus=LocalGpus(type="virtual-a100", count=2))])["n1"]
@@ -27,7 +27,7 @@ errors = LabelledCounter()
 gpus = NvmlGpus(errors)
 def collect():
     found, out = gpus.read(), Samples()
-    add_samples(out, found)
+    add_gpu_samples(out, found)
     return found, out
 """
 
@@ -106,7 +106,7 @@ def test_gpus_are_listed_once_whoever_starts(library: Path, tmp_path: Path) -> N
     """The driver wakes up slowly: the sampler begins while the first one still waits for it."""
     listed = run("""
 import threading, time
-from carme_monitoring.collectors import gpu
+from carme_monitoring import nvml as gpu
 ask = gpu.pynvml.nvmlDeviceGetHandleByIndex
 def slowly(index):
     time.sleep(0.1)
@@ -125,7 +125,7 @@ def test_slices_stay_while_the_card_does_not_tell(library: Path, tmp_path: Path)
     """One failing call must not make a whole card of slices, which would move every index."""
     seen = run("""
 from types import SimpleNamespace
-from carme_monitoring.collectors import gpu
+from carme_monitoring import nvml as gpu
 nvml, there, broken = gpu.pynvml, [0, 1, 2], set()
 def call(name, answer):
     def asked(handle, *args):
@@ -174,7 +174,7 @@ def test_a_broken_driver_is_an_error_and_no_library_a_node_without_gpus(
 ) -> None:
     code = """
 from carme.errors import UnavailableError
-from carme_monitoring.collectors.gpu import NvmlGpus
+from carme_monitoring.nvml import NvmlGpus
 from carme_monitoring.samples import LabelledCounter
 gpus = NvmlGpus(LabelledCounter())
 try: print(gpus.read(), gpus.energy_mj(), gpus.sample())

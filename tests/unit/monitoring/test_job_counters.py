@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from carme_monitoring.emission_factors import EmissionFactors, current
+from carme_monitoring.accounting.emission_factors import EmissionFactors, current
+from carme_monitoring.accounting.job_counters import JobCounters
 from carme_monitoring.energy.shares import GpuSlot, JobPresence
-from carme_monitoring.job_counters import JobCounters
 from carme_monitoring.sampler import GpuActivity
 
 SECOND = 10**9
@@ -16,46 +16,46 @@ SPAN = (0, 10 * SECOND)
 
 
 def test_an_idle_holder_is_waste() -> None:
-    tallies = JobCounters()
+    counters = JobCounters()
     job = JobPresence(1, 0, None, ("A",), cpus=4)
-    tallies.waste([job], SLOTS, {"A": GpuActivity(10, 9, 0.5, 520_000)}, {1: 10.0}, SPAN)
-    tally = tallies.of(1)
+    counters.count_use([job], SLOTS, {"A": GpuActivity(10, 9, 0.5, 520_000)}, {1: 10.0}, SPAN)
+    tally = counters.of(1)
     assert (tally.gpu_held_seconds, tally.gpu_idle_seconds) == (10, 9)
     assert tally.gpu_idle_joules == 520
     assert tally.cpu_idle_seconds == 30
-    assert tallies.node_gpu_idle_seconds == 9
+    assert counters.node_gpu_idle_seconds == 9
 
 
 def test_a_slice_is_held_by_its_size_and_never_called_idle() -> None:
-    tallies = JobCounters()
-    tallies.waste(
+    counters = JobCounters()
+    counters.count_use(
         [JobPresence(1, 0, None, ("m1",))], SLOTS, {"B": GpuActivity(10, 10, 0, 5)}, {}, SPAN
     )
-    assert (tallies.of(1).gpu_held_seconds, tallies.of(1).gpu_idle_seconds) == (5, 0)
+    assert (counters.of(1).gpu_held_seconds, counters.of(1).gpu_idle_seconds) == (5, 0)
 
 
 def test_traffic_is_exact_for_a_job_alone_and_shared_otherwise() -> None:
-    tallies = JobCounters()
+    counters = JobCounters()
     alone, other = JobPresence(1, 0, None), JobPresence(2, 0, None)
-    tallies.traffic([alone], {}, 1000, 500, SPAN)
-    assert tallies.of(1).network == {"exclusive/receive": 1000, "exclusive/send": 500}
-    tallies.traffic([alone, other], {1: 3.0, 2: 1.0}, 1000, 0, SPAN)
-    assert tallies.of(1).network["share/receive"] == 750
-    assert tallies.of(2).network["share/receive"] == 250
+    counters.count_traffic([alone], {}, 1000, 500, SPAN)
+    assert counters.of(1).network == {"exclusive/receive": 1000, "exclusive/send": 500}
+    counters.count_traffic([alone, other], {1: 3.0, 2: 1.0}, 1000, 0, SPAN)
+    assert counters.of(1).network["share/receive"] == 750
+    assert counters.of(2).network["share/receive"] == 250
     late = JobPresence(3, 5 * SECOND, None)
-    tallies.traffic([late], {}, 100, 0, SPAN)  # not here all the time: not exact
-    assert tallies.of(3).network["share/receive"] == 100
-    tallies.traffic([], {}, 100, 0, SPAN)
+    counters.count_traffic([late], {}, 100, 0, SPAN)  # not here all the time: not exact
+    assert counters.of(3).network["share/receive"] == 100
+    counters.count_traffic([], {}, 100, 0, SPAN)
 
 
 def test_factors_apply_when_energy_is_used(tmp_path: Path) -> None:
-    file, static, tallies = tmp_path / "factors.json", EmissionFactors(400, 0.3), JobCounters()
+    file, static, counters = tmp_path / "factors.json", EmissionFactors(400, 0.3), JobCounters()
     kwh = 3_600_000_000_000
-    tallies.costs({1: kwh}, current(static, file))
+    counters.count_costs({1: kwh}, {}, current(static, file))
     file.write_text(json.dumps({"grams_per_kwh": 100, "price_per_kwh": "x"}))
-    tallies.costs({1: 3 * kwh}, current(static, file))
-    assert tallies.of(1).emissions_grams == pytest.approx(400 + 2 * 100)
-    assert tallies.of(1).cost == pytest.approx(3 * 0.3)
+    counters.count_costs({1: 3 * kwh}, {}, current(static, file))
+    assert counters.of(1).emissions_grams == pytest.approx(400 + 2 * 100)
+    assert counters.of(1).cost == pytest.approx(3 * 0.3)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"grams_per_kwh": -1}', "\xff", "null"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carme_monitoring.energy.accountant import Accountant, EnergyReading, Zone
+from carme_monitoring.energy.accountant import EnergyAccountant, EnergyReading, Zone
 from carme_monitoring.energy.ledger import SYSTEM, UNALLOCATED, Ledger, split
 from carme_monitoring.energy.shares import (
     IDLE_WEIGHT,
@@ -115,7 +115,7 @@ def check(ledger: Ledger, before: dict[int, dict[str, int]]) -> None:
     meter=st.sampled_from(["", "exact", "lagging", "gauge"]),
 )
 def test_it_balances_over_random_histories(history: list[Any], meter: str) -> None:
-    machine, accountant, next_job = Machine(), Accountant(), 1
+    machine, accountant, next_job = Machine(), EnergyAccountant(), 1
 
     def settle(without: str = "", reading: EnergyReading | None = None) -> None:
         before = {job: dict(parts) for job, parts in accountant.ledger.accounts.items()}
@@ -147,7 +147,7 @@ def test_it_balances_over_random_histories(history: list[Any], meter: str) -> No
                 machine.zero_nj[gpu] = machine.nj.get(gpu, 0)
             case ("restart", same_boot):
                 saved = accountant.save()
-                accountant = Accountant()
+                accountant = EnergyAccountant()
                 accountant.restore(saved, same_boot)
             case ("clock", seconds):  # a reading that claims to be from the past
                 late = machine.read("", meter)
@@ -173,7 +173,7 @@ quiet_steps = st.one_of(
 @given(history=st.lists(quiet_steps, min_size=1, max_size=40))
 def test_no_joule_is_lost_with_counters(history: list[Any]) -> None:
     """Whatever vanishes for a while or restarts: in the end all that was used is booked."""
-    machine, accountant = Machine(), Accountant()
+    machine, accountant = Machine(), EnergyAccountant()
 
     def settle(without: str = "") -> None:
         accountant.settle(machine.read(without), machine.presences(), SLOTS, ACTIVITY)
@@ -195,8 +195,8 @@ def test_no_joule_is_lost_with_counters(history: list[Any]) -> None:
                 settle(without)
             case ("restart",):
                 saved = accountant.save()
-                accountant = Accountant()
-                accountant.restore(saved, same_boot=True)
+                accountant = EnergyAccountant()
+                accountant.restore(saved, is_same_boot=True)
     machine.run(SECOND)
     settle()
     used = sum(machine.nj[gpu] // 10**6 for gpu in GPUS) * 1000
@@ -213,7 +213,7 @@ def test_no_joule_is_lost_with_counters(history: list[Any]) -> None:
 def test_a_job_alone_is_charged_what_the_model_spent(
     powers: list[int], times: list[int], restart: bool
 ) -> None:
-    machine, accountant = Machine(), Accountant()
+    machine, accountant = Machine(), EnergyAccountant()
 
     def settle() -> None:
         accountant.settle(machine.read(meter="exact"), machine.presences(), SLOTS, whole)
@@ -230,8 +230,8 @@ def test_a_job_alone_is_charged_what_the_model_spent(
         settle()
         if restart:
             saved = accountant.save()
-            accountant = Accountant()
-            accountant.restore(saved, same_boot=True)
+            accountant = EnergyAccountant()
+            accountant.restore(saved, is_same_boot=True)
     machine.jobs[7][2] = machine.now_ns
     spent, gpu_spent = machine.total_nj - began, machine.truth_nj[7]
     machine.run(5 * SECOND)
@@ -267,7 +267,7 @@ def test_a_lagging_meter_leaves_a_carry_and_pays_it_back() -> None:
 
 
 def test_a_gauge_that_is_gone_stops_being_waited_for() -> None:
-    machine, accountant = Machine(), Accountant(max_step_seconds=30)
+    machine, accountant = Machine(), EnergyAccountant(max_step_seconds=30)
     for meter in ("gauge", "gauge", "", "", "", "", "gauge", "gauge"):
         accountant.settle(machine.read(meter=meter), [], SLOTS, ACTIVITY)
         check(accountant.ledger, {})
@@ -310,7 +310,7 @@ def test_a_gap_of_a_gauge_is_estimated_and_says_so() -> None:
     assert gauge.advance(-5, 10000 * SECOND).outcome == "rejected"
 
 
-def _settle_gpu(accountant: Accountant, seconds: int, watts: int, has_counter: bool) -> None:
+def _settle_gpu(accountant: EnergyAccountant, seconds: int, watts: int, has_counter: bool) -> None:
     """A GPU that draws `watts` all the time, with or without its counter at this moment."""
     reading = EnergyReading(
         seconds * SECOND,
@@ -321,7 +321,7 @@ def _settle_gpu(accountant: Accountant, seconds: int, watts: int, has_counter: b
 
 
 def test_a_counter_that_is_away_for_a_moment_is_waited_for() -> None:
-    accountant = Accountant()
+    accountant = EnergyAccountant()
     for seconds in range(0, 1816, 15):
         _settle_gpu(accountant, seconds, 100, has_counter=seconds not in (15, 1800))
     assert accountant.ledger.job(1) == {"gpu": 181_500 * 10**6}
@@ -329,7 +329,7 @@ def test_a_counter_that_is_away_for_a_moment_is_waited_for() -> None:
 
 
 def test_a_counter_takes_over_from_the_gauge_without_a_gap() -> None:
-    accountant = Accountant()
+    accountant = EnergyAccountant()
     for seconds in range(0, 121, 15):
         _settle_gpu(accountant, seconds, 100, has_counter=seconds >= 60 and seconds != 90)
     assert accountant.ledger.job(1) == {"gpu": 12_000 * 10**6}
@@ -375,7 +375,7 @@ def test_a_lone_light_job_does_not_pay_for_the_whole_node() -> None:
 
 
 def test_uncertainty_grows_with_estimates_and_short_times() -> None:
-    accountant = Accountant()
+    accountant = EnergyAccountant()
     accountant.ledger.charge("gpu", 10**9, {1: 1.0})
     accountant.held_seconds[1] = 3600
     steady = accountant.uncertainty(1)

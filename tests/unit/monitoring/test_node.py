@@ -12,8 +12,8 @@ import pytest
 
 from carme import __version__
 from carme_monitoring.gpus import MigSlice
-from carme_monitoring.metrics import TABLE
-from carme_monitoring.node import NodeExporter
+from carme_monitoring.metric_table import TABLE
+from carme_monitoring.pipeline import NodePipeline
 from carme_monitoring.profiles import PROFILES, Context, tables
 from carme_monitoring.render import Renderer
 
@@ -192,7 +192,9 @@ def test_the_processors_after_a_reading_of_the_hook_are_divided_by_use(world: Wo
     held, used, cpus = 2 * 0.25, 1.0, 4  # 101 holds two and does nothing
     idle = (cpus - 3) * 0.25
     expected = 100 * used / (held + used + idle)
-    assert exporter.accountant.ledger.job(102)["cpu"] / 1e6 == pytest.approx(expected, rel=0.01)
+    assert exporter.accounting.state.energy.ledger.job(102)["cpu"] / 1e6 == pytest.approx(
+        expected, rel=0.01
+    )
 
 
 def test_without_readings_time_divides_and_it_is_flagged(world: World) -> None:
@@ -262,9 +264,9 @@ def test_a_requeued_job_goes_on_counting(world: World) -> None:
     assert samples.value("carme_job_gpu_held", "102", "n1", "1", "GPU-bbbb") == 1
 
 
-def _slot_names(exporter: NodeExporter) -> list[str]:
+def _slot_names(exporter: NodePipeline) -> list[str]:
     exporter.collect()
-    return [slot.name for slot in exporter._slots]
+    return [slot.name for slot in exporter.accounting.slots]
 
 
 def test_a_card_that_is_sliced_anew_has_its_new_slices(world: World) -> None:
@@ -317,7 +319,7 @@ def test_broken_input_breaks_nothing_else(world: World, how: str) -> None:
             sum(1 for value in samples.families["carme_collector_success"].values() if value == 0)
             <= 1
         )
-        ledger = exporter.accountant.ledger
+        ledger = exporter.accounting.state.energy.ledger
         assert ledger.booked + ledger.carry == ledger.metered
         if path.is_dir():
             path.rmdir()

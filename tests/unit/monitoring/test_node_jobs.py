@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+from carme_monitoring.collectors.cgroup import CgroupCollector
+
 from .conftest import World, joules
 
 
@@ -30,7 +32,7 @@ def test_processes_in_a_cgroup_named_by_sluid_are_their_job_s(world: World, know
     exporter = world.exporter()
     samples = exporter.collect()
     assert "carme_gpu_holder_conflicts_total" not in samples.families
-    assert exporter._sm == {("GPU-aaaa", 103): 90, ("GPU-bbbb", 103): 0}
+    assert exporter.accounting.sm_share == {("GPU-aaaa", 103): 90, ("GPU-bbbb", 103): 0}
 
 
 def test_a_lost_epilog_is_noticed(world: World) -> None:
@@ -72,7 +74,7 @@ def test_a_job_that_lost_its_epilog_does_not_come_back(world: World) -> None:
     (world.root / "run/jobs/n1.101.0.json").unlink()
     world.wait(2)
     exporter.settle(107)
-    assert not exporter.table.closed
+    assert not exporter.accounting.state.table.closed
 
 
 def test_a_job_whose_cgroup_stays_away_is_over(world: World) -> None:
@@ -107,7 +109,7 @@ def test_a_job_between_two_steps_goes_on(world: World) -> None:
     folder = "cgroup/system.slice/slurmstepd.scope/job_102/"
     world.write(folder + "pids.current", "0\n")  # left behind, not back
     exporter.collect()
-    assert exporter.table.entries[102].end_ns is not None
+    assert exporter.accounting.state.table.jobs[102].end_ns is not None
     world.write(folder + "pids.current", "3\n")
     world.wait(15)
     exporter.collect()
@@ -124,11 +126,11 @@ def test_cgroups_that_cannot_be_read_end_no_job(
     (world.root / "run/jobs/n1.102.0.json").unlink()
     exporter = world.exporter()
     exporter.collect()
-    monkeypatch.setattr(exporter._cgroups, "read", lambda: 1 // 0)
+    monkeypatch.setattr(CgroupCollector, "read", lambda _: 1 // 0)
     for _ in range(30):
         world.wait(15)
         exporter.collect()
-    assert {entry.jobid for entry in exporter.table.live()} == {101, 102, 103}
+    assert {job.jobid for job in exporter.accounting.state.table.running()} == {101, 102, 103}
 
 
 def test_jobs_without_a_record_are_found_by_their_cgroups(world: World) -> None:

@@ -4,25 +4,25 @@ import socket
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from carme.config import ExporterSettings
 from carme.errors import ConfigError, UnavailableError
+from carme_monitoring.collector import CollectorContext, Roots
 from carme_monitoring.collectors.power import (
-    NodePower,
+    PowerCollector,
     PowerReading,
     SlowReader,
-    add_samples,
     ask_ipmi,
     ask_redfish,
     parse_dcmi,
     parse_redfish,
 )
-from carme_monitoring.node import NodeExporter
+from carme_monitoring.pipeline import NodePipeline
 from carme_monitoring.samples import LabelledCounter, Samples
 
 from .conftest import World
@@ -117,7 +117,7 @@ def test_the_best_source_is_named_and_a_slow_one_never_waited_for(tmp_path: Path
 
     reader = SlowReader("ipmi", slowly)
     reader.start()
-    power = NodePower(tmp_path, [reader])
+    power = PowerCollector(CollectorContext(roots=Roots(sys=tmp_path), slow_power=[reader]))
     began = time.monotonic()
     assert power.read() == []
     assert time.monotonic() - began < 0.1
@@ -128,7 +128,7 @@ def test_the_best_source_is_named_and_a_slow_one_never_waited_for(tmp_path: Path
     (sensor / "name").write_text("power_meter\n")
     (sensor / "power1_input").write_text("450000000\n")
     out = Samples()
-    add_samples(out, power.read())
+    power.add_samples(out, power.read())
     assert out.families["carme_node_power_watts"] == {("hwmon",): 450, ("ipmi",): 500}
     assert list(out.families["carme_power_source_info"]) == [("hwmon",)]
     reader.stop()
@@ -172,10 +172,7 @@ def test_a_reader_that_fails_for_long_fails_its_collector(world: World) -> None:
         return 400.0
 
     reader = SlowReader("redfish", ask, every_seconds=10, now=lambda: now[0])
-    exporter = NodeExporter(
-        "n1", ExporterSettings(run=world.root / "run", state=world.root / "state"), world.gpus,
-        roots=world.roots, guards=world.guards, slow_power=[reader],
-    )  # fmt: skip
+    exporter = NodePipeline(replace(world.context(), slow_power=[reader]), world.guards)
 
     def success(at: float) -> float | None:
         now[0] = at

@@ -12,7 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from carme_monitoring.metrics import TABLE, Metric
+from carme_monitoring.metric_table import TABLE
+from carme_monitoring.metrics import Metric
 from carme_monitoring.render import Renderer
 from carme_monitoring.samples import Samples
 

@@ -1,7 +1,7 @@
 """Counters of users and accounts that live longer than jobs."""
 
+from carme_monitoring.accounting.user_counters import UserCounters
 from carme_monitoring.samples import Samples
-from carme_monitoring.user_counters import UserCounters
 
 SECOND = 10**9
 ANN = ("ann", "phys", "gpu")
@@ -55,11 +55,11 @@ def test_a_restart_and_a_reboot_lose_nothing() -> None:
     before = UserCounters(HOLD)
     before.count([(1, ANN, {GPU: 100.0})], 1000 * SECOND)
     after = UserCounters(HOLD)
-    after.restore(before.save(), same_boot=True)
+    after.restore(before.save(), is_same_boot=True)
     after.count([(1, ANN, {GPU: 130.0})], 1010 * SECOND)
     assert shown(after, 1040) == {(*ANN, "gpu"): 130}
     rebooted = UserCounters(HOLD)
-    rebooted.restore(after.save(), same_boot=False)
+    rebooted.restore(after.save(), is_same_boot=False)
     rebooted.count([(1, ANN, {GPU: 7.0})], 5 * SECOND)
     assert shown(rebooted, 5) == {(*ANN, "gpu"): 137}
     assert rebooted.node == {GPU: 137}

@@ -1,4 +1,4 @@
-"""What the last settling saw: differences are taken from it."""
+"""What the last charge read: gains are differences from it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,7 +11,7 @@ from carme_monitoring.collectors.network import Traffic
 
 @dataclass
 class PreviousReading:
-    """The last settling's readings; a fresh one has seen nothing."""
+    """The readings of the last charge; a new one has none."""
 
     at_ns: int = -1
     busy_seconds: float | None = None
@@ -29,11 +29,11 @@ class PreviousReading:
             return 0.0
         return max(0, to_ns - max(from_ns, self.at_ns)) / (at_ns - self.at_ns)
 
-    def busy_gain(self, machine: Host) -> float | None:
+    def busy_gain(self, host: Host) -> float | None:
         """Processor time of the whole node since then."""
         if self.busy_seconds is None:
             return None
-        return max(0.0, machine.busy_seconds - self.busy_seconds)
+        return max(0.0, host.busy_seconds - self.busy_seconds)
 
     def cpu_gains(
         self, uses: Mapping[int, JobUse], live: Iterable[int], at_ns: int
@@ -43,15 +43,15 @@ class PreviousReading:
         A job's cgroup is gone before its epilog runs; its last stretch goes on at the rate it
         had, because otherwise it would be charged to the system.
         """
-        found = {
+        gains = {
             jobid: max(0.0, use.cpu_seconds - self.cpu_seconds.get(jobid, 0.0))
             for jobid, use in uses.items()
             if use.cpu_seconds is not None
         }
         for jobid in live:
-            if jobid not in found and jobid in self.cpu_rate:
-                found[jobid] = self.cpu_rate[jobid] * self.seconds(at_ns)
-        return found
+            if jobid not in gains and jobid in self.cpu_rate:
+                gains[jobid] = self.cpu_rate[jobid] * self.seconds(at_ns)
+        return gains
 
     def traffic_gain(self, traffic: Traffic | None) -> tuple[int, int] | None:
         """Bytes received and sent since then; None if either end is unknown."""
@@ -64,7 +64,7 @@ class PreviousReading:
         self,
         at_ns: int,
         uses: Mapping[int, JobUse],
-        machine: Host | None,
+        host: Host | None,
         traffic: Traffic | None,
     ) -> None:
         """Take these readings for the next difference; what could not be read stays."""
@@ -77,8 +77,8 @@ class PreviousReading:
                 self.cpu_rate[jobid] = gained / seconds
             self.cpu_seconds[jobid] = use.cpu_seconds
         self.at_ns = at_ns
-        if machine:
-            self.busy_seconds = machine.busy_seconds
+        if host:
+            self.busy_seconds = host.busy_seconds
         if traffic:
             self.traffic = (traffic.receive_bytes, traffic.send_bytes)
 

@@ -21,14 +21,14 @@ def current(static: EmissionFactors, file: Path | None) -> EmissionFactors:
     if file is None:
         return static
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        factors = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return static
-    if not isinstance(found, dict):
+    if not isinstance(factors, dict):
         return static
     return EmissionFactors(
-        _sensible(found.get("grams_per_kwh"), static.grams_per_kwh),
-        _sensible(found.get("price_per_kwh"), static.price_per_kwh),
+        _sensible(factors.get("grams_per_kwh"), static.grams_per_kwh),
+        _sensible(factors.get("price_per_kwh"), static.price_per_kwh),
     )
 
 

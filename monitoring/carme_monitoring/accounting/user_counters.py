@@ -1,4 +1,4 @@
-"""What users' jobs added up to on this node: counters that live longer than the jobs.
+"""Counters of users and accounts on this node: they live longer than the jobs.
 
 `increase()` does not see a counter's first value, so rates of users and accounts cannot be made
 from the counters of jobs. These grow by whatever the jobs' grow by. A series that is new is shown
@@ -14,7 +14,9 @@ from carme_monitoring.samples import Samples
 Owner = tuple[str, str, str]
 """User, account, partition."""
 Figure = tuple[str, ...]
-"""The name of what is counted, without unit-less decoration, and labels beyond the owner's."""
+"""The name of what is counted, and label values beyond the owner's."""
+JobFigures = tuple[int, Owner, Mapping[Figure, float]]
+"""A job, its owner and its figures."""
 _FORGET_NS = 24 * 3600 * 10**9
 """An owner without a job here for a day: the series end, or they would grow with the years."""
 
@@ -37,7 +39,7 @@ class UserCounters:
         self.node: dict[Figure, float] = {}
         """The same for all jobs of the node together."""
 
-    def count(self, jobs: Iterable[tuple[int, Owner, Mapping[Figure, float]]], at_ns: int) -> None:
+    def count(self, jobs: Iterable[JobFigures], at_ns: int) -> None:
         """Add what the figures of each job grew by since the last call."""
         for jobid, owner, figures in jobs:
             before = self._counted.setdefault(jobid, {})
@@ -79,16 +81,18 @@ class UserCounters:
             "node": [[figure, value] for figure, value in self.node.items()],
         }
 
-    def restore(self, saved: Mapping[str, Any], same_boot: bool) -> None:
-        """Take up what `save` gave; after a reboot the jobs are gone and the clock began anew."""
+    def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
+        """Take up what `save` gave; after a reboot jobs are gone and the clock starts at zero."""
         for owner, figure, value, since_ns, last_ns in saved["totals"]:
             total = (
-                _Total(value, since_ns, last_ns) if same_boot else _Total(value, -self._hold_ns, 0)
+                _Total(value, since_ns, last_ns)
+                if is_same_boot
+                else _Total(value, -self._hold_ns, 0)
             )
             user, account, partition = owner
             self._totals.setdefault((user, account, partition), {})[tuple(figure)] = total
         self.node = {tuple(figure): value for figure, value in saved["node"]}
-        if same_boot:
+        if is_same_boot:
             for jobid, figure, value in saved["counted"]:
                 self._counted.setdefault(jobid, {})[tuple(figure)] = value
 

@@ -1,19 +1,20 @@
-"""Makes docs/reference/metrics.md from the table: `python -m carme_monitoring.reference`."""
+"""Prints docs/reference/metrics.md, from the metric tables of the exporter."""
 
 from collections.abc import Iterable
 
-from carme_monitoring.metrics import SERVICE, TABLE, Metric
+from carme_monitoring.metric_table import TABLE
+from carme_monitoring.metrics import SERVICE, Metric
 from carme_monitoring.profiles import PROFILES
 
 _INTRODUCTION = """\
 # Metrics
 
-<!-- Made from the table in carme_monitoring/metrics.py; do not edit:
-     ./dev run python -m carme_monitoring.reference > docs/reference/metrics.md -->
+<!-- Made from the metric tables in carme_monitoring; do not edit:
+     ./dev run python monitoring/generators/metrics_reference.py > docs/reference/metrics.md -->
 
-Everything that `carme-exporter` says. Names are in base units; a job is the label `jobid`, because
-`job` is Prometheus' own. Of a job's series only `carme_job_info` has user and account: join it on
-`(jobid, node)`, for instance
+Everything that `carme-exporter` exports. Names are in base units; a job is the label `jobid`,
+because `job` is Prometheus' own. Of a job's series only `carme_job_info` has user and account: join
+it on `(jobid, node)`, for instance
 
 ```
 sum by (user) (

@@ -1,0 +1,130 @@
+"""What a collector is: it reads one source, and makes samples of what it read."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, cast
+
+from carme.config import ExporterSettings
+from carme.node import hook
+from carme_monitoring.metrics import Metric
+from carme_monitoring.samples import LabelledCounter, Samples
+
+if TYPE_CHECKING:
+    from carme_monitoring.collectors.power import SlowReader
+    from carme_monitoring.collectors.slurm import SchedulerReader, SlurmView
+    from carme_monitoring.gpus import Gpus
+    from carme_monitoring.sampler import GpuSampler
+
+Mode = Literal["node", "controller"]
+Reading = TypeVar("Reading")
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Where the kernel's files lie, and the clocks; tests have their own."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    cgroup: Path = Path("/sys/fs/cgroup")
+    now_ns: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    time_s: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True)
+class CollectorContext:
+    """What collectors are made from."""
+
+    node: str = ""
+    config: ExporterSettings = field(default_factory=ExporterSettings)
+    roots: Roots = Roots()
+    value_errors: LabelledCounter = field(default_factory=LabelledCounter)
+    """Counts single values that a source did not give, by collector and value."""
+    gpus: "Gpus | None" = None
+    sampler: "GpuSampler | None" = None
+    slow_power: "Sequence[SlowReader]" = ()
+    view: "SlurmView | None" = None
+    scheduler: "SchedulerReader | None" = None
+
+    @cached_property
+    def boot_id(self) -> str:
+        """The kernel's name for the time since the node booted."""
+        return hook.boot_id(str(self.roots.proc))
+
+
+class Stage(IntEnum):
+    """When a collector is read."""
+
+    COUNTERS = 1
+    """First at every charge: the moment of this read is the one up to which energy is charged."""
+    CHARGED = 2
+    """At every charge (a collection, a job's start or end), right after the counters."""
+    PUBLISHED = 3
+    """At collections only, before the charge."""
+
+
+class Collector(Generic[Reading]):
+    """One source. A module in `collectors` with a subclass is all that a new one needs.
+
+    The pipeline reads each collector once per collection, in a thread with a time limit. A read
+    that fails or hangs counts as a failure of this collector and leaves the others alone.
+    """
+
+    name: ClassVar[str]
+    """The label `collector` of its success and failures. Collectors of one device share a name,
+    and with it a thread."""
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    """The families that `add_samples` fills."""
+    modes: ClassVar[tuple[Mode, ...]] = ("node",)
+    stage: ClassVar[Stage] = Stage.PUBLISHED
+    order: ClassVar[int] = 100
+    """Within a stage, lower ones are read first: what changes fastest goes before the rest."""
+
+    def __init__(self, context: CollectorContext) -> None:
+        self.context = context
+
+    @classmethod
+    def create(cls, context: CollectorContext) -> Self | None:
+        """The collector; None where its source is not configured."""
+        return cls(context)
+
+    def read(self) -> Reading:
+        """What the source says now. Raises, or takes too long, when it does not answer."""
+        raise NotImplementedError
+
+    def add_samples(self, out: Samples, reading: Reading) -> None:
+        """The samples of a reading."""
+
+    def add_failure(self, out: Samples) -> None:
+        """The samples when there is no reading; most collectors have none."""
+
+    def save(self) -> Any:
+        """What is kept over a restart, as JSON has it; None is nothing."""
+        return None
+
+    def restore(self, saved: Any) -> None:
+        """Take up what `save` gave before the exporter, not the node, was restarted."""
+
+
+class Readings:
+    """What the collectors read for one charge or collection."""
+
+    def __init__(self, at_ns: int = -1) -> None:
+        self.at_ns = at_ns
+        """When the counters were read."""
+        self._by_collector: dict[type[Collector[Any]], Any] = {}
+
+    def put(self, collector: type[Collector[Reading]], reading: Reading | None) -> None:
+        """Keep a reading, or replace it by the part of it that counts."""
+        self._by_collector[collector] = reading
+
+    def of(self, collector: type[Collector[Reading]]) -> Reading | None:
+        """The collector's reading; None when it failed or was not read."""
+        return cast("Reading | None", self._by_collector.get(collector))
+
+    def update(self, other: "Readings") -> None:
+        """Take over the readings of `other`."""
+        self._by_collector |= other._by_collector

@@ -1,0 +1,163 @@
+"""The exporter's pipeline: read every collector once, account for it, make samples of it."""
+
+import threading
+import time
+from typing import Any, ClassVar
+
+from carme import __version__
+from carme_monitoring.accounting import exporter_state
+from carme_monitoring.accounting.accounting_samples import add_accounting_samples
+from carme_monitoring.accounting.exporter_state import ExporterState
+from carme_monitoring.accounting.node_accounting import NodeAccounting
+from carme_monitoring.collector import Collector, CollectorContext, Mode, Readings, Stage
+from carme_monitoring.collectors import make_collectors
+from carme_monitoring.collectors.gpu import GpuCollector, GpuEnergyCollector
+from carme_monitoring.guard import Guards
+from carme_monitoring.profiles import PROFILES, Context
+from carme_monitoring.samples import Samples
+
+
+class Pipeline:
+    """Collectors to samples, without accounting: the controller's."""
+
+    mode: ClassVar[Mode] = "controller"
+
+    def __init__(self, context: CollectorContext, guards: Guards | None = None) -> None:
+        self.context, self.guards = context, guards or Guards()
+        self.collectors = make_collectors(self.mode, context)
+
+    def collect(self) -> Samples:
+        """Everything under Carme's own names."""
+        began, out = time.monotonic(), Samples()
+        out.add("carme_exporter_info", (__version__, self.mode, self.context.node), 1)
+        self._collect(out)
+        self.guards.add_samples(out)
+        out.add("carme_exporter_collection_seconds", (), round(time.monotonic() - began, 6))
+        collected_at = round(self.context.roots.time_s(), 3)
+        out.add("carme_exporter_collected_timestamp_seconds", (), collected_at)
+        return out
+
+    def add_profiles(self, out: Samples) -> None:
+        """The same under the names of the profiles that are switched on."""
+        for name in self.context.config.profiles:
+            PROFILES[name].add(out, self._profile_context())
+
+    def _collect(self, out: Samples) -> None:
+        self._publish(self._read(*Stage), out)
+
+    def _read(self, *stages: Stage) -> Readings:
+        readings = Readings()
+        for collector in self.collectors:
+            if collector.stage in stages:
+                self._read_one(collector, readings)
+        return readings
+
+    def _read_one(self, collector: Collector[Any], readings: Readings) -> None:
+        readings.put(type(collector), self.guards.run(collector.name, collector.read))
+
+    def _publish(self, readings: Readings, out: Samples) -> None:
+        for collector in self.collectors:
+            reading = readings.of(type(collector))
+            if reading is None:
+                collector.add_failure(out)
+            else:
+                collector.add_samples(out, reading)
+
+    def _profile_context(self) -> Context:
+        return Context()
+
+
+class NodePipeline(Pipeline):
+    """A node's. `settle` charges up to now; `collect` does, too, and gives all samples."""
+
+    mode = "node"
+
+    def __init__(self, context: CollectorContext, guards: Guards | None = None) -> None:
+        super().__init__(context, guards)
+        for collector in self.collectors:
+            self.guards.add(collector.name)
+        self._lock = threading.Lock()
+        self._state_path = context.config.state / f"{context.node}.json"
+        self._state_failures = 0
+        self.accounting = NodeAccounting(context.config, self._restore())
+
+    def settle(self, jobid: int | None = None) -> bool:
+        """Charge everything up to this moment. `jobid`: its prolog or epilog runs right now.
+
+        True when energy counters were read, so that the hook need not read them itself.
+        """
+        gpus = Readings() if self.accounting.slots else self._read_gpus()
+        # A job is waiting for this: its counters are read before a collection that runs is over.
+        counters = self._read_counters() if jobid is not None else None
+        with self._lock:
+            return self._charge(gpus, counters, jobid)
+
+    def _collect(self, out: Samples) -> None:
+        published = self._read(Stage.PUBLISHED)
+        with self._lock:
+            self._charge(published, None, None)
+            if self.context.sampler:
+                self.context.sampler.follow(self.accounting.gpus_of_profiled_jobs())
+            self.accounting.compare_records()
+            self._publish(published, out)
+            add_accounting_samples(out, self.context.node, self.accounting)
+            out.add("carme_exporter_state_failures_total", (), self._state_failures)
+
+    def _charge(self, readings: Readings, counters: Readings | None, jobid: int | None) -> bool:
+        """Read what is charged, add it to `readings`, and charge it."""
+        if counters is None or counters.at_ns <= self.accounting.state.previous.at_ns:
+            counters = self._read_counters()  # another charge was quicker
+        readings.at_ns = counters.at_ns
+        readings.update(counters)
+        # Reading the rest takes longer, so it comes after the moment that counts.
+        readings.update(self._read(Stage.CHARGED))
+        self.accounting.charge(readings, self.context.roots.time_s(), jobid)
+        self._save()
+        return self.context.gpus is None or readings.of(GpuEnergyCollector) is not None
+
+    def _read_counters(self) -> Readings:
+        readings = self._read(Stage.COUNTERS)
+        readings.at_ns = self.context.roots.now_ns()
+        return readings
+
+    def _read_gpus(self) -> Readings:
+        readings = Readings()
+        for collector in self.collectors:
+            if isinstance(collector, GpuCollector):
+                self._read_one(collector, readings)
+        return readings
+
+    def _profile_context(self) -> Context:
+        jobs = self.accounting.state.table.jobs
+        return Context(self.context.node, {str(jobid): job.uid for jobid, job in jobs.items()})
+
+    def _save(self) -> None:
+        kept = [(type(collector).__name__, collector.save()) for collector in self.collectors]
+        content = {
+            "node": self.context.node,
+            "boot_id": self.context.boot_id,
+            **self.accounting.state.save(),
+            "collectors": {name: saved for name, saved in kept if saved is not None},
+        }
+        try:
+            exporter_state.write(self._state_path, content)
+        except OSError:
+            self._state_failures += 1
+
+    def _restore(self) -> ExporterState:
+        """The state in the file; a new one when it is damaged or of another version."""
+        config = self.context.config
+        saved = exporter_state.read(self._state_path)
+        if saved is None:
+            return ExporterState.new(config)
+        is_same_boot = saved.get("boot_id") == self.context.boot_id
+        try:
+            state = ExporterState.restored(saved, config, is_same_boot)
+            kept = saved.get("collectors", {}) if is_same_boot else {}
+            for collector in self.collectors:
+                if (name := type(collector).__name__) in kept:
+                    collector.restore(kept[name])
+        except exporter_state.DAMAGED:
+            self.collectors = make_collectors(self.mode, self.context)
+            return ExporterState.new(config)
+        return state

@@ -1,0 +1,146 @@
+"""The pipeline: each source is read once and guarded, and state is restored whole or not at all."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+
+import carme_monitoring.pipeline
+from carme_monitoring.accounting.exporter_state import ExporterState
+from carme_monitoring.collector import Collector
+from carme_monitoring.collectors import host, make_collectors, network, power, rapl
+from carme_monitoring.metric_table import TABLE
+from carme_monitoring.metrics import metric_group
+from carme_monitoring.samples import Samples
+
+from .conftest import World
+
+SOURCES = {"rapl": (rapl, "read"), "power": (power, "hwmon"), "host": (host, "read"),
+           "network": (network, "read")}  # fmt: skip
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each source was read."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            counts[name] += 1
+            return read(*args)
+
+        return call
+
+    for name, (module, function) in SOURCES.items():
+        monkeypatch.setattr(module, function, counted(name, getattr(module, function)))
+    return counts
+
+
+def test_a_collection_reads_every_source_once(world: World, reads: Counter[str]) -> None:
+    exporter = world.exporter()
+    world.wait(5)
+    world.end(102, end_reading={"time_ns": 0, "boot_ns": world.now_ns, "rapl_uj": {"x": 1}})
+    exporter.collect()
+    assert reads == dict.fromkeys(SOURCES, 1)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_that_fails_takes_nothing_else_with_it(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = world.exporter()
+    exporter.collect()
+    world.wait(10)
+    monkeypatch.setattr(*SOURCES[name], lambda *_: 1 // 0)
+    samples = exporter.collect()
+    success = samples.families["carme_collector_success"]
+    assert {labels[0] for labels, value in success.items() if not value} == {name}
+    assert "carme_gpu_power_watts" in samples.families
+
+
+def test_what_is_published_is_what_was_charged(world: World) -> None:
+    """The wrap and the reset of a RAPL counter follow one rule in the metric and in the ledger."""
+    path = "sys/class/powercap/intel-rapl:0/energy_uj"
+    world.write("sys/class/powercap/intel-rapl:0/max_energy_range_uj", "262143328850\n")
+    world.write(path, "200000000000\n")
+    exporter = world.exporter()
+    exporter.collect()
+    for value, expected in (
+        (1_000_000, 1.0),  # 200 kJ → 1 J in 15 s: no processor draws 62 kJ in that time
+        (31_000_000, 31.0),
+        (262_143_000_000, 31.0),  # as absurd, and waited for
+        (32_000_000, 32.0),
+    ):
+        world.wait(15)
+        world.write(path, f"{value}\n")
+        samples = exporter.collect()
+        published = samples.value("carme_rapl_energy_joules_total", "intel-rapl:0", "package-0")
+        charged = samples.families["carme_node_energy_joules_total"]
+        assert published == pytest.approx(expected)
+        assert sum(v for (_, part), v in charged.items() if part == "cpu") == pytest.approx(
+            expected, abs=0.01
+        )
+    assert samples.value("carme_energy_resets_total", "rapl:intel-rapl:0") == 1
+
+
+@pytest.mark.parametrize("key", ["accountant", "jobs", "closed", "tallies", "owners", "before",
+                                 "collectors"])  # fmt: skip
+def test_a_damaged_part_of_the_state_restores_nothing(world: World, key: str) -> None:
+    exporter = world.exporter()
+    exporter.collect()
+    path = world.root / "state/n1.json"
+    content = json.loads(path.read_text())
+    assert key in content
+    path.write_text(json.dumps({**content, key: 5}))
+    new = ExporterState.new(exporter.context.config)
+    assert world.exporter().accounting.state.save() == new.save()
+
+
+class RestartCollector(Collector[int]):
+    """Counts the collections, over restarts of the exporter."""
+
+    name = "restarts"
+    metrics: ClassVar = metric_group("Node", ("node_collections_total", "counter", "", "Times."))
+    count = 0
+
+    def read(self) -> int:
+        self.count += 1
+        return self.count
+
+    def add_samples(self, out: Samples, reading: int) -> None:
+        out.add("carme_node_collections_total", (), reading)
+
+    def save(self) -> int:
+        return self.count
+
+    def restore(self, saved: int) -> None:
+        self.count = int(saved)
+
+
+def test_a_further_collector_is_read_published_and_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        carme_monitoring.pipeline,
+        "make_collectors",
+        lambda mode, context: [*make_collectors(mode, context), RestartCollector(context)],
+    )
+    exporter = world.exporter()
+    exporter.collect()  # saves what the collectors had read before
+    assert exporter.collect().value("carme_node_collections_total") == 2
+    assert world.exporter().collect().value("carme_node_collections_total") == 3
+    world.write("proc/sys/kernel/random/boot_id", "99999999-0000-0000-0000-000000000000\n")
+    samples = world.exporter().collect()
+    assert samples.value("carme_node_collections_total") == 1
+    assert samples.value("carme_collector_success", "restarts") == 1
+
+
+def test_every_family_is_declared_once(world: World) -> None:
+    names = [metric.name for metric in TABLE]
+    assert len(names) == len(set(names))
+    collectors = make_collectors("node", world.context())
+    assert {collector.name for collector in collectors} >= {
+        "gpu", "rapl", "power", "cgroup", "host", "network", "jobs", "disk",
+    }  # fmt: skip
