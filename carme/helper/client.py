@@ -15,7 +15,14 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.errors import (
+    CarmeError,
+    DeniedError,
+    InputError,
+    MissingError,
+    UnavailableError,
+    error_from_json,
+)
 from carme.helper.models import (
     LOG_FILE,
     CancelRequest,
@@ -30,7 +37,6 @@ from carme.helper.models import (
     TailReply,
     TailRequest,
 )
-from carme.view.messages import error_from
 
 log = logging.getLogger(__name__)
 A = TypeVar("A", bound=HelperReply)
@@ -121,7 +127,7 @@ class HelperClient:
             value = json.loads(out)
         except ValueError:
             raise self._sudo_failure(user, code, err) from None
-        error = error_from(value)
+        error = error_from_json(value)
         if error:
             raise error
         try:

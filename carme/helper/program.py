@@ -26,6 +26,7 @@ from carme.errors import (
     InputError,
     MissingError,
     UnavailableError,
+    error_to_json,
 )
 from carme.helper.models import (
     CancelRequest,
@@ -40,7 +41,6 @@ from carme.helper.submission import submit
 from carme.images.inspection import inspect_image
 from carme.images.own_image import check_own_image, find_apptainer
 from carme.slurm.commands_runner import SAFE_PATH, SlurmCommands, failure, output
-from carme.view.messages import error_json
 
 MIN_UID = 1000
 _MAX_REQUEST_BYTES = 4 * 2**20
@@ -182,7 +182,7 @@ def main() -> None:
             raise InputError("the request is too long")
         answer = run_verb(make_helper(load(path)), verb, text.decode("utf-8", "replace"))
     except CarmeError as error:
-        answer = error_json(error)
+        answer = error_to_json(error)
     print(json.dumps(answer))
     sys.exit(1 if "error" in answer else 0)
 

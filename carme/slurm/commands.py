@@ -189,5 +189,5 @@ def _minutes(seconds: float) -> str:
 
 def _footer(console: Console, seen: Snapshot) -> None:
     if seen.controller == "away":
-        age = format_duration(max(0, time.time() - seen.taken_at))
+        age = format_duration(seen.age_seconds(time.time()))
         console.print(f"Slurm is away: {seen.error}; this is {age} old", style="red", markup=False)

@@ -1,8 +1,6 @@
 """Reading Slurm through slurmrestd on its unix socket."""
 
-import json
 import logging
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +21,8 @@ from carme.slurm.models import (
     Reservation,
 )
 from carme.slurm.rights import Rights
-from carme.view.messages import ViewReply, decode_reply, encode_request
+from carme.system import unix_http
+from carme.system.unix_http import HttpResponse
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -119,7 +118,7 @@ class RestClient:
             self._api = self._find_api()
             log.info("slurmrestd speaks %s", self._api)
         reply = self._ask(f"/{part}/{self._api}/{what}", query)
-        answer = _json(reply)
+        answer = reply.json()
         self._version = parse.answer_version(answer) or self._version
         problem = parse.answer_errors(answer)
         if problem or reply.status >= 400:
@@ -128,7 +127,7 @@ class RestClient:
 
     def _find_api(self) -> str:
         for version in API_VERSIONS:
-            if self._ask(f"/slurm/{version}/ping", None).status == 200:
+            if self._ask(f"/slurm/{version}/ping").status == 200:
                 return version
         raise UnavailableError(
             f"{self._path}: slurmrestd speaks none of {', '.join(API_VERSIONS)}",
@@ -142,26 +141,12 @@ class RestClient:
             return UnavailableError(f"slurmrestd {what}: {problem}")
         return error
 
-    def _ask(self, path: str, query: dict[str, object] | None) -> ViewReply:
-        received = bytearray()
-        deadline = time.monotonic() + self._timeout
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(self._timeout)
-                connection.connect(str(self._path))
-                headers = {"Accept": "application/json"}
-                connection.sendall(encode_request("GET", path, query, headers=headers))
-                while chunk := connection.recv(1 << 18):
-                    received += chunk
-                    connection.settimeout(max(0.01, deadline - time.monotonic()))
-        except OSError as error:
-            said = error.strerror or "no answer in time"
-            raise UnavailableError(f"{self._path}: {said}", "is slurmrestd up?") from error
-        return decode_reply(bytes(received))
-
-
-def _json(reply: ViewReply) -> object:
-    try:
-        return json.loads(reply.body.decode("utf-8", errors="replace"))
-    except ValueError:
-        raise UnavailableError(f"slurmrestd answered {reply.status}, not JSON") from None
+    def _ask(self, address: str, query: dict[str, object] | None = None) -> HttpResponse:
+        return unix_http.request(
+            self._path,
+            "GET",
+            address,
+            query=query,
+            timeout_seconds=self._timeout,
+            hint="is slurmrestd running?",
+        )

@@ -31,6 +31,10 @@ class Snapshot(SlurmModel):
     reservations: tuple[Reservation, ...] = ()
     load: Mapping[str, QueueLoad] = {}
 
+    def age_seconds(self, now: float) -> float:
+        """How old this is at the Unix time `now`."""
+        return max(0.0, now - self.taken_at)
+
     def partition(self, name: str = "") -> Partition | None:
         """The partition `name`, or the default one."""
         wanted = (p for p in self.partitions if (p.name == name if name else p.default))

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from carme.errors import CarmeError, UnavailableError
@@ -89,6 +90,12 @@ class Poller:
         if self.snapshot is None or self._began < wanted:
             raise self.error or UnavailableError("Slurm has not been read yet")
         return self.snapshot
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> None:
+        """Wait until `condition` holds, which is checked after every read; no read is asked for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds), self._changed:
+                await self._changed.wait_for(condition)
 
     def _next(self) -> float:
         """When the next read is due."""

@@ -27,10 +27,9 @@ from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
 from carme.view.expected_starts import ExpectedStarts
 from carme.view.history_cache import HistoryCache
-from carme.view.messages import ViewReply
 from carme.view.poller import Poller
 from carme.view.rights_cache import RightsCache
-from carme.view.server import HttpRequest, json_reply
+from carme.view.server import HttpRequest, ViewReply, json_reply
 from carme.view.time_limits import extended_limit
 from carme.view.visibility import visible_to
 
@@ -39,6 +38,8 @@ log = logging.getLogger(__name__)
 _OTHERS_MAX_AGE_SECONDS = 5.0
 """Who is not a reader may ask for fresh data, but not make Slurm be read every second."""
 _REFRESH_SECONDS = 15.0
+_MAX_WAIT_SECONDS = 60.0
+"""A request for the next snapshot is answered after this time even if there is none."""
 
 
 class ExtendBody(SlurmModel):
@@ -71,7 +72,7 @@ class ViewService:
         user = await self._user(request.uid)
         path = request.path
         if path == "/snapshot":
-            return self._snapshot(request, user)
+            return await self._snapshot(request, user)
         if path.startswith("/jobs/") and path[6:].isdecimal():
             return _model_reply(self._job(int(path[6:]), request.uid, user))
         if path == "/healthz":
@@ -111,26 +112,53 @@ class ViewService:
             raise self.poller.error or UnavailableError("Slurm has not been read yet")
         return self.poller.snapshot
 
-    def _snapshot(self, request: HttpRequest, user: str) -> ViewReply:
-        """The snapshot as this user may see it, or 304 if it says nothing new."""
-        current = self._current()
-        if self._bodies_of is not current:
-            self._bodies_of, self._bodies = current, {}
-        viewer = None if self._reads_all(request.uid, user) else request.uid
-        if viewer not in self._bodies:
-            seen = current if viewer is None else visible_to(current, user, request.uid)
-            # The moment is not part of what is compared: an unchanged cluster is not sent again.
-            # Written once: of a thousand nodes and their jobs that takes a while.
-            body = seen.model_dump_json().encode()
-            moment = json.dumps(seen.taken_at).encode()
-            content = body.removeprefix(b'{"taken_at":' + moment)
-            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            self._bodies[viewer] = (body, etag)
-        body, etag = self._bodies[viewer]
-        headers = {"ETag": etag, "Carme-Taken-At": repr(current.taken_at)}
+    async def _snapshot(self, request: HttpRequest, user: str) -> ViewReply:
+        """The snapshot as this user may see it, or 304 if nothing but the time is new.
+
+        With `wait`, a caller who has the newest snapshot is answered when Slurm has been read
+        again or has gone away, at the latest after that many seconds.
+        """
+        wait = min(_number(request, "wait", 0), _MAX_WAIT_SECONDS)
+        if wait > 0:
+            newer_than = _number(request, "newer_than", 0)
+            etag = request.headers.get("if-none-match")
+
+            def is_new() -> bool:
+                current = self.poller.snapshot
+                if current is None:
+                    return self.poller.error is not None
+                # Not `>`: the clock may have been set back.
+                return current.taken_at != newer_than or (
+                    etag is not None and etag != self._body(request.uid, user)[1]
+                )
+
+            await self.poller.wait_until(is_new, wait)
+        return self._snapshot_reply(request, user)
+
+    def _snapshot_reply(self, request: HttpRequest, user: str) -> ViewReply:
+        taken_at = self._current().taken_at
+        body, etag = self._body(request.uid, user)
+        headers = {"ETag": etag, "Carme-Taken-At": repr(taken_at)}
         if request.headers.get("if-none-match") == etag:
             return ViewReply(304, b"", headers)
         return ViewReply(200, body, headers)
+
+    def _body(self, uid: int, user: str) -> tuple[bytes, str]:
+        """The current snapshot as JSON for this user, and its ETag.
+
+        Each is written once per reading and user: a thousand nodes and their jobs take a while.
+        """
+        current = self._current()
+        if self._bodies_of is not current:
+            self._bodies_of, self._bodies = current, {}
+        viewer = None if self._reads_all(uid, user) else uid
+        if viewer not in self._bodies:
+            visible = current if viewer is None else visible_to(current, user, uid)
+            body = visible.model_dump_json().encode()
+            # The ETag leaves the time out: an unchanged cluster is not sent again.
+            content = body.removeprefix(b'{"taken_at":' + json.dumps(visible.taken_at).encode())
+            self._bodies[viewer] = (body, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+        return self._bodies[viewer]
 
     def _job(self, job_id: int, uid: int, user: str) -> Job:
         current = self._current()
@@ -143,11 +171,11 @@ class ViewService:
 
     async def _refresh(self, request: HttpRequest, user: str) -> ViewReply:
         """The snapshot once it is no older than asked for."""
-        max_age = _max_age(request, 0)
+        max_age = _number(request, "max_age_seconds", 0)
         if not self._reads_all(request.uid, user):
             max_age = max(max_age, _OTHERS_MAX_AGE_SECONDS)
         await self.poller.fresh(max_age, _REFRESH_SECONDS)
-        return self._snapshot(request, user)
+        return self._snapshot_reply(request, user)
 
     async def _expected_start(self, request: HttpRequest, user: str) -> ViewReply:
         if not self._reads_all(request.uid, user):
@@ -173,7 +201,7 @@ class ViewService:
         if not wanted:
             raise DeniedError("you have no user name here")
         keep = self._config.view.rights_seconds
-        return await self.registry.of(wanted, min(keep, _max_age(request, keep)))
+        return await self.registry.of(wanted, min(keep, _number(request, "max_age_seconds", keep)))
 
     async def _history(self, request: HttpRequest, user: str) -> History:
         """Everybody's jobs for readers; one's own for others."""
@@ -251,14 +279,15 @@ class ViewService:
 
     def _age(self) -> float | None:
         current = self.poller.snapshot
-        return None if current is None else max(0.0, time.time() - current.taken_at)
+        return None if current is None else current.age_seconds(time.time())
 
 
-def _max_age(request: HttpRequest, otherwise: float) -> float:
+def _number(request: HttpRequest, name: str, default: float) -> float:
+    """The query's number `name`, at least 0; InputError if it is not one."""
     try:
-        return max(0.0, float(request.query.get("max_age_seconds", otherwise)))
+        return max(0.0, float(request.query.get(name, default)))
     except ValueError:
-        raise InputError("max_age_seconds is not a number") from None
+        raise InputError(f"{name} is not a number") from None
 
 
 def _idle_question(query: Mapping[str, str]) -> tuple[list[int], float]:
