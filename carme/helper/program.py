@@ -40,7 +40,7 @@ from carme.helper.session_folder import SessionFolder, remove_old
 from carme.helper.submission import submit
 from carme.images.inspection import inspect_image
 from carme.images.own_image import check_own_image, find_apptainer
-from carme.slurm.commands_runner import SAFE_PATH, SlurmCommands, failure, output
+from carme.slurm.slurm_commands import SAFE_PATH, SlurmCommands, failure, output
 
 MIN_UID = 1000
 _MAX_REQUEST_BYTES = 4 * 2**20

@@ -5,7 +5,7 @@ from pathlib import Path
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
 from carme.helper.models import LOG_FILE, SubmitRequest
 from carme.helper.session_folder import SessionFolder
-from carme.slurm.commands_runner import SlurmCommands, failure, first_line
+from carme.slurm.slurm_commands import SlurmCommands, failure, first_line
 
 # What sbatch says, in lower case, and what it means for the person in front of the browser.
 _PLAIN: tuple[tuple[str, type[CarmeError], str, str], ...] = (

@@ -12,7 +12,6 @@ from carme.config import SlurmSettings
 from carme.errors import InputError, MissingError, UnavailableError
 from carme.helper.submission import explain_refusal
 from carme.slurm import parse
-from carme.slurm.commands_runner import SlurmCommands, failure, first_line, output, with_retry
 from carme.slurm.models import (
     Choice,
     ExpectedStart,
@@ -23,6 +22,7 @@ from carme.slurm.models import (
     Reservation,
 )
 from carme.slurm.rights import Rights
+from carme.slurm.slurm_commands import SlurmCommands, failure, first_line, output, with_retry
 from carme.units import format_slurm_time
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from carme.errors import MissingError, UnavailableError
 from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
-from carme.slurm.commands_runner import failure, with_retry
 from carme.slurm.models import (
     Choice,
     ExpectedStart,
@@ -25,6 +24,7 @@ from carme.slurm.models import (
     Reservation,
 )
 from carme.slurm.rights import Rights
+from carme.slurm.slurm_commands import failure, with_retry
 
 T = TypeVar("T")
 

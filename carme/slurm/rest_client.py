@@ -10,7 +10,6 @@ from carme.config import SlurmSettings
 from carme.errors import CarmeError, ConfigError, MissingError, UnavailableError
 from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
-from carme.slurm.commands_runner import failure, with_retry
 from carme.slurm.models import (
     Choice,
     ExpectedStart,
@@ -21,6 +20,7 @@ from carme.slurm.models import (
     Reservation,
 )
 from carme.slurm.rights import Rights
+from carme.slurm.slurm_commands import failure, with_retry
 from carme.system import unix_http
 from carme.system.unix_http import HttpResponse
 

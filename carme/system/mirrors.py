@@ -8,13 +8,13 @@ import ast
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from carme.errors import MissingError
+from carme.system.programs import execute
 
 CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu
@@ -123,8 +123,7 @@ def parse_pip_config(listing: str) -> dict[str, str]:
 def pip_settings() -> dict[str, str]:
     """What pip goes by here, for the settings that say where packages come from."""
     command = [sys.executable, "-m", "pip", "config", "list"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    settings = parse_pip_config(run.stdout)
+    settings = parse_pip_config(execute(command).stdout)
     return {key: value for key, value in settings.items() if key in PIP_SETTINGS}
 
 
@@ -132,10 +131,8 @@ def npm_registry(environ: Mapping[str, str] = os.environ) -> str:
     """The registry that npm is set to use here; empty where there is no npm."""
     if not (npm := shutil.which("npm", path=environ.get("PATH"))):
         return ""
-    command = [npm, "config", "get", "registry"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    found = run.stdout.strip()
-    return found if found.startswith(("http://", "https://", "file:")) else ""
+    registry = execute([npm, "config", "get", "registry"]).stdout.strip()
+    return registry if registry.startswith(("http://", "https://", "file:")) else ""
 
 
 def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path | None:

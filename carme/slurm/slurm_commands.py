@@ -1,8 +1,7 @@
-"""Running Slurm's commands: argument lists, a clean environment, time limits, and typed errors."""
+"""Running Slurm's commands: a clean environment, and the typed errors for what they print."""
 
 import logging
 import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from carme.errors import (
     MissingError,
     UnavailableError,
 )
+from carme.system.programs import CommandResult, execute
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -48,15 +48,6 @@ _AWAY = (
 _NO_CONFIGURATION = ("configuration source", "resolve_ctls_from_dns", "process configuration file")
 _UNKNOWN_JOB = ("invalid job id", "job/step already completing or completed")
 _DENIED = ("access/permission denied", "access denied", "user's group not permitted")
-
-
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    """What a finished command printed; bytes that are not UTF-8 are replaced."""
-
-    stdout: str
-    stderr: str
-    returncode: int
 
 
 Runner = Callable[[Sequence[str]], CommandResult]
@@ -92,26 +83,15 @@ class SlurmCommands:
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> CommandResult:
         """Run `argv`; MissingError without the program, UnavailableError past the time limit."""
         try:
-            done = subprocess.run(
-                argv,
-                input=None if stdin is None else stdin.encode(),
-                stdin=subprocess.DEVNULL if stdin is None else None,
-                capture_output=True,
-                timeout=self.timeout_seconds,
-                env=dict(self.environment),
-                check=False,
+            return execute(
+                argv, stdin=stdin, env=self.environment, timeout_seconds=self.timeout_seconds
             )
-        except FileNotFoundError:
+        except MissingError as error:
             hint = "install Slurm's client commands or set slurm.bin in carme.toml"
-            raise MissingError(f"no program {argv[0]}", hint) from None
-        except subprocess.TimeoutExpired:
-            raise UnavailableError(
-                f"{argv[0]} did not answer within {self.timeout_seconds:g} s",
-                "is slurmctld up? try scontrol ping",
-            ) from None
-        except OSError as error:
-            raise UnavailableError(f"{argv[0]} could not be run: {error.strerror}") from error
-        return CommandResult(_text(done.stdout), _text(done.stderr), done.returncode)
+            raise MissingError(error.message, hint) from None
+        except UnavailableError as error:
+            hint = "is slurmctld up? try scontrol ping"
+            raise UnavailableError(error.message, hint) from None
 
 
 def output(done: CommandResult, command: str) -> str:
@@ -165,7 +145,3 @@ def with_retry(
             log.info("Slurm is away, trying for %.0f s more: %s", left, error.message)
             sleep(min(pause, left))
             pause = min(pause * 2, 5)
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", errors="replace")
