@@ -33,7 +33,10 @@ _INVALID_JOB_ID = 2017
 
 
 class RestClient:
-    """A Client that asks slurmrestd; for expected starts, sbatch; for rights, sacctmgr."""
+    """A Client that asks slurmrestd, and Slurm's commands for what slurmrestd does not know.
+
+    That is expected starts (sbatch), rights (sacctmgr) and flags of partitions (scontrol).
+    """
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class RestClient:
         self._retry_seconds = retry_seconds
         self._api = ""
         self._version = ""
+        self._is_without_flags = False
 
     @classmethod
     def of(cls, slurm: SlurmSettings) -> "RestClient":
@@ -65,8 +69,24 @@ class RestClient:
         return self._version
 
     def partitions(self) -> tuple[Partition, ...]:
-        """`/partitions`; from v0.0.39 on they do not say which is the default."""
-        return parse.parse_json_partitions(self._get("slurm", "partitions"))
+        """`/partitions`; where they do not say which is the default, also scontrol."""
+        partitions = parse.parse_json_partitions(self._get("slurm", "partitions"))
+        if any(partition.default for partition in partitions):
+            return partitions
+        # From v0.0.39 on, partitions come without their flags: the default one, hidden ones.
+        try:
+            flags = {partition.name: partition for partition in self._commands.partitions()}
+        except (ConfigError, MissingError) as error:
+            if not self._is_without_flags:
+                log.warning("nobody says which partition is the default one: %s", error)
+            self._is_without_flags = True
+            return partitions
+        return tuple(
+            partition.model_copy(update={"default": known.default, "hidden": known.hidden})
+            if (known := flags.get(partition.name))
+            else partition
+            for partition in partitions
+        )
 
     def nodes(self) -> tuple[Node, ...]:
         """`/nodes`."""
