@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import socket
-import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from carme.errors import CarmeError, ConfigError, InputError, UnavailableError, error_to_json
+from carme.system.peers import peer_uid
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class UnixServer:
             os.close(self._lock)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        uid = _peer_uid(writer.get_extra_info("socket"))
+        uid = peer_uid(writer.get_extra_info("socket"))
         self._connections[uid] += 1
         try:
             reply = await self._answer(reader, uid)
@@ -175,13 +175,6 @@ async def _read_request(reader: asyncio.StreamReader, uid: int) -> HttpRequest:
     except ValueError:
         raise InputError("the request's address cannot be read") from None
     return HttpRequest(words[0], url.path, query, headers, body, uid)
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    """The user at the other end when the connection was made."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
-    uid: int = struct.unpack("iII", raw)[1]
-    return uid
 
 
 def _lock(path: Path) -> int:
