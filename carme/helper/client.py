@@ -37,6 +37,7 @@ from carme.helper.models import (
     TailReply,
     TailRequest,
 )
+from carme.validation import explain_first
 
 log = logging.getLogger(__name__)
 A = TypeVar("A", bound=HelperReply)
@@ -110,9 +111,7 @@ class HelperClient:
         try:
             return model.model_validate(fields)
         except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise InputError(f"{where}: {first['msg']}") from None
+            raise InputError(explain_first(error)) from None
 
     async def _run(self, user: str, verb: str, request: BaseModel, answer: type[A]) -> A:
         # `-u=` and `--` keep a user name that looks like an option from being one.

@@ -41,6 +41,7 @@ from carme.helper.submission import submit
 from carme.images.inspection import inspect_image
 from carme.images.own_image import check_own_image, find_apptainer
 from carme.slurm.slurm_commands import SAFE_PATH, SlurmCommands, failure, output
+from carme.validation import explain_first
 
 MIN_UID = 1000
 _MAX_REQUEST_BYTES = 4 * 2**20
@@ -126,9 +127,7 @@ def run_verb(helper: Helper, verb: str, text: str) -> dict[str, Any]:
     try:
         request = model.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{where or 'request'}: {first['msg']}") from None
+        raise InputError(explain_first(error)) from None
     return call(helper, request)
 
 

@@ -22,6 +22,7 @@ from carme.prometheus import PrometheusClient
 from carme.slurm.models import HistoryJob, Job, SlurmModel
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
+from carme.validation import explain_first
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -62,8 +63,7 @@ def parse_filter(query: Mapping[str, str]) -> JobFilter:
     try:
         wish = JobFilter.model_validate(query)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{first['loc'][0]}: {first['msg'].lower()}") from None
+        raise InputError(explain_first(error)) from None
     if wish.state and wish.state.lower() not in _STATE_WORDS:
         raise InputError(
             f"there is no state {wish.state!r}",

@@ -17,11 +17,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from carme.errors import CarmeError, MissingError
 from carme.jobs.models import JobReport
 from carme.jobs.queries import SETTLE_SECONDS
-from carme.library import explain
 from carme.service.models.coverage import Coverage, CoverageAnswer
 from carme.service.prediction_metrics import StoredEstimates
 from carme.service.store import PredictionRow, Store
 from carme.slurm.states import JobState
+from carme.validation import explain
 from carme.view.client import SnapshotSubscription
 
 log = logging.getLogger("carme.service")

@@ -24,6 +24,7 @@ from carme.slurm.rights import UserRights
 from carme.slurm.snapshot import Snapshot
 from carme.system import unix_http
 from carme.system.unix_http import HttpResponse
+from carme.validation import explain_first
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=SlurmModel)
@@ -300,5 +301,5 @@ def _model(response: HttpResponse, kind: type[M]) -> M:
     try:
         return kind.model_validate_json(response.body)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UnavailableError(f"the view's answer cannot be read: {first['msg']}") from error
+        problem = explain_first(error, root="answer")
+        raise UnavailableError(f"the view's answer cannot be read: {problem}") from error

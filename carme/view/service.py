@@ -25,6 +25,7 @@ from carme.slurm.models import Choice, History, HistoryJob, Job, SlurmModel
 from carme.slurm.rights import UserRights, asked_as
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
+from carme.validation import explain_first
 from carme.view.expected_starts import ExpectedStarts
 from carme.view.history_cache import HistoryCache
 from carme.view.poller import Poller
@@ -183,8 +184,7 @@ class ViewService:
         try:
             choice = Choice.model_validate({k: v for k, v in request.query.items() if v})
         except ValidationError as error:
-            first = error.errors()[0]
-            raise InputError(f"{first['loc'][0]}: {first['msg']}") from None
+            raise InputError(explain_first(error)) from None
         # Slurm is asked by this process' own user, who may have less than whom it is asked for.
         try:
             own = await self.registry.of(await self._user(os.geteuid()))

@@ -22,6 +22,7 @@ from carme.simulator.plans.plan import (
     Synchronous,
 )
 from carme.simulator.workloads.workload import Optimizer, Workload
+from carme.validation import explain
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -194,7 +195,7 @@ def make_plan(kind: str, fields: dict[str, Any]) -> BasePlan:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise InputError("; ".join(library.explain(error))) from None
+        raise InputError("; ".join(explain(error))) from None
 
 
 def _parameter(option: Callable[[Any], Any]) -> str:
