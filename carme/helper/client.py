@@ -43,12 +43,12 @@ log = logging.getLogger(__name__)
 A = TypeVar("A", bound=HelperReply)
 _MAX_ANSWER_BYTES = 2**20
 _AT_ONCE = 8
-"""Helpers that run at the same time. Fifty would get in each other's way; one takes 0.3 s."""
+"""Helpers that run at the same time; one takes 0.3 s, and fifty would slow each other down."""
 
 
 @cache
 def _pool(verb: str) -> ThreadPoolExecutor:
-    """A slow image keeps nobody from submitting or ending a job."""
+    """Threads of their own for images, so that a slow image delays no submission."""
     return ThreadPoolExecutor(_AT_ONCE, f"carme-helper-{verb}")
 
 
@@ -58,7 +58,7 @@ def _pool_of(verb: str) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True)
 class HelperClient:
-    """Runs the helper at `helper` with the configuration `config_path` as any user we are told."""
+    """Runs the helper at `helper` with the configuration `config_path` as the user of each call."""
 
     helper: Path
     config_path: Path
@@ -117,8 +117,8 @@ class HelperClient:
         # `-u=` and `--` keep a user name that looks like an option from being one.
         argv = [*self.sudo, f"--user={user}", "--", str(self.helper)]
         argv += ["--config", str(self.config_path), verb]
-        # In a thread: starting a program waits until it runs, on a busy machine for a second, and
-        # the hub must not stand still for that.
+        # In a thread: starting a program can take a second on a busy host, and must not block the
+        # hub's event loop.
         code, out, err = await asyncio.get_running_loop().run_in_executor(
             _pool_of(verb), self._run_program, argv, request.model_dump_json().encode()
         )
@@ -155,21 +155,21 @@ class HelperClient:
 
     @staticmethod
     def _sudo_failure(user: str, code: int, err: bytes) -> CarmeError:
-        said = err.decode("utf-8", "replace").strip()
-        log.warning("the helper for %s ended with %d: %s", user, code, said[-2000:])
-        if "password is required" in said or "not allowed" in said:
+        printed = err.decode("utf-8", "replace").strip()
+        log.warning("the helper for %s ended with %d: %s", user, code, printed[-2000:])
+        if "password is required" in printed or "not allowed" in printed:
             return DeniedError(
                 f"sudo does not let the hub act for {user}",
                 "is the user in the users group, and the sudo rule in place?",
             )
-        if "command not found" in said or "unknown user" in said:
-            return MissingError(said.splitlines()[0][:300])
+        if "command not found" in printed or "unknown user" in printed:
+            return MissingError(printed.splitlines()[0][:300])
         return UnavailableError(f"the helper failed with exit code {code}")
 
 
 def _leave_alone(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for it no longer: sudo is root's, so that it cannot be killed from here, and what hangs
-    on a file system cannot be killed at all. The helper has a time limit of its own."""
+    """Stop waiting for the process. The hub cannot kill sudo, which runs as root, and nobody can
+    kill a process that hangs on a file system. The helper has a time limit of its own."""
     with suppress(PermissionError):
         process.kill()
     for stream in (process.stdin, process.stdout, process.stderr):

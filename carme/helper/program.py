@@ -1,4 +1,4 @@
-"""`carme-helper`: the six things that the hub may do as a user, and no seventh.
+"""`carme-helper`: the six verbs that the hub may run as a user.
 
 The hub runs `sudo -n -u USER carme-helper --config PATH VERB` with a JSON request on standard
 input, and gets a JSON answer or `{"error": …}` with exit code 1. The sudo rule spells every
@@ -47,7 +47,7 @@ MIN_UID = 1000
 _MAX_REQUEST_BYTES = 4 * 2**20
 _SBATCH_SECONDS = 60.0
 _MOST_SECONDS = 70
-"""The hub waits for 75 s and cannot end what runs as somebody else."""
+"""The hub waits for 75 s, and cannot kill a process of another user."""
 
 
 class Helper:
@@ -75,17 +75,17 @@ class Helper:
         return {}
 
     def signal(self, request: SignalRequest) -> dict[str, Any]:
-        """Send a signal to a job's script, which passes it on to its server.
+        """Send a signal to a job's script, which passes it on to its Jupyter server.
 
-        Not to all processes at once: kernels are the server's to end.
+        It does not go to all processes: the Jupyter server ends its kernels itself.
         """
         options = [f"--signal={request.signal}", "--batch"]
         output(self._run(["scancel", *options, str(request.job_id)]), "scancel")
         return {}
 
     def extend(self, request: ExtendRequest) -> dict[str, Any]:
-        """More time for a job; the view checks that it is ours and what is allowed."""
-        # Here and not above: the other verbs start in half the time without it.
+        """More time for a job; the view checks the owner and the limits."""
+        # Imported here: the other verbs start in half the time without it.
         from carme.view.client import ViewClient
 
         job = ViewClient.of(self._config.view).extend(request.job_id, request.seconds)
@@ -99,14 +99,14 @@ class Helper:
 
     def check_image(self, request: ImageRequest) -> dict[str, Any]:
         """Whether this user can start a session from that container image."""
-        found = inspect_image(Path(request.path))
+        image = inspect_image(Path(request.path))
         images = self._config.images
         # A hub's host need not have Apptainer; then the file alone is checked.
         program = find_apptainer(images.apptainer)
         check_own_image(
-            found["path"], program, allowed=images.own_images, verify_key=images.verify_key
+            image["path"], program, allowed=images.own_images, verify_key=images.verify_key
         )
-        return found
+        return image
 
 
 VERBS: Mapping[str, tuple[type[BaseModel], Callable[[Helper, Any], dict[str, Any]]]] = {
@@ -146,7 +146,7 @@ def check_user(uid: int, users_group: str) -> pwd.struct_passwd:
 
 
 def make_helper(config: Config) -> Helper:
-    """The helper for the user that runs this process, whose environment is not believed."""
+    """The helper for the user of this process; the user's environment is replaced."""
     if os.getuid() != os.geteuid():
         raise DeniedError("carme-helper must not be set-uid")
     user = check_user(os.getuid(), config.hub.users_group)

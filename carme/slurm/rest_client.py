@@ -99,8 +99,8 @@ class RestClient:
 
     def job(self, job_id: int) -> Job:
         """`/job/ID`."""
-        found = parse.parse_json_jobs(self._get("slurm", f"job/{job_id}"))
-        for job in found:
+        jobs = parse.parse_json_jobs(self._get("slurm", f"job/{job_id}"))
+        for job in jobs:
             if job.id == job_id:
                 return job
         raise MissingError(f"Slurm knows no job {job_id}")
@@ -127,22 +127,22 @@ class RestClient:
         """By sacctmgr."""
         return self._commands.rights()
 
-    def _get(self, part: str, what: str, query: dict[str, object] | None = None) -> object:
-        return self._retried(lambda: self._get_once(part, what, query))
+    def _get(self, plugin: str, resource: str, query: dict[str, object] | None = None) -> object:
+        return self._retried(lambda: self._get_once(plugin, resource, query))
 
     def _retried(self, call: Callable[[], T]) -> T:
         return with_retry(call, self._retry_seconds)
 
-    def _get_once(self, part: str, what: str, query: dict[str, object] | None) -> object:
+    def _get_once(self, plugin: str, resource: str, query: dict[str, object] | None) -> object:
         if not self._api:
             self._api = self._find_api()
             log.info("slurmrestd speaks %s", self._api)
-        reply = self._ask(f"/{part}/{self._api}/{what}", query)
+        reply = self._ask(f"/{plugin}/{self._api}/{resource}", query)
         answer = reply.json()
         self._version = parse.answer_version(answer) or self._version
         problem = parse.answer_errors(answer)
         if problem or reply.status >= 400:
-            raise self._error(problem or f"status {reply.status}", what)
+            raise self._error(problem or f"status {reply.status}", resource)
         return answer
 
     def _find_api(self) -> str:
@@ -154,11 +154,11 @@ class RestClient:
             "start it with the openapi plugins of its release, or set slurm.backend to cli",
         )
 
-    def _error(self, problem: str, what: str) -> CarmeError:
-        error = failure(problem, f"slurmrestd {what}")
+    def _error(self, problem: str, resource: str) -> CarmeError:
+        error = failure(problem, f"slurmrestd {resource}")
         if error.reason == "input":
             # Nothing that a user typed goes in here, so it is Slurm's trouble.
-            return UnavailableError(f"slurmrestd {what}: {problem}")
+            return UnavailableError(f"slurmrestd {resource}: {problem}")
         return error
 
     def _ask(self, address: str, query: dict[str, object] | None = None) -> HttpResponse:

@@ -54,7 +54,7 @@ Runner = Callable[[Sequence[str]], CommandResult]
 
 
 def clean_environment(slurm: SlurmSettings) -> dict[str, str]:
-    """What Slurm's commands need, nothing inherited: SLURM_* and SBATCH_* change their meaning."""
+    """The environment of Slurm's commands, without inherited SLURM_* and SBATCH_* options."""
     environment = {
         "PATH": f"{slurm.bin}:{SAFE_PATH}" if slurm.bin else os.environ.get("PATH") or SAFE_PATH,
         "LC_ALL": "C.UTF-8",
@@ -101,9 +101,9 @@ def output(done: CommandResult, command: str) -> str:
     return done.stdout
 
 
-def failure(said: str, command: str) -> CarmeError:
-    """The typed error for what a failing command said."""
-    text, line = said.lower(), first_line(said) or "it said nothing"
+def failure(printed: str, command: str) -> CarmeError:
+    """The typed error for what a failing command printed."""
+    text, line = printed.lower(), first_line(printed) or "it printed nothing"
     if any(sign in text for sign in _NO_CONFIGURATION):
         hint = "set slurm.conf in carme.toml to the path of slurm.conf"
         return ConfigError(f"Slurm's commands find no usable slurm.conf: {line}", hint)
@@ -116,9 +116,9 @@ def failure(said: str, command: str) -> CarmeError:
     return InputError(f"{command} failed: {line}")
 
 
-def first_line(said: str) -> str:
-    """The first line that says something, without the command's name in front."""
-    for line in said.splitlines():
+def first_line(printed: str) -> str:
+    """The first line that is not empty, without the command's name in front."""
+    for line in printed.splitlines():
         words = line.strip()
         for prefix in ("sbatch: error: ", "sbatch: ", "scancel: error: ", "scontrol: error: "):
             words = words.removeprefix(prefix)
@@ -133,7 +133,7 @@ def with_retry(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """What `call` returns; tried again, ever more slowly, while a part of Slurm is away."""
+    """What `call` returns; on UnavailableError tries again, with growing pauses."""
     started, pause = clock(), 0.25
     while True:
         try:

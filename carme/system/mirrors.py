@@ -103,7 +103,7 @@ def debian_mirror(sources: Iterable[AptSource], override: str | None = None) -> 
 
 
 def parse_pip_config(listing: str) -> dict[str, str]:
-    """What pip goes by, from `pip config list`: environment over [install] over [global]."""
+    """pip's settings from `pip config list`: environment over [install] over [global]."""
     ranked: dict[str, tuple[int, str]] = {}
     for line in listing.splitlines():
         match = re.fullmatch(r"(:env:|global|install)\.([\w-]+)=(.*)", line.strip())
@@ -121,7 +121,7 @@ def parse_pip_config(listing: str) -> dict[str, str]:
 
 
 def pip_settings() -> dict[str, str]:
-    """What pip goes by here, for the settings that say where packages come from."""
+    """pip's settings on this host that say where packages come from."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     settings = parse_pip_config(execute(command).stdout)
     return {key: value for key, value in settings.items() if key in PIP_SETTINGS}
@@ -145,8 +145,8 @@ def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 def proxies(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The proxy variables of this environment, in both spellings that programs look for."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name in ("http_proxy", "https_proxy", "no_proxy"):
         if value := environ.get(name) or environ.get(name.upper()):
-            found |= {name: value, name.upper(): value}
-    return found
+            variables |= {name: value, name.upper(): value}
+    return variables

@@ -22,7 +22,7 @@ from carme.system.peers import peer_uid
 
 log = logging.getLogger(__name__)
 
-# Any user of the machine may connect, so one of them must not be able to use everything up.
+# Any user of this host may connect, so there are limits per user.
 _MAX_CONNECTIONS_PER_USER = 64
 _MAX_HEAD_BYTES = 16 * 1024
 _MAX_BODY_BYTES = 64 * 1024
@@ -89,7 +89,7 @@ class UnixServer:
         try:
             fresh.unlink(missing_ok=True)
             listener.bind(str(fresh))
-            # Everybody may connect: who asks decides what is answered.
+            # Everybody may connect: the answer depends on the user.
             fresh.chmod(0o666)
             listener.listen(128)
             fresh.rename(self._path)
@@ -178,7 +178,7 @@ async def _read_request(reader: asyncio.StreamReader, uid: int) -> HttpRequest:
 
 
 def _lock(path: Path) -> int:
-    """A lock beside the socket: two pollers would double the load on Slurm."""
+    """A lock file beside the socket: two pollers would double the load on Slurm."""
     try:
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What `carme-view` answers: the one process that polls Slurm serves everybody on a unix socket.
+"""The requests that `carme-view` answers on its unix socket.
 
 Readers (the hub, the service), members of the admins' group, root and its own user see every job.
 Any other user sees the cluster and their own jobs.
@@ -37,7 +37,7 @@ from carme.view.visibility import visible_to
 log = logging.getLogger(__name__)
 
 _OTHERS_MAX_AGE_SECONDS = 5.0
-"""Who is not a reader may ask for fresh data, but not make Slurm be read every second."""
+"""Least `max_age_seconds` for users who are not readers: they must not cause a read per second."""
 _REFRESH_SECONDS = 15.0
 _MAX_WAIT_SECONDS = 60.0
 """A request for the next snapshot is answered after this time even if there is none."""
@@ -57,9 +57,9 @@ class ViewService:
         self.poller = Poller(client, config.view.poll_seconds)
         self._config = config
         self._writer = writer
-        self._waits = ExpectedStarts(client)
-        self._archive = HistoryCache(client)
-        self.registry = RightsCache(client, config.view.rights_seconds)
+        self._expected_starts = ExpectedStarts(client)
+        self._history_cache = HistoryCache(client)
+        self.rights = RightsCache(client, config.view.rights_seconds)
         self._jobs = JobReporter(config.prometheus)
         self._names: dict[int, str] = {}
         self._bodies: dict[int | None, tuple[bytes, str]] = {}
@@ -100,7 +100,7 @@ class ViewService:
         return uid in (0, os.geteuid()) or user in self._config.view.readers
 
     async def _user(self, uid: int) -> str:
-        """The name of a uid. Asked of the system once: behind it may be a slow directory."""
+        """The name of a uid, looked up once: the directory service may be slow."""
         if uid not in self._names:
             try:
                 self._names[uid] = (await asyncio.to_thread(pwd.getpwuid, uid)).pw_name
@@ -163,10 +163,10 @@ class ViewService:
 
     def _job(self, job_id: int, uid: int, user: str) -> Job:
         current = self._current()
-        seen = current if self._reads_all(uid, user) else visible_to(current, user, uid)
-        job = seen.job(job_id)
+        visible = current if self._reads_all(uid, user) else visible_to(current, user, uid)
+        job = visible.job(job_id)
         if not job:
-            # The same words for a job of somebody else: that it exists is theirs to know.
+            # The same message for another user's job: its existence is private.
             raise MissingError(f"no job {job_id} in the queue")
         return job
 
@@ -185,81 +185,81 @@ class ViewService:
             choice = Choice.model_validate({k: v for k, v in request.query.items() if v})
         except ValidationError as error:
             raise InputError(explain_first(error)) from None
-        # Slurm is asked by this process' own user, who may have less than whom it is asked for.
+        # `sbatch --test-only` runs as the view's user, who may have fewer rights than the caller.
         try:
-            own = await self.registry.of(await self._user(os.geteuid()))
+            own = await self.rights.of(await self._user(os.geteuid()))
         except CarmeError as error:
             log.debug("expected start without account and QoS: %s", error)
             own = UserRights(user="")
-        return _model_reply(await self._waits.expected_start(asked_as(choice, own)))
+        return _model_reply(await self._expected_starts.expected_start(asked_as(choice, own)))
 
     async def _rights(self, request: HttpRequest, user: str) -> UserRights:
-        """What accounts and QoS somebody has: anybody's for readers, else one's own."""
-        wanted = request.query.get("user", user)
-        if wanted != user and not self._reads_all(request.uid, user):
+        """Accounts and QoS of the named user; only readers may name another user."""
+        name = request.query.get("user", user)
+        if name != user and not self._reads_all(request.uid, user):
             raise DeniedError("only readers of the view may ask for other users' rights")
-        if not wanted:
+        if not name:
             raise DeniedError("you have no user name here")
         keep = self._config.view.rights_seconds
-        return await self.registry.of(wanted, min(keep, _number(request, "max_age_seconds", keep)))
+        return await self.rights.of(name, min(keep, _number(request, "max_age_seconds", keep)))
 
     async def _history(self, request: HttpRequest, user: str) -> History:
-        """Everybody's jobs for readers; one's own for others."""
+        """Jobs of all users for readers; the caller's own for others."""
         try:
             since = int(request.query.get("since", ""))
             until = int(request.query["until"]) if "until" in request.query else None
         except ValueError:
             raise InputError("since and until are Unix seconds") from None
         if self._reads_all(request.uid, user):
-            return await self._archive.history(since, until, "")
+            return await self._history_cache.history(since, until, "")
         if not user:
             raise DeniedError("you have no user name here")
-        return await self._archive.history(since, until, user)
+        return await self._history_cache.history(since, until, user)
 
     async def _about_jobs(self, request: HttpRequest, user: str) -> SlurmModel:
-        """Slurm's record and Prometheus' figures together, of jobs that the caller may see."""
+        """Reports from Slurm's records and Prometheus' metrics, of jobs that the caller may see."""
         uid, path = request.uid, request.path
-        all_seen = self._reads_all(uid, user)
+        sees_all = self._reads_all(uid, user)
         if path == "/idle":
-            if not all_seen:
+            if not sees_all:
                 raise DeniedError("only readers of the view may ask who is idle")
-            return await self._jobs.idle(*_idle_question(request.query))
+            return await self._jobs.idle(*_idle_query(request.query))
         if not user:
             raise DeniedError("you have no user name here")
         groups = await asyncio.to_thread(groups_of, user)
-        all_seen = all_seen or self._config.hub.admins_group in groups
-        seen = self._current()
-        seen = seen if all_seen else visible_to(seen, user, uid)
+        sees_all = sees_all or self._config.hub.admins_group in groups
+        current = self._current()
+        visible = current if sees_all else visible_to(current, user, uid)
 
         async def history(since: int, until: int | None) -> tuple[HistoryJob, ...]:
-            return (await self._archive.history(since, until, "" if all_seen else user)).jobs
+            return (await self._history_cache.history(since, until, "" if sees_all else user)).jobs
 
         number = path.removeprefix("/reports/")
         if number.isdecimal():
-            return await self._jobs.report(int(number), seen, history)
+            return await self._jobs.report(int(number), visible, history)
         if path != "/reports":
             raise InputError(f"{number[:40]!r} is not the number of a job")
-        return await self._jobs.listing(parse_filter(request.query), seen, history)
+        return await self._jobs.listing(parse_filter(request.query), visible, history)
 
     async def _extend(self, request: HttpRequest, user: str) -> Job:
         try:
-            wish = ExtendBody.model_validate(request.json())
+            extension = ExtendBody.model_validate(request.json())
         except ValidationError:
             raise InputError("job_id and seconds must be whole numbers") from None
         async with self._extend_lock:
-            # One at a time, each on a reading from after the last: the limit is added to.
+            # One at a time, each on a new reading: `seconds` is added to the limit in it.
             current = await self.poller.fresh(_OTHERS_MAX_AGE_SECONDS, _REFRESH_SECONDS)
-            if not current.job(wish.job_id):  # perhaps it has only just been submitted
+            if not current.job(extension.job_id):  # perhaps it has only just been submitted
                 current = await self.poller.fresh(0, _REFRESH_SECONDS)
-            job = self._job(wish.job_id, request.uid, user)
-            rights, rules = await self.registry.of(user), self._config.view
+            job = self._job(extension.job_id, request.uid, user)
+            rights, rules = await self.rights.of(user), self._config.view
             limit = extended_limit(
-                job, wish.seconds, request.uid, user, current, rights, rules, time.time()
+                job, extension.seconds, request.uid, user, current, rights, rules, time.time()
             )
             await asyncio.to_thread(self._writer.extend, job, limit)
-            log.info("job %d of %s: time limit is now %d s", wish.job_id, user, limit)
+            log.info("job %d of %s: time limit is now %d s", extension.job_id, user, limit)
             current = await self.poller.fresh(0, _REFRESH_SECONDS)
-        return current.job(wish.job_id) or job
+        return current.job(extension.job_id) or job
 
     def _health(self) -> ViewReply:
         age = self._age()
@@ -273,8 +273,8 @@ class ViewService:
 
     def _counters(self) -> ViewReply:
         own = asdict(self.poller.counters)
-        more = {"requests": self._requests, "test_only_asked": self._waits.asked}
-        more["rights_reads"] = self.registry.reads
+        more = {"requests": self._requests, "test_only_asked": self._expected_starts.asked}
+        more["rights_reads"] = self.rights.reads
         return json_reply({**own, **more, "age_seconds": self._age()})
 
     def _age(self) -> float | None:
@@ -290,8 +290,8 @@ def _number(request: HttpRequest, name: str, default: float) -> float:
         raise InputError(f"{name} is not a number") from None
 
 
-def _idle_question(query: Mapping[str, str]) -> tuple[list[int], float]:
-    """The jobs and the time in a question about idleness."""
+def _idle_query(query: Mapping[str, str]) -> tuple[list[int], float]:
+    """The job ids and the seconds in the query of `/idle`."""
     try:
         jobs = [int(word) for word in query.get("jobs", "").split(",") if word]
         seconds = float(query.get("seconds", ""))

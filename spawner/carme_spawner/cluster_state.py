@@ -1,4 +1,4 @@
-"""What the hub knows of Slurm: one snapshot for all users, and what each of them may choose."""
+"""The hub's access to the view: one snapshot for all users, and the rights of each."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from carme_spawner.slurm_user import SlurmUser
 log = logging.getLogger(__name__)
 EXPECTED_SECONDS = 0.1
 RIGHTS_SECONDS = 2.0
-"""The form does not wait longer for accounts and QoS: it works without."""
+"""The form waits no longer for accounts and QoS: it works without them."""
 
 
 class ClusterState:
@@ -65,9 +65,9 @@ class ClusterState:
         return SlurmUser(user, frozenset(groups), rights)
 
     async def expected_start(self, choice: Choice) -> ExpectedStart:
-        """When Slurm would start this; the view asks it seldom, and remembers.
+        """When Slurm would start this; the view asks Slurm seldom and keeps its answers.
 
-        TimeoutError if it has not said so at once: who asks again a moment later finds its answer.
+        Raises TimeoutError if there is no answer at once; a later call finds it.
         """
         task = self._asked.get(choice)
         if task is None:
@@ -80,7 +80,7 @@ class ClusterState:
         return task.result()
 
     def _answered(self, choice: Choice, done: "asyncio.Future[ExpectedStart]") -> None:
-        """The view remembers the answer, and also that there is none."""
+        """Forget the request: the view keeps its answer, errors included."""
         self._asked.pop(choice, None)
         if not done.cancelled():
             done.exception()
@@ -90,7 +90,7 @@ _watches: dict[str, ClusterState] = {}
 
 
 def cluster_state_for(config: Config) -> ClusterState:
-    """The hub's one watch of this cluster."""
+    """The hub's one ClusterState for this cluster."""
     key = str(config.view.socket)
     if key not in _watches:
         _watches[key] = ClusterState(AsyncViewClient(config.view.socket))
