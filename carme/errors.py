@@ -4,6 +4,8 @@ Each carries a message for the user (what is wrong, and where), a hint (what to 
 bounded `reason` that can be a metrics label. Anything else that is raised is a bug.
 """
 
+from typing import Any
+
 
 class CarmeError(Exception):
     """Base of all expected failures; raise one of the five below."""
@@ -47,3 +49,27 @@ class MissingError(CarmeError):
     """A program, a package or a named thing is not there."""
 
     reason = "missing"
+
+
+_ERROR_CLASSES: dict[str, type[CarmeError]] = {
+    error.reason: error
+    for error in (ConfigError, InputError, DeniedError, UnavailableError, MissingError)
+}
+
+
+def error_to_json(error: CarmeError) -> dict[str, Any]:
+    """The JSON object in which the view and the helper send an error to another process."""
+    fields = {"reason": error.reason, "message": error.message, "hint": error.hint}
+    return {"error": fields}
+
+
+def error_from_json(value: object) -> CarmeError | None:
+    """The error in a JSON value from `error_to_json`; None if the value holds none.
+
+    A reason that this release does not have becomes an UnavailableError.
+    """
+    fields = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(fields, dict):
+        return None
+    error_class = _ERROR_CLASSES.get(str(fields.get("reason")), UnavailableError)
+    return error_class(str(fields.get("message", ""))[:4000], str(fields.get("hint", ""))[:1000])

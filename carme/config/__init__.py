@@ -25,6 +25,7 @@ from carme.config.platform import (
 )
 from carme.config.section import Section
 from carme.errors import ConfigError
+from carme.validation import field_path, message
 
 __all__ = [
     "AlertSettings",
@@ -108,13 +109,13 @@ def parse(data: dict[str, Any], source: str) -> Config:
 
 def _explain(problem: Any) -> str:
     parents = problem["loc"][:-1]
-    where = ".".join(str(part) for part in problem["loc"])
+    where = field_path(problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"{where}: no such key; allowed here: {', '.join(_keys_at(list(parents)))}"
-    said = problem["msg"].removeprefix("Value error, ")
     if isinstance(problem["input"], dict):  # about several keys: it names them itself
-        return f"{where}: {said}" if where else said
-    return f"{where}: {said[0].lower()}{said[1:]}, not {problem['input']!r}"
+        text = problem["msg"].removeprefix("Value error, ")
+        return f"{where}: {text}" if where else text
+    return f"{where}: {message(problem)}, not {problem['input']!r}"
 
 
 def _keys_at(path: list[Any]) -> list[str]:

@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import ssl
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,8 @@ from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 
-from carme.errors import MissingError, UnavailableError
+from carme.errors import UnavailableError
+from carme.system.programs import execute
 
 _SECONDS = 12.0
 _HTTP_SECONDS = 5.0
@@ -46,25 +46,8 @@ def call(
     seconds: float = _SECONDS,
 ) -> ProgramResult:
     """Run a program to its end, in `/`, so that it needs no right to the current folder."""
-    words = [str(word) for word in argv]
-    try:
-        done = subprocess.run(
-            words,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            env=None if env is None else dict(env),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=seconds,
-            cwd="/",
-        )
-    except (FileNotFoundError, PermissionError):
-        raise MissingError(f"the program {words[0]} is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{words[0]} gives no answer within {seconds:g} s") from None
-    return ProgramResult(done.returncode, done.stdout, done.stderr)
+    result = execute(argv, stdin=stdin, env=env, timeout_seconds=seconds, cwd="/")
+    return ProgramResult(result.returncode, result.stdout, result.stderr)
 
 
 def output(

@@ -8,8 +8,8 @@ from carme.doctor.host import read_unit
 from carme.doctor.host_services import HostService, HostServices
 from carme.doctor.ports import listeners
 from carme.doctor.programs import call, output
-from carme.slurm.commands_runner import clean_environment
 from carme.slurm.hostlist import compress
+from carme.slurm.slurm_commands import clean_environment
 
 # "inval": the node has less than slurm.conf says.
 _AWAY = ("down", "fail", "unk", "inval", "error", "*")

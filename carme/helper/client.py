@@ -15,7 +15,14 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.errors import (
+    CarmeError,
+    DeniedError,
+    InputError,
+    MissingError,
+    UnavailableError,
+    error_from_json,
+)
 from carme.helper.models import (
     LOG_FILE,
     CancelRequest,
@@ -30,18 +37,18 @@ from carme.helper.models import (
     TailReply,
     TailRequest,
 )
-from carme.view.messages import error_from
+from carme.validation import explain_first
 
 log = logging.getLogger(__name__)
 A = TypeVar("A", bound=HelperReply)
 _MAX_ANSWER_BYTES = 2**20
 _AT_ONCE = 8
-"""Helpers that run at the same time. Fifty would get in each other's way; one takes 0.3 s."""
+"""Helpers that run at the same time; one takes 0.3 s, and fifty would slow each other down."""
 
 
 @cache
 def _pool(verb: str) -> ThreadPoolExecutor:
-    """A slow image keeps nobody from submitting or ending a job."""
+    """Threads of their own for images, so that a slow image delays no submission."""
     return ThreadPoolExecutor(_AT_ONCE, f"carme-helper-{verb}")
 
 
@@ -51,7 +58,7 @@ def _pool_of(verb: str) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True)
 class HelperClient:
-    """Runs the helper at `helper` with the configuration `config_path` as any user we are told."""
+    """Runs the helper at `helper` with the configuration `config_path` as the user of each call."""
 
     helper: Path
     config_path: Path
@@ -104,16 +111,14 @@ class HelperClient:
         try:
             return model.model_validate(fields)
         except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise InputError(f"{where}: {first['msg']}") from None
+            raise InputError(explain_first(error)) from None
 
     async def _run(self, user: str, verb: str, request: BaseModel, answer: type[A]) -> A:
         # `-u=` and `--` keep a user name that looks like an option from being one.
         argv = [*self.sudo, f"--user={user}", "--", str(self.helper)]
         argv += ["--config", str(self.config_path), verb]
-        # In a thread: starting a program waits until it runs, on a busy machine for a second, and
-        # the hub must not stand still for that.
+        # In a thread: starting a program can take a second on a busy host, and must not block the
+        # hub's event loop.
         code, out, err = await asyncio.get_running_loop().run_in_executor(
             _pool_of(verb), self._run_program, argv, request.model_dump_json().encode()
         )
@@ -121,7 +126,7 @@ class HelperClient:
             value = json.loads(out)
         except ValueError:
             raise self._sudo_failure(user, code, err) from None
-        error = error_from(value)
+        error = error_from_json(value)
         if error:
             raise error
         try:
@@ -150,21 +155,21 @@ class HelperClient:
 
     @staticmethod
     def _sudo_failure(user: str, code: int, err: bytes) -> CarmeError:
-        said = err.decode("utf-8", "replace").strip()
-        log.warning("the helper for %s ended with %d: %s", user, code, said[-2000:])
-        if "password is required" in said or "not allowed" in said:
+        printed = err.decode("utf-8", "replace").strip()
+        log.warning("the helper for %s ended with %d: %s", user, code, printed[-2000:])
+        if "password is required" in printed or "not allowed" in printed:
             return DeniedError(
                 f"sudo does not let the hub act for {user}",
                 "is the user in the users group, and the sudo rule in place?",
             )
-        if "command not found" in said or "unknown user" in said:
-            return MissingError(said.splitlines()[0][:300])
+        if "command not found" in printed or "unknown user" in printed:
+            return MissingError(printed.splitlines()[0][:300])
         return UnavailableError(f"the helper failed with exit code {code}")
 
 
 def _leave_alone(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for it no longer: sudo is root's, so that it cannot be killed from here, and what hangs
-    on a file system cannot be killed at all. The helper has a time limit of its own."""
+    """Stop waiting for the process. The hub cannot kill sudo, which runs as root, and nobody can
+    kill a process that hangs on a file system. The helper has a time limit of its own."""
     with suppress(PermissionError):
         process.kill()
     for stream in (process.stdin, process.stdout, process.stderr):

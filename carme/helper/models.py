@@ -1,4 +1,4 @@
-"""What the hub may ask of the helper, and what it gets: models that both sides share."""
+"""The helper's requests and replies, shared by hub and helper."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ LOG_FILE = "session.log"
 
 
 class HelperRequest(BaseModel):
-    """Nothing but the fields named: what is not known is refused."""
+    """A request; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,7 +61,7 @@ class ImageRequest(HelperRequest):
 
 
 class HelperReply(BaseModel):
-    """What the helper says; it runs as the user, so it is read as carefully as any input."""
+    """A reply. It is validated like any input, since the helper runs as the user."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -1,4 +1,4 @@
-"""`carme-helper`: the six things that the hub may do as a user, and no seventh.
+"""`carme-helper`: the six verbs that the hub may run as a user.
 
 The hub runs `sudo -n -u USER carme-helper --config PATH VERB` with a JSON request on standard
 input, and gets a JSON answer or `{"error": …}` with exit code 1. The sudo rule spells every
@@ -26,6 +26,7 @@ from carme.errors import (
     InputError,
     MissingError,
     UnavailableError,
+    error_to_json,
 )
 from carme.helper.models import (
     CancelRequest,
@@ -39,14 +40,14 @@ from carme.helper.session_folder import SessionFolder, remove_old
 from carme.helper.submission import submit
 from carme.images.inspection import inspect_image
 from carme.images.own_image import check_own_image, find_apptainer
-from carme.slurm.commands_runner import SAFE_PATH, SlurmCommands, failure, output
-from carme.view.messages import error_json
+from carme.slurm.slurm_commands import SAFE_PATH, SlurmCommands, failure, output
+from carme.validation import explain_first
 
 MIN_UID = 1000
 _MAX_REQUEST_BYTES = 4 * 2**20
 _SBATCH_SECONDS = 60.0
 _MOST_SECONDS = 70
-"""The hub waits for 75 s and cannot end what runs as somebody else."""
+"""The hub waits for 75 s, and cannot kill a process of another user."""
 
 
 class Helper:
@@ -74,17 +75,17 @@ class Helper:
         return {}
 
     def signal(self, request: SignalRequest) -> dict[str, Any]:
-        """Send a signal to a job's script, which passes it on to its server.
+        """Send a signal to a job's script, which passes it on to its Jupyter server.
 
-        Not to all processes at once: kernels are the server's to end.
+        It does not go to all processes: the Jupyter server ends its kernels itself.
         """
         options = [f"--signal={request.signal}", "--batch"]
         output(self._run(["scancel", *options, str(request.job_id)]), "scancel")
         return {}
 
     def extend(self, request: ExtendRequest) -> dict[str, Any]:
-        """More time for a job; the view checks that it is ours and what is allowed."""
-        # Here and not above: the other verbs start in half the time without it.
+        """More time for a job; the view checks the owner and the limits."""
+        # Imported here: the other verbs start in half the time without it.
         from carme.view.client import ViewClient
 
         job = ViewClient.of(self._config.view).extend(request.job_id, request.seconds)
@@ -98,14 +99,14 @@ class Helper:
 
     def check_image(self, request: ImageRequest) -> dict[str, Any]:
         """Whether this user can start a session from that container image."""
-        found = inspect_image(Path(request.path))
+        image = inspect_image(Path(request.path))
         images = self._config.images
         # A hub's host need not have Apptainer; then the file alone is checked.
         program = find_apptainer(images.apptainer)
         check_own_image(
-            found["path"], program, allowed=images.own_images, verify_key=images.verify_key
+            image["path"], program, allowed=images.own_images, verify_key=images.verify_key
         )
-        return found
+        return image
 
 
 VERBS: Mapping[str, tuple[type[BaseModel], Callable[[Helper, Any], dict[str, Any]]]] = {
@@ -126,9 +127,7 @@ def run_verb(helper: Helper, verb: str, text: str) -> dict[str, Any]:
     try:
         request = model.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{where or 'request'}: {first['msg']}") from None
+        raise InputError(explain_first(error)) from None
     return call(helper, request)
 
 
@@ -147,7 +146,7 @@ def check_user(uid: int, users_group: str) -> pwd.struct_passwd:
 
 
 def make_helper(config: Config) -> Helper:
-    """The helper for the user that runs this process, whose environment is not believed."""
+    """The helper for the user of this process; the user's environment is replaced."""
     if os.getuid() != os.geteuid():
         raise DeniedError("carme-helper must not be set-uid")
     user = check_user(os.getuid(), config.hub.users_group)
@@ -182,7 +181,7 @@ def main() -> None:
             raise InputError("the request is too long")
         answer = run_verb(make_helper(load(path)), verb, text.decode("utf-8", "replace"))
     except CarmeError as error:
-        answer = error_json(error)
+        answer = error_to_json(error)
     print(json.dumps(answer))
     sys.exit(1 if "error" in answer else 0)
 

@@ -1,13 +1,13 @@
-"""Submitting a session's batch script as the user, with Slurm's refusals in plain words."""
+"""Submitting a session's batch script as the user, with plain messages for Slurm's refusals."""
 
 from pathlib import Path
 
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
 from carme.helper.models import LOG_FILE, SubmitRequest
 from carme.helper.session_folder import SessionFolder
-from carme.slurm.commands_runner import SlurmCommands, failure, first_line
+from carme.slurm.slurm_commands import SlurmCommands, failure, first_line
 
-# What sbatch says, in lower case, and what it means for the person in front of the browser.
+# What sbatch prints, in lower case, and the message for the user.
 _PLAIN: tuple[tuple[str, type[CarmeError], str, str], ...] = (
     (
         "invalid account or account/partition",
@@ -19,7 +19,7 @@ _PLAIN: tuple[tuple[str, type[CarmeError], str, str], ...] = (
     (
         "job violates accounting/qos policy",
         DeniedError,
-        "this is more than your account or QoS allows: {said}",
+        "this is more than your account or QoS allows: {detail}",
         "ask for less, or wait until other jobs of yours have ended",
     ),
     (
@@ -44,12 +44,12 @@ _PLAIN: tuple[tuple[str, type[CarmeError], str, str], ...] = (
     ("group not permitted", DeniedError, "you may not use this partition", ""),
     ("access/permission denied", DeniedError, "Slurm does not take jobs from you there", ""),
     ("required partition not available", UnavailableError, "this partition is closed now", ""),
-    ("reservation", DeniedError, "the reservation cannot be used: {said}", ""),
+    ("reservation", DeniedError, "the reservation cannot be used: {detail}", ""),
 )
 
 
 def submit(request: SubmitRequest, home: Path, run: SlurmCommands) -> tuple[int, str]:
-    """The job's id and its folder; the files are there before the job can start."""
+    """The job's id and its folder; writes the files before the job can start."""
     if not home.is_dir():
         raise MissingError(f"your home folder {home} does not exist", "ask the administrators")
     with SessionFolder.open(home, request.name, create=True) as folder:
@@ -69,19 +69,19 @@ def submit(request: SubmitRequest, home: Path, run: SlurmCommands) -> tuple[int,
     return int(job_id), str(path)
 
 
-def explain_refusal(said: str) -> CarmeError:
-    """The typed error for what sbatch said."""
-    error = failure(said, "sbatch")
+def explain_refusal(printed: str) -> CarmeError:
+    """The typed error for what sbatch printed."""
+    error = failure(printed, "sbatch")
     if error.reason == "unavailable":
         return error
-    text = said.lower()
+    text = printed.lower()
     for sign, kind, message, hint in _PLAIN:
         if sign in text:
-            return kind(message.format(said=_detail(said)), hint)
-    return InputError(f"Slurm did not take the job: {first_line(said)}")
+            return kind(message.format(detail=_detail(printed)), hint)
+    return InputError(f"Slurm did not take the job: {first_line(printed)}")
 
 
-def _detail(said: str) -> str:
+def _detail(printed: str) -> str:
     """The line that names the limit (`QOSMaxGRESPerUser`), if sbatch gave one."""
-    lines = [line.removeprefix("sbatch: error: ").strip() for line in said.splitlines()]
+    lines = [line.removeprefix("sbatch: error: ").strip() for line in printed.splitlines()]
     return next((line for line in lines if line), "")[:300]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from carme.errors import InputError, MissingError
 from carme.units import format_bytes
+from carme.validation import explain_first
 
 INDEX_NAME = "index.json"
 ImageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
@@ -198,9 +199,7 @@ def read_index(folder: Path) -> Index:
     except OSError as error:
         raise MissingError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = f"{path} is not an index of images: {where}: {first['msg']}"
+        message = f"{path} is not an index of images: {explain_first(error)}"
         raise MissingError(message, "move it away and publish the images again") from None
 
 

@@ -21,6 +21,7 @@ from carme.prometheus import PrometheusClient
 from carme.slurm.models import HistoryJob, Job, SlurmModel
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
+from carme.validation import explain_first
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -61,8 +62,7 @@ def parse_filter(query: Mapping[str, str]) -> JobFilter:
     try:
         job_filter = JobFilter.model_validate(query)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{first['loc'][0]}: {first['msg'].lower()}") from None
+        raise InputError(explain_first(error)) from None
     if job_filter.state and job_filter.state.lower() not in _STATE_WORDS:
         raise InputError(
             f"there is no state {job_filter.state!r}",

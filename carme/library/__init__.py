@@ -25,6 +25,7 @@ from carme.simulator.hardware.cluster import (
     StorageModel,
 )
 from carme.simulator.workloads.workload import Workload
+from carme.validation import explain
 
 M = TypeVar("M", bound=BaseModel)
 _COUNTED = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([A-Za-z0-9][A-Za-z0-9._ -]*)")
@@ -185,16 +186,3 @@ def _validate(model: type[M], data: dict[str, Any], source: str) -> M:
         return model.model_validate(data)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{source}: {line}" for line in explain(error))) from None
-
-
-def explain(error: ValidationError) -> list[str]:
-    """One line a problem: where, what is wrong, what was given."""
-    lines = []
-    for problem in error.errors(include_url=False):
-        where = ".".join(str(part) for part in problem["loc"]) or "file"
-        said = problem["msg"].removeprefix("Value error, ")
-        given = (
-            "" if problem["type"] in {"missing", "value_error"} else f", not {problem['input']!r}"
-        )
-        lines.append(f"{where}: {said[0].lower()}{said[1:]}{given}")
-    return lines

@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from carme.errors import InputError
-from carme.library import explain
 from carme.simulator.plans.plan import (
     Asynchronous,
     Averaging,
@@ -15,6 +14,7 @@ from carme.simulator.plans.plan import (
     ParameterServer,
     Synchronous,
 )
+from carme.validation import explain
 
 PLANS: dict[str, type[BasePlan]] = {
     "synchronous": Synchronous,

@@ -38,7 +38,7 @@ class JobCgroup:
 
 def find_jobs(root: Path, node: str = "") -> list[JobCgroup]:
     """Every job's cgroup below `root` (/sys/fs/cgroup), of this node where paths name a node."""
-    found: dict[tuple[str, str], JobCgroup] = {}
+    jobs: dict[tuple[str, str], JobCgroup] = {}
     for controller in V1_CONTROLLERS:
         for top in _folders(root / controller):
             match = _V1_TOP.fullmatch(top.name)
@@ -46,27 +46,27 @@ def find_jobs(root: Path, node: str = "") -> list[JobCgroup]:
                 continue
             for user in _folders(top):
                 for job in _folders(user):
-                    _add(found, job, match["node"] or "", controller)
+                    _add(jobs, job, match["node"] or "", controller)
     for base in (root, root / "unified"):
         for scope in _scopes(base):
             match = _SCOPE.fullmatch(scope.name)
             if match and not (match["node"] and node and match["node"] != node):
                 for job in _folders(scope):
-                    _add(found, job, match["node"] or "", "")
-    return list(found.values())
+                    _add(jobs, job, match["node"] or "", "")
+    return list(jobs.values())
 
 
 def pids(job: JobCgroup) -> list[int]:
-    """The processes of the job's steps, without what Slurm itself keeps in `step_extern`."""
+    """The processes of the job's steps, without Slurm's own in `step_extern`."""
     controller = "" if job.is_v2 else next(
         (name for name in ("cpuacct", "memory", "freezer", "devices") if name in job.paths), ""
     )  # fmt: skip
-    found: list[int] = []
+    numbers: list[int] = []
     if top := job.paths.get(controller):
         for folder, names, _ in os.walk(top):
             names[:] = [name for name in names if name != "step_extern" and name != "slurm"]
-            found += _numbers(Path(folder) / "cgroup.procs")
-    return found
+            numbers += _numbers(Path(folder) / "cgroup.procs")
+    return numbers
 
 
 def jobid_of(job: JobCgroup, proc: Path = Path("/proc")) -> int | None:
@@ -86,12 +86,12 @@ def jobid_of(job: JobCgroup, proc: Path = Path("/proc")) -> int | None:
     return None
 
 
-def _add(found: dict[tuple[str, str], JobCgroup], folder: Path, node: str, controller: str) -> None:
+def _add(jobs: dict[tuple[str, str], JobCgroup], folder: Path, node: str, controller: str) -> None:
     match = _JOB.fullmatch(folder.name)
     is_sluid = SLUID.fullmatch(folder.name)
     if not match and not is_sluid:
         return
-    entry = found.setdefault(
+    entry = jobs.setdefault(
         (node, folder.name),
         JobCgroup(int(match[1]) if match else None, folder.name if is_sluid else "", node, {}),
     )

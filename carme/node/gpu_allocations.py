@@ -1,7 +1,8 @@
 """Which job holds which GPUs on a node: the record that Slurm's prolog and epilog keep.
 
-`carme.node.hook` writes it; the exporter and the virtual GPUs read it and are told of changes over
-a unix socket. Slurm counts a node's GPUs from 0 in the order of gres.conf; `gpus` holds that index.
+`carme.node.hook` writes it; the exporter and the virtual GPUs read it and are notified of changes
+over a unix socket. Slurm counts a node's GPUs from 0 in the order of gres.conf; `gpus` holds these
+indices.
 """
 
 import json
@@ -72,20 +73,20 @@ def parse(text: str) -> GpuAllocation | None:
         return None
 
 
-_Known = dict[str, tuple[tuple[int, int, int], GpuAllocation | None]]
-"""File name → what tells one content from another, and the record."""
+_RecordCache = dict[str, tuple[tuple[int, int, int], GpuAllocation | None]]
+"""File name → inode, time and size of the file, and its record."""
 
 
 def read(
-    folder: Path, node: str, boot_id: str | None = None, known: _Known | None = None
+    folder: Path, node: str, boot_id: str | None = None, cache: _RecordCache | None = None
 ) -> tuple[list[GpuAllocation], int]:
     """The node's records, oldest start first, and how many files were broken.
 
-    Records of another boot are left out: their jobs ended with it. `known` keeps records from
+    Records of another boot are left out: their jobs ended with it. `cache` keeps records from
     one call to the next: they are replaced as a whole, so an unchanged file is not parsed again.
     """
     boot = hook.boot_id() if boot_id is None else boot_id
-    before, now = known or {}, {}
+    before, now = cache or {}, {}
     try:
         with os.scandir(folder / "jobs") as entries:
             files = [e for e in entries if e.name.startswith(f"{node}.")]
@@ -105,17 +106,17 @@ def read(
             continue
         except (OSError, UnicodeDecodeError):
             now[entry.name] = ((0, 0, 0), None)
-    if known is not None:
-        known.clear()
-        known.update(now)
+    if cache is not None:
+        cache.clear()
+        cache.update(now)
     records = [record for _, record in now.values()]
-    found = [r for r in records if r and r.node == node and r.boot_id == boot]
-    found.sort(key=lambda record: record.start.boot_ns if record.start else 0)
-    return found, sum(record is None for record in records)
+    allocations = [r for r in records if r and r.node == node and r.boot_id == boot]
+    allocations.sort(key=lambda record: record.start.boot_ns if record.start else 0)
+    return allocations, sum(record is None for record in records)
 
 
 class AllocationReader:
-    """The node's records, read again when one may have changed: the folder's time says so."""
+    """The node's records, read again when the folder's modification time has changed."""
 
     def __init__(
         self,
@@ -126,22 +127,21 @@ class AllocationReader:
     ) -> None:
         self._folder, self._node, self._boot, self._now = folder, node, boot_id, now
         self._seen, self._read_at = -1, -1e9
-        self._found: list[GpuAllocation] = []
-        self._known: _Known = {}
+        self._allocations: list[GpuAllocation] = []
+        self._cache: _RecordCache = {}
         self.broken = 0
 
     def read(self, force: bool = False) -> list[GpuAllocation]:
-        """As `read`; `force` when a change is known. Looks once a second in any case, because two
-        changes within one tick of the kernel's clock leave the same time."""
+        """As `read`; `force` after a notification. Reads once a second in any case, because two
+        changes within one tick of the kernel's clock leave the same modification time."""
         try:
             changed = (self._folder / "jobs").stat().st_mtime_ns
         except OSError:
             changed = -1
         if force or changed != self._seen or self._now() - self._read_at > 1:
             self._seen, self._read_at = changed, self._now()
-            found = read(self._folder, self._node, self._boot, self._known)
-            self._found, self.broken = found
-        return self._found
+            self._allocations, self.broken = read(self._folder, self._node, self._boot, self._cache)
+        return self._allocations
 
 
 def listener(folder: Path, name: str, mode: int = 0o600) -> socket.socket:
@@ -158,7 +158,7 @@ def listener(folder: Path, name: str, mode: int = 0o600) -> socket.socket:
 
 
 def answer(server: socket.socket, handle: Callable[[dict[str, object]], dict[str, object]]) -> None:
-    """Take one connection, one JSON line in, one out; a bad client changes nothing."""
+    """Accept one connection, read a JSON line, send `handle`'s reply; bad clients are ignored."""
     try:
         client, _ = server.accept()
     except OSError:

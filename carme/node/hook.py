@@ -1,16 +1,16 @@
-"""What Slurm's prolog and epilog run: record which job holds which GPUs, then tell those who count.
+"""Slurm's prolog and epilog: record which job holds which GPUs, then notify the listeners.
 
     python3 -I -S hook.py prolog|epilog FOLDER
 
 Run by slurmd as root on the node, for every job. It uses the standard library only and imports
 nothing of Carme, so that it starts in 40 ms from any Python. It never fails a job: whatever
-happens it ends with 0, and after LIMIT_SECONDS at the latest.
+happens it exits with 0, and after LIMIT_SECONDS at the latest.
 
 FOLDER/jobs/<node>.<jobid>.<restart>.json is the record, replaced as a whole. FOLDER/listen/*.sock
-are those to tell, in the order of their names: virtual GPUs (`10-…`) change hands first, then an
-exporter (`50-….<node>.sock`) reads its counters, so both see the same moment. When no exporter
-answers, the hook reads the energy counters itself and keeps them in the record: the exporter
-settles up when it is back.
+are the listeners, notified in the order of their names: virtual GPUs (`10-…`) change hands first,
+then an exporter (`50-….<node>.sock`) reads its counters, so both see the same moment. If no
+exporter answers, the hook reads the energy counters itself and keeps them in the record, which the
+exporter charges when it is back.
 """
 
 import contextlib
@@ -29,19 +29,19 @@ LIMIT_SECONDS = 4.0
 ANSWER_SECONDS = 1.0
 NVML_SECONDS = 1.5
 KEEP_SECONDS = 3600
-"""An ended record is kept so long, for an exporter that was away."""
+"""How long the record of an ended job is kept, for an exporter that was away."""
 MAX_SWEEP = 2000
 
 Record = dict[str, Any]
 
 
 def now() -> dict[str, Any]:
-    """Wall clock for people and the clock that no one can set for arithmetic, in nanoseconds."""
+    """The wall clock, for people, and the boot clock, which is never set; in nanoseconds."""
     return {"time_ns": time.time_ns(), "boot_ns": time.clock_gettime_ns(time.CLOCK_BOOTTIME)}
 
 
 def boot_id(proc: str = "/proc") -> str:
-    """Changes with every boot: `boot_ns` of another boot means nothing."""
+    """The id of this boot; `boot_ns` of another boot cannot be compared."""
     with contextlib.suppress(OSError), open(f"{proc}/sys/kernel/random/boot_id") as file:
         return file.read().strip()
     return ""
@@ -49,23 +49,23 @@ def boot_id(proc: str = "/proc") -> str:
 
 def gpu_indices(text: str | None) -> list[int]:
     """Slurm's GPU indices on this node: `0,1`, `0-3`, nothing."""
-    found: list[int] = []
+    indices: list[int] = []
     for part in filter(None, (text or "").split(",")):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if match:
             first, last = int(match[1]), int(match[2] or match[1])
-            found += range(first, min(last, first + 63) + 1)
-    return found
+            indices += range(first, min(last, first + 63) + 1)
+    return indices
 
 
 def cpus_per_node(text: str | None) -> int | None:
-    """`8` or `8(x2)`; None where nodes differ: which of the numbers is ours is not said."""
+    """The number in `8` or `8(x2)`; None if nodes differ: Slurm does not say which is this one."""
     match = re.fullmatch(r"(\d+)(?:\(x\d+\))?", (text or "").strip())
     return int(match[1]) if match else None
 
 
 def record_of(env: Mapping[str, str]) -> Record:
-    """What the environment that Slurm gives a prolog or epilog says about the job."""
+    """The job's record, from the environment that Slurm gives a prolog or epilog."""
     return {
         "version": 1,
         "node": re.sub(r"[^\w.-]", "_", env.get("SLURMD_NODENAME") or socket.gethostname()),
@@ -105,9 +105,9 @@ def update(event: str, folder: str, env: Mapping[str, str]) -> Record:
     record = record_of(env)
     path = record_path(folder, record)
     with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
-        known = json.load(file)
-        if isinstance(known, dict) and known.get("boot_id") == record["boot_id"]:
-            record = {**record, **known, "gpus": known.get("gpus") or record["gpus"]}
+        earlier = json.load(file)
+        if isinstance(earlier, dict) and earlier.get("boot_id") == record["boot_id"]:
+            record = {**record, **earlier, "gpus": earlier.get("gpus") or record["gpus"]}
     if event == "prolog" and not record["start"]:
         record["start"] = now()
     if event == "epilog":
@@ -116,8 +116,8 @@ def update(event: str, folder: str, env: Mapping[str, str]) -> Record:
     return record
 
 
-def tell(folder: str, event: str, record: Record) -> bool:
-    """Tell the listeners; True when an exporter of this node has taken its reading."""
+def notify(folder: str, event: str, record: Record) -> bool:
+    """Notify the listeners; True if an exporter of this node has read its counters."""
     listen, taken = f"{folder}/listen", False
     names: list[str] = []
     with contextlib.suppress(OSError):
@@ -140,14 +140,14 @@ def tell(folder: str, event: str, record: Record) -> bool:
 
 
 def nvml_energy_mj() -> dict[str, int]:
-    """Every GPU's energy counter by UUID; asks NVML without its Python package."""
+    """The energy counter of every GPU by UUID, from NVML through ctypes."""
     import ctypes
 
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     if nvml.nvmlInit_v2():
         return {}
     count = ctypes.c_uint()
-    found: dict[str, int] = {}
+    energy_by_uuid: dict[str, int] = {}
     nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
     for index in range(count.value):
         device, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)
@@ -157,23 +157,23 @@ def nvml_energy_mj() -> dict[str, int]:
             and not nvml.nvmlDeviceGetUUID(device, uuid, 96)
             and not nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(energy))
         ):
-            found[uuid.value.decode("ascii", "replace")] = energy.value
-    return found
+            energy_by_uuid[uuid.value.decode("ascii", "replace")] = energy.value
+    return energy_by_uuid
 
 
 def rapl_uj(sys_root: str = "/sys") -> dict[str, int]:
     """Every RAPL zone's counter by folder name."""
     base = f"{sys_root}/class/powercap"
-    found: dict[str, int] = {}
+    energy_by_zone: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for zone in os.listdir(base):
             with contextlib.suppress(OSError, ValueError), open(f"{base}/{zone}/energy_uj") as file:
-                found[zone] = int(file.read())
-    return found
+                energy_by_zone[zone] = int(file.read())
+    return energy_by_zone
 
 
 def reading() -> Record | None:
-    """Energy counters read here and now, in a child that may hang without anyone waiting for it."""
+    """The energy counters, read in a child process; None if it takes longer than NVML_SECONDS."""
     out, into = os.pipe()
     if os.fork() == 0:
         with contextlib.suppress(Exception):
@@ -189,8 +189,8 @@ def reading() -> Record | None:
     os.close(into)
     ready, _, _ = select.select([out], [], [], NVML_SECONDS)
     text = os.read(out, 65536) if ready else b""
-    found: Record | None = json.loads(text) if text else None
-    return found
+    counters: Record | None = json.loads(text) if text else None
+    return counters
 
 
 def sweep(folder: str) -> None:
@@ -207,9 +207,9 @@ def sweep(folder: str) -> None:
 
 
 def main(event: str, folder: str) -> None:
-    """Record the event, tell the listeners, keep the counters when nobody else does."""
+    """Record the event, notify the listeners, and read the counters if no exporter did."""
     record = update(event, folder, os.environ)
-    if not tell(folder, event, record):
+    if not notify(folder, event, record):
         with contextlib.suppress(Exception):
             taken = reading()
             if taken:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from carme.errors import InputError
 from carme.jobs.models import JobLine
-from carme.library import explain
 from carme.predict.estimates import FrozenModel
+from carme.validation import explain
 
 PhaseName = Literal["compute", "communication", "update", "load", "wait"]
 PHASE_COLUMNS: tuple[PhaseName, ...] = ("compute", "communication", "update", "load", "wait")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,6 @@ from cachetools import TTLCache, cachedmethod
 from flask import current_app
 
 from carme.config import Config
-from carme.errors import CarmeError
 from carme.predict.coefficients import Calibration
 from carme.predict.prediction import Rates
 from carme.service.browser_sessions import BrowserSessions
@@ -20,10 +18,8 @@ from carme.service.rate_limits import ConcurrencyLimiter, RateLimiter
 from carme.service.sandbox_process import SandboxProcess
 from carme.service.store import CalibrationRow, Store
 from carme.service.tasks import TaskPool
-from carme.slurm.snapshot import Snapshot
-from carme.view.client import ViewClient
+from carme.view.client import SnapshotSubscription, ViewClient
 
-_SNAPSHOT_SECONDS = 2.0
 _VIEW_TIMEOUT_SECONDS = 1.5
 _REPORT_SECONDS = 10.0
 """Longer than a request waits: the view caches the answer for the next request."""
@@ -32,32 +28,6 @@ _MAX_CALIBRATIONS = 10_000
 _MOST_STREAMS = 6
 """Each holds one of the server's threads for minutes."""
 _MOST_STREAMS_OF_ONE = 2
-
-
-class CachedSnapshot:
-    """carme-view, asked at most every two seconds for all who look."""
-
-    def __init__(self, client: ViewClient) -> None:
-        self.client = client
-        self._lock = threading.Lock()
-        self._held: tuple[float, Snapshot | CarmeError] | None = None
-
-    def snapshot(self) -> Snapshot:
-        """The cluster now; UnavailableError while carme-view is away."""
-        with self._lock:
-            if not self._held or time.monotonic() - self._held[0] >= _SNAPSHOT_SECONDS:
-                self._held = (time.monotonic(), self._ask())
-            found = self._held[1]
-        if isinstance(found, CarmeError):
-            raise found
-        return found
-
-    def _ask(self) -> Snapshot | CarmeError:
-        """A failure is kept, too: else all who wait for a view that hangs would wait in a row."""
-        try:
-            return self.client.snapshot()
-        except CarmeError as error:
-            return error
 
 
 @dataclass
@@ -70,7 +40,7 @@ class ServiceContext:
     buckets: RateLimiter
     store: Store
     tasks: TaskPool
-    cluster: CachedSnapshot
+    cluster: SnapshotSubscription
     apart: SandboxProcess = field(default_factory=SandboxProcess)
     streams: ConcurrencyLimiter = field(
         default_factory=lambda: ConcurrencyLimiter(_MOST_STREAMS, _MOST_STREAMS_OF_ONE)
@@ -114,7 +84,9 @@ def make_context(config: Config, token: str) -> ServiceContext:
         RateLimiter(service.requests_per_minute),
         Store(service.database),
         TaskPool(service.processes),
-        CachedSnapshot(ViewClient(config.view.socket, _VIEW_TIMEOUT_SECONDS, _REPORT_SECONDS)),
+        SnapshotSubscription(
+            ViewClient(config.view.socket, _VIEW_TIMEOUT_SECONDS, _REPORT_SECONDS)
+        ),
     )
 
 

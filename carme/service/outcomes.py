@@ -17,12 +17,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from carme.errors import CarmeError, MissingError
 from carme.jobs.models import JobReport
 from carme.jobs.queries import SETTLE_SECONDS
-from carme.library import explain
-from carme.service.context import CachedSnapshot
 from carme.service.models.coverage import Coverage, CoverageAnswer
 from carme.service.prediction_metrics import StoredEstimates
 from carme.service.store import PredictionRow, Store
 from carme.slurm.states import JobState
+from carme.validation import explain
+from carme.view.client import SnapshotSubscription
 
 log = logging.getLogger("carme.service")
 INTERVAL_SECONDS = 30.0
@@ -31,7 +31,7 @@ LOST = "LOST"
 """A job that neither the queue nor the accounting knows any more."""
 
 
-def record(store: Store, cluster: CachedSnapshot, now: float) -> int:
+def record(store: Store, cluster: SnapshotSubscription, now: float) -> int:
     """Record the outcomes of jobs that ended since the last call; returns their number."""
     queued = {job.id for job in cluster.snapshot().jobs if not job.state.ended}
     query = (
@@ -53,7 +53,7 @@ def record(store: Store, cluster: CachedSnapshot, now: float) -> int:
     return done
 
 
-def _settle(row: PredictionRow, cluster: CachedSnapshot, now: float) -> bool:
+def _settle(row: PredictionRow, cluster: SnapshotSubscription, now: float) -> bool:
     """Fill in the row; False when it is too early."""
     try:
         job = cluster.client.report(row.job_id or 0)
@@ -146,7 +146,7 @@ class CoverageMetrics(Collector):
         yield family
 
 
-def keep_recording(store: Store, cluster: CachedSnapshot, stop: threading.Event) -> None:
+def keep_recording(store: Store, cluster: SnapshotSubscription, stop: threading.Event) -> None:
     """Record every half minute until `stop` is set; failures are logged and tried again."""
     while not stop.wait(INTERVAL_SECONDS):
         try:

@@ -18,7 +18,7 @@ from carme.errors import (
     MissingError,
     UnavailableError,
 )
-from carme.library import explain
+from carme.validation import explain
 
 log = logging.getLogger("carme.service")
 

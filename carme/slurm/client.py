@@ -1,4 +1,4 @@
-"""The one way to read Slurm, whatever is behind it: commands, slurmrestd or pyslurm."""
+"""The protocol for reading Slurm, and the choice of its backend: commands, slurmrestd, pyslurm."""
 
 import logging
 import time
@@ -28,7 +28,7 @@ class Client(Protocol):
         """All partitions, hidden ones too if we may see them."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes with what is taken of them."""
+        """All nodes with the resources in use."""
 
     def jobs(self) -> tuple[Job, ...]:
         """All jobs that wait, run or ended within Slurm's MinJobAge, by id."""
@@ -58,9 +58,9 @@ def snapshot(
     *,
     jobs_only: bool = False,
 ) -> Snapshot:
-    """The whole cluster; with `last`, only jobs and nodes are read anew, or jobs alone."""
+    """The whole cluster; with `last`, reads only jobs and nodes again, or jobs alone."""
     taken_at = now()
-    # Side by side: that is faster, and the parts are closer to one moment.
+    # In parallel: this is faster, and the parts are closer to one moment.
     with ThreadPoolExecutor(4) as pool:
         jobs = pool.submit(client.jobs)
         nodes = None if last and jobs_only else pool.submit(client.nodes)
@@ -73,15 +73,15 @@ def snapshot(
                 partitions=partitions.result(),
                 reservations=reservations.result(),
             )
-        found = jobs.result()
+        queue = jobs.result()
         return Snapshot(
             taken_at=taken_at,
             slurm_version=last.slurm_version,
             partitions=last.partitions,
             nodes=nodes.result() if nodes else last.nodes,
-            jobs=found,
+            jobs=queue,
             reservations=last.reservations,
-            load=queue_load(found),
+            load=queue_load(queue),
         )
 
 

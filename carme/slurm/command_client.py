@@ -1,4 +1,4 @@
-"""Reading Slurm by its commands, in the forms that stay readable whatever a user typed."""
+"""Reading Slurm by its commands, in formats that no user's text can break."""
 
 import json
 import logging
@@ -12,7 +12,6 @@ from carme.config import SlurmSettings
 from carme.errors import InputError, MissingError, UnavailableError
 from carme.helper.submission import explain_refusal
 from carme.slurm import parse
-from carme.slurm.commands_runner import SlurmCommands, failure, first_line, output, with_retry
 from carme.slurm.models import (
     Choice,
     ExpectedStart,
@@ -23,14 +22,15 @@ from carme.slurm.models import (
     Reservation,
 )
 from carme.slurm.rights import Rights
+from carme.slurm.slurm_commands import SlurmCommands, failure, first_line, output, with_retry
 from carme.units import format_slurm_time
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _MEBIBYTE = 2**20
-# What squeue says, in lower case, when it was built without JSON.
-# What sacctmgr says where Slurm keeps no accounts.
+# What sacctmgr prints where Slurm keeps no accounts.
 _NO_ACCOUNTING = "not running a supported accounting_storage plugin"
+# What squeue prints, in lower case, when it was built without JSON.
 _NO_JSON = ("json plugin", "serializer", "openapi", "data_parser", "unrecognized option")
 
 
@@ -58,8 +58,8 @@ class CommandClient:
     def version(self) -> str:
         """The release of the commands, which Slurm keeps equal to the controller's."""
         if not self._version:
-            said = output(self._run(["scontrol", "--version"]), "scontrol --version")
-            self._version = parse.parse_version(said)
+            text = output(self._run(["scontrol", "--version"]), "scontrol --version")
+            self._version = parse.parse_version(text)
         return self._version
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -79,11 +79,11 @@ class CommandClient:
         return self._retried(self._jobs_once)
 
     def job(self, job_id: int) -> Job:
-        """One job. Slurm's cheaper question for one job answers in a form that users can forge."""
-        found = next((job for job in self.jobs() if job.id == job_id), None)
-        if not found:
+        """One job, from the whole queue: users can forge the output of `scontrol show job`."""
+        matching = next((job for job in self.jobs() if job.id == job_id), None)
+        if not matching:
             raise MissingError(f"Slurm knows no job {job_id}")
-        return found
+        return matching
 
     def history(
         self, since: int, until: int | None = None, users: Sequence[str] = ()

@@ -30,7 +30,7 @@ _PARTITION = click.option("-p", "--partition", default="", help="Only this parti
 
 
 def read(config: Config) -> Snapshot:
-    """The view's snapshot; a reading of our own where there is no view."""
+    """The view's snapshot; where there is no view, this process reads Slurm itself."""
     with suppress(UnavailableError):
         return ViewClient.of(config.view).snapshot()
     return snapshot(connect(config.slurm.model_copy(update={"retry_seconds": 0})))
@@ -43,15 +43,15 @@ def read(config: Config) -> Snapshot:
 def nodes(path: Path | None, partition: str, as_json: bool) -> None:
     """Show nodes and what is free on them."""
     seen = read(load(path))
-    found = seen.nodes_in(partition)
+    shown = seen.nodes_in(partition)
     if as_json:
-        click.echo(json.dumps([node_json(node) for node in found], indent=2))
+        click.echo(json.dumps([node_json(node) for node in shown], indent=2))
         return
     console = Console()
     table = _table("node", "state", "GPUs free", "CPUs free", "memory free", "partitions")
     for column in table.columns[2:5]:
         column.justify = "right"
-    for node in found:
+    for node in shown:
         table.add_row(
             node.name,
             _node_state(node),
@@ -61,7 +61,7 @@ def nodes(path: Path | None, partition: str, as_json: bool) -> None:
             ",".join(node.partitions),
         )
     console.print(table)
-    for node in found:
+    for node in shown:
         if node.reason:
             console.print(Text(f"{node.name}: {printable(node.reason)}", style="dim"))
     _footer(console, seen)
@@ -76,7 +76,7 @@ def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> 
     """Show jobs that wait and run: yours, or everybody's."""
     seen = read(load(path))
     me = getpass.getuser()
-    found = [
+    shown = [
         job
         for job in seen.jobs
         if not job.state.ended
@@ -84,13 +84,13 @@ def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> 
         and (everybody or job.user == me or me == "root")
     ]
     if as_json:
-        click.echo(json.dumps([job_json(job) for job in found], indent=2))
+        click.echo(json.dumps([job_json(job) for job in shown], indent=2))
         return
     console = Console()
     who = "user" if everybody else "name"
     # Eighty columns hold the name or the user: one's own jobs need no user.
     table = _table("job", who, "partition", "state", "GPUs", "time", "where, why")
-    for job in sorted(found, key=lambda job: (job.state.waiting, -(job.priority or 0), job.id)):
+    for job in sorted(shown, key=lambda job: (job.state.waiting, -(job.priority or 0), job.id)):
         table.add_row(
             job_label(job),
             Text(short(job.user if everybody else job.name)),
@@ -100,7 +100,7 @@ def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> 
             _job_time(job, time.time()),
             Text(compress(job.nodes) or words(job.reason)),
         )
-    console.print(table if found else Text("no jobs", style="dim"))
+    console.print(table if shown else Text("no jobs", style="dim"))
     for name, load_ in seen.load.items():
         if not partition or name == partition:
             line = f"{name}: {load_.running} running, {load_.waiting} waiting"
@@ -120,7 +120,7 @@ def job_json(job: Job) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """`text` without what could move a terminal's cursor."""
+    """`text` without control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -189,5 +189,5 @@ def _minutes(seconds: float) -> str:
 
 def _footer(console: Console, seen: Snapshot) -> None:
     if seen.controller == "away":
-        age = format_duration(max(0, time.time() - seen.taken_at))
+        age = format_duration(seen.age_seconds(time.time()))
         console.print(f"Slurm is away: {seen.error}; this is {age} old", style="red", markup=False)

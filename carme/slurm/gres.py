@@ -32,8 +32,8 @@ class Gres:
 def parse_gres(text: str) -> tuple[Gres, ...]:
     """The resources in a GRES list of a node, a job or a request; unknown forms are left out."""
     items = _split_outside_parentheses(text.replace(":(null):", ":"))
-    found = (_parse_item(item) for item in items)
-    return tuple(gres for gres in found if gres)
+    parsed = (_parse_item(item) for item in items)
+    return tuple(gres for gres in parsed if gres)
 
 
 def parse_tres(text: str) -> dict[str, str]:

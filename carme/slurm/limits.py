@@ -70,17 +70,17 @@ def time_limits(
     partition: Partition | None, rights: UserRights | None, account: str, qos: str
 ) -> list[Limit]:
     """How long a job there may be: the partition's limit, and the first of QoS and association."""
-    found = []
+    applicable = []
     chain = _qos_chain(partition, rights, account, qos)
     if partition and partition.max_seconds is not None and not any(q.own_time for q, _ in chain):
-        found.append(Limit(SECONDS, partition.max_seconds, f"partition {partition.name}"))
+        applicable.append(Limit(SECONDS, partition.max_seconds, f"partition {partition.name}"))
     if not rights or not rights.limited:
-        return found
+        return applicable
     own = rights.association(account, partition.name if partition else "")
     limits = [(q.limits.max_seconds, f"QoS {q.name}") for q, _ in chain]
     limits += [(own.limits.max_seconds, f"account {own.account}")] if own else []
     first = next(((most, who) for most, who in limits if most is not None), None)
-    return [*found, Limit(SECONDS, *first)] if first else found
+    return [*applicable, Limit(SECONDS, *first)] if first else applicable
 
 
 def job_limits(

@@ -75,14 +75,14 @@ class Partition(SlurmModel):
 
 
 class Node(SlurmModel):
-    """A compute node and what is taken of it."""
+    """A compute node and its resources in use."""
 
     name: str
     state: NodeState = NodeState.UNKNOWN
     flags: tuple[str, ...] = ()
     """Beside the state: DRAIN, PLANNED, MAINTENANCE, RESERVED, NOT_RESPONDING and others."""
     state_text: str = ""
-    """What Slurm said, in case it is a word that is not known here."""
+    """The state as Slurm wrote it, in case `state` is UNKNOWN."""
     reason: str = ""
     address: str = ""
     partitions: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class Job(SlurmModel):
     ends_at: int | None = None
     """When it ended, or when its time limit ends it."""
     expected_start_at: int | None = None
-    """Slurm's guess for a waiting job."""
+    """Slurm's estimate for a waiting job."""
     limit_seconds: int | None = None
     """None: no limit."""
     priority: int | None = None
@@ -232,7 +232,7 @@ class History(SlurmModel):
 
 
 class Choice(SlurmModel):
-    """What somebody thinks of submitting, for the question when it would start."""
+    """A job that could be submitted, to ask Slurm when it would start."""
 
     partition: Word = ""
     nodes: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -250,7 +250,7 @@ class Choice(SlurmModel):
 
 
 class ExpectedStart(SlurmModel):
-    """Slurm's answer to `sbatch --test-only`: a guess that changes as the queue does."""
+    """Slurm's answer to `sbatch --test-only`: an estimate that changes with the queue."""
 
     starts_at: int
     nodes: tuple[str, ...] = ()

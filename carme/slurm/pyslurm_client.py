@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from carme.errors import MissingError, UnavailableError
 from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
-from carme.slurm.commands_runner import failure, with_retry
 from carme.slurm.models import (
     Choice,
     ExpectedStart,
@@ -25,6 +24,7 @@ from carme.slurm.models import (
     Reservation,
 )
 from carme.slurm.rights import Rights
+from carme.slurm.slurm_commands import failure, with_retry
 
 T = TypeVar("T")
 
@@ -134,32 +134,34 @@ class PyslurmClient:
 
     def partitions(self) -> tuple[Partition, ...]:
         """`Partitions.load()`."""
-        found = self._load(self._pyslurm.Partitions.load)
-        return parse.parse_json_partitions({"partitions": [partition_payload(p) for p in found]})
+        partitions = self._load(self._pyslurm.Partitions.load)
+        return parse.parse_json_partitions(
+            {"partitions": [partition_payload(p) for p in partitions]}
+        )
 
     def nodes(self) -> tuple[Node, ...]:
         """`Nodes.load()`."""
-        found = self._load(self._pyslurm.Nodes.load)
-        return parse.parse_json_nodes({"nodes": [node_payload(node) for node in found]})
+        nodes = self._load(self._pyslurm.Nodes.load)
+        return parse.parse_json_nodes({"nodes": [node_payload(node) for node in nodes]})
 
     def jobs(self) -> tuple[Job, ...]:
         """`Jobs.load()`."""
-        found = self._load(self._pyslurm.Jobs.load)
-        jobs = parse.parse_json_jobs({"jobs": [job_payload(job) for job in found]})
+        loaded = self._load(self._pyslurm.Jobs.load)
+        jobs = parse.parse_json_jobs({"jobs": [job_payload(job) for job in loaded]})
         return tuple(sorted(jobs, key=lambda job: job.id))
 
     def job(self, job_id: int) -> Job:
         """`Job.load(ID)`."""
-        found = self._guarded(lambda: [self._pyslurm.Job.load(job_id)])
-        jobs = parse.parse_json_jobs({"jobs": [job_payload(job) for job in found]})
+        loaded = self._guarded(lambda: [self._pyslurm.Job.load(job_id)])
+        jobs = parse.parse_json_jobs({"jobs": [job_payload(job) for job in loaded]})
         if not jobs:
             raise MissingError(f"Slurm knows no job {job_id}")
         return jobs[0]
 
     def reservations(self) -> tuple[Reservation, ...]:
         """`Reservations.load()`."""
-        found = self._load(self._pyslurm.Reservations.load)
-        payload = [reservation_payload(reservation) for reservation in found]
+        reservations = self._load(self._pyslurm.Reservations.load)
+        payload = [reservation_payload(reservation) for reservation in reservations]
         return parse.parse_json_reservations({"reservations": payload})
 
     def history(
@@ -204,7 +206,7 @@ def unusable(release: str, installed: Callable[[str], str] = version) -> str:
 
 
 def load_module(conf: Path | None) -> Any:
-    """pyslurm itself. libslurm reads its configuration as it is loaded, so it is told where."""
+    """pyslurm itself. libslurm reads slurm.conf while it is loaded, so the path is set before."""
     if conf:
         os.environ["SLURM_CONF"] = str(conf)
     return importlib.import_module("pyslurm")

@@ -1,8 +1,6 @@
 """Reading Slurm through slurmrestd on its unix socket."""
 
-import json
 import logging
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +10,6 @@ from carme.config import SlurmSettings
 from carme.errors import CarmeError, ConfigError, MissingError, UnavailableError
 from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
-from carme.slurm.commands_runner import failure, with_retry
 from carme.slurm.models import (
     Choice,
     ExpectedStart,
@@ -23,7 +20,9 @@ from carme.slurm.models import (
     Reservation,
 )
 from carme.slurm.rights import Rights
-from carme.view.messages import ViewReply, decode_reply, encode_request
+from carme.slurm.slurm_commands import failure, with_retry
+from carme.system import unix_http
+from carme.system.unix_http import HttpResponse
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,7 +33,10 @@ _INVALID_JOB_ID = 2017
 
 
 class RestClient:
-    """A Client that asks slurmrestd; for expected starts, sbatch; for rights, sacctmgr."""
+    """A Client that asks slurmrestd, and Slurm's commands for what slurmrestd does not know.
+
+    That is expected starts (sbatch), rights (sacctmgr) and flags of partitions (scontrol).
+    """
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class RestClient:
         self._retry_seconds = retry_seconds
         self._api = ""
         self._version = ""
+        self._is_without_flags = False
 
     @classmethod
     def of(cls, slurm: SlurmSettings) -> "RestClient":
@@ -66,8 +69,24 @@ class RestClient:
         return self._version
 
     def partitions(self) -> tuple[Partition, ...]:
-        """`/partitions`; from v0.0.39 on they do not say which is the default."""
-        return parse.parse_json_partitions(self._get("slurm", "partitions"))
+        """`/partitions`; where they do not say which is the default, also scontrol."""
+        partitions = parse.parse_json_partitions(self._get("slurm", "partitions"))
+        if any(partition.default for partition in partitions):
+            return partitions
+        # From v0.0.39 on, partitions come without their flags: the default one, hidden ones.
+        try:
+            flags = {partition.name: partition for partition in self._commands.partitions()}
+        except (ConfigError, MissingError) as error:
+            if not self._is_without_flags:
+                log.warning("nobody says which partition is the default one: %s", error)
+            self._is_without_flags = True
+            return partitions
+        return tuple(
+            partition.model_copy(update={"default": known.default, "hidden": known.hidden})
+            if (known := flags.get(partition.name))
+            else partition
+            for partition in partitions
+        )
 
     def nodes(self) -> tuple[Node, ...]:
         """`/nodes`."""
@@ -80,8 +99,8 @@ class RestClient:
 
     def job(self, job_id: int) -> Job:
         """`/job/ID`."""
-        found = parse.parse_json_jobs(self._get("slurm", f"job/{job_id}"))
-        for job in found:
+        jobs = parse.parse_json_jobs(self._get("slurm", f"job/{job_id}"))
+        for job in jobs:
             if job.id == job_id:
                 return job
         raise MissingError(f"Slurm knows no job {job_id}")
@@ -108,60 +127,46 @@ class RestClient:
         """By sacctmgr."""
         return self._commands.rights()
 
-    def _get(self, part: str, what: str, query: dict[str, object] | None = None) -> object:
-        return self._retried(lambda: self._get_once(part, what, query))
+    def _get(self, plugin: str, resource: str, query: dict[str, object] | None = None) -> object:
+        return self._retried(lambda: self._get_once(plugin, resource, query))
 
     def _retried(self, call: Callable[[], T]) -> T:
         return with_retry(call, self._retry_seconds)
 
-    def _get_once(self, part: str, what: str, query: dict[str, object] | None) -> object:
+    def _get_once(self, plugin: str, resource: str, query: dict[str, object] | None) -> object:
         if not self._api:
             self._api = self._find_api()
             log.info("slurmrestd speaks %s", self._api)
-        reply = self._ask(f"/{part}/{self._api}/{what}", query)
-        answer = _json(reply)
+        reply = self._ask(f"/{plugin}/{self._api}/{resource}", query)
+        answer = reply.json()
         self._version = parse.answer_version(answer) or self._version
         problem = parse.answer_errors(answer)
         if problem or reply.status >= 400:
-            raise self._error(problem or f"status {reply.status}", what)
+            raise self._error(problem or f"status {reply.status}", resource)
         return answer
 
     def _find_api(self) -> str:
         for version in API_VERSIONS:
-            if self._ask(f"/slurm/{version}/ping", None).status == 200:
+            if self._ask(f"/slurm/{version}/ping").status == 200:
                 return version
         raise UnavailableError(
             f"{self._path}: slurmrestd speaks none of {', '.join(API_VERSIONS)}",
             "start it with the openapi plugins of its release, or set slurm.backend to cli",
         )
 
-    def _error(self, problem: str, what: str) -> CarmeError:
-        error = failure(problem, f"slurmrestd {what}")
+    def _error(self, problem: str, resource: str) -> CarmeError:
+        error = failure(problem, f"slurmrestd {resource}")
         if error.reason == "input":
             # Nothing that a user typed goes in here, so it is Slurm's trouble.
-            return UnavailableError(f"slurmrestd {what}: {problem}")
+            return UnavailableError(f"slurmrestd {resource}: {problem}")
         return error
 
-    def _ask(self, path: str, query: dict[str, object] | None) -> ViewReply:
-        received = bytearray()
-        deadline = time.monotonic() + self._timeout
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(self._timeout)
-                connection.connect(str(self._path))
-                headers = {"Accept": "application/json"}
-                connection.sendall(encode_request("GET", path, query, headers=headers))
-                while chunk := connection.recv(1 << 18):
-                    received += chunk
-                    connection.settimeout(max(0.01, deadline - time.monotonic()))
-        except OSError as error:
-            said = error.strerror or "no answer in time"
-            raise UnavailableError(f"{self._path}: {said}", "is slurmrestd up?") from error
-        return decode_reply(bytes(received))
-
-
-def _json(reply: ViewReply) -> object:
-    try:
-        return json.loads(reply.body.decode("utf-8", errors="replace"))
-    except ValueError:
-        raise UnavailableError(f"slurmrestd answered {reply.status}, not JSON") from None
+    def _ask(self, address: str, query: dict[str, object] | None = None) -> HttpResponse:
+        return unix_http.request(
+            self._path,
+            "GET",
+            address,
+            query=query,
+            timeout_seconds=self._timeout,
+            hint="is slurmrestd running?",
+        )

@@ -90,7 +90,7 @@ class UserRights(SlurmModel):
 
     @property
     def limited(self) -> bool:
-        """Whether Slurm minds the limits here."""
+        """Whether Slurm enforces limits here."""
         return bool({"limits", "safe", "all"} & set(self.enforced))
 
     def account_names(self, partition: str = "") -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class UserRights(SlurmModel):
 
 
 class Rights(SlurmModel):
-    """Everybody's, in one reading."""
+    """The rights of all users, from one reading."""
 
     enforced: tuple[str, ...] = ()
     associations: tuple[Association, ...] = ()
@@ -149,7 +149,7 @@ class Rights(SlurmModel):
         return user in self._by_user
 
     def of(self, user: str, taken_at: float = 0, error: str = "") -> UserRights:
-        """One user's; without an account they are empty."""
+        """The rights of one user; empty for a user without an account."""
         own = self._by_user.get(user, ())
         accounts = {item.account: item for item in self._by_user.get("", ())}
         needed: dict[str, Association] = {}
@@ -168,7 +168,7 @@ class Rights(SlurmModel):
             qos=self.qos,
         )
 
-    # Ten thousand associations are looked through once a reading, not once a question.
+    # Ten thousand associations are searched once per reading, not once per request.
     @cached_property
     def _by_user(self) -> dict[str, tuple[Association, ...]]:
         lists: dict[str, list[Association]] = {}

@@ -1,4 +1,4 @@
-"""The whole cluster at one moment, and the questions that are asked of it."""
+"""The whole cluster at one moment."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from carme.slurm.models import Gpus, Job, Node, Partition, Reservation, SlurmMod
 
 
 class QueueLoad(SlurmModel):
-    """How busy a partition is; says nothing of who."""
+    """How busy a partition is, without the users."""
 
     running: int = 0
     waiting: int = 0
@@ -31,10 +31,14 @@ class Snapshot(SlurmModel):
     reservations: tuple[Reservation, ...] = ()
     load: Mapping[str, QueueLoad] = {}
 
+    def age_seconds(self, now: float) -> float:
+        """How old this is at the Unix time `now`."""
+        return max(0.0, now - self.taken_at)
+
     def partition(self, name: str = "") -> Partition | None:
         """The partition `name`, or the default one."""
-        wanted = (p for p in self.partitions if (p.name == name if name else p.default))
-        return next(wanted, None)
+        matching = (p for p in self.partitions if (p.name == name if name else p.default))
+        return next(matching, None)
 
     def job(self, job_id: int) -> Job | None:
         """The job with this id, if it is in the queue."""

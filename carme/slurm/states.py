@@ -1,4 +1,4 @@
-"""The states of jobs and nodes: all that Slurm has, and a place for those it will have."""
+"""The states of jobs and nodes; UNKNOWN stands for those of newer releases."""
 
 from enum import StrEnum
 from functools import lru_cache
@@ -56,7 +56,7 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Over for good. False for UNKNOWN: a job is never given up because of a new word."""
+        """Over for good. False for UNKNOWN: a state of a newer release must not end a session."""
         return self in _ENDED
 
 

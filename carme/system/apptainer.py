@@ -17,6 +17,7 @@ from pathlib import Path
 from carme.errors import MissingError, UnavailableError
 from carme.system.files import locked
 from carme.system.mirrors import AptSource, apt_sources, ca_bundle, debian_mirror
+from carme.system.programs import execute
 
 Progress = Callable[[str], None]
 
@@ -229,15 +230,12 @@ def _run(command: list[str], why: str, cwd: Path | None = None) -> str:
     if bundle := ca_bundle():
         environ.setdefault("SSL_CERT_FILE", str(bundle))
     try:
-        run = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=900, env=environ, cwd=cwd
-        )
-    except FileNotFoundError:
-        hint = f"apt-get install {command[0]}"
-        raise MissingError(f"{command[0]} is not installed", hint) from None
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{why}: {command[0]} did not end within 15 minutes") from None
-    if run.returncode:
-        lines = [line for line in run.stderr.splitlines() if line.strip()] or ["no message"]
+        result = execute(command, env=environ, timeout_seconds=900, cwd=cwd)
+    except MissingError as error:
+        raise MissingError(error.message, f"apt-get install {command[0]}") from None
+    except UnavailableError as error:
+        raise UnavailableError(f"{why}: {error.message}") from None
+    if result.returncode:
+        lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
         raise UnavailableError(f"{why}: {lines[0].removeprefix('E: ')}", f"or {OWN_HINT}")
-    return run.stdout
+    return result.stdout

@@ -8,13 +8,13 @@ import ast
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from carme.errors import MissingError
+from carme.system.programs import execute
 
 CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu
@@ -103,7 +103,7 @@ def debian_mirror(sources: Iterable[AptSource], override: str | None = None) -> 
 
 
 def parse_pip_config(listing: str) -> dict[str, str]:
-    """What pip goes by, from `pip config list`: environment over [install] over [global]."""
+    """pip's settings from `pip config list`: environment over [install] over [global]."""
     ranked: dict[str, tuple[int, str]] = {}
     for line in listing.splitlines():
         match = re.fullmatch(r"(:env:|global|install)\.([\w-]+)=(.*)", line.strip())
@@ -121,10 +121,9 @@ def parse_pip_config(listing: str) -> dict[str, str]:
 
 
 def pip_settings() -> dict[str, str]:
-    """What pip goes by here, for the settings that say where packages come from."""
+    """pip's settings on this host that say where packages come from."""
     command = [sys.executable, "-m", "pip", "config", "list"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    settings = parse_pip_config(run.stdout)
+    settings = parse_pip_config(execute(command).stdout)
     return {key: value for key, value in settings.items() if key in PIP_SETTINGS}
 
 
@@ -132,10 +131,8 @@ def npm_registry(environ: Mapping[str, str] = os.environ) -> str:
     """The registry that npm is set to use here; empty where there is no npm."""
     if not (npm := shutil.which("npm", path=environ.get("PATH"))):
         return ""
-    command = [npm, "config", "get", "registry"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    found = run.stdout.strip()
-    return found if found.startswith(("http://", "https://", "file:")) else ""
+    registry = execute([npm, "config", "get", "registry"]).stdout.strip()
+    return registry if registry.startswith(("http://", "https://", "file:")) else ""
 
 
 def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -148,8 +145,8 @@ def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 def proxies(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The proxy variables of this environment, in both spellings that programs look for."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name in ("http_proxy", "https_proxy", "no_proxy"):
         if value := environ.get(name) or environ.get(name.upper()):
-            found |= {name: value, name.upper(): value}
-    return found
+            variables |= {name: value, name.upper(): value}
+    return variables

@@ -3,11 +3,14 @@
 import socket
 import struct
 
+_UCRED = "iII"  # pid_t, uid_t, gid_t
 
-def peer_uid(client: socket.socket) -> int:
-    """The user id of the process that connected; -1 when it cannot be told."""
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user id of the process that connected, at that moment; -1 if the kernel does not say."""
+    size = struct.calcsize(_UCRED)
     try:
-        raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     except OSError:
         return -1
-    return int(struct.unpack("3i", raw)[1])
+    return int(struct.unpack(_UCRED, raw)[1])

@@ -11,10 +11,10 @@ def groups_of(user: str) -> dict[str, int]:
         ids = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except KeyError:
         return {}
-    found = {}
+    groups = {}
     for number in ids:
         try:
-            found[grp.getgrgid(number).gr_name] = number
+            groups[grp.getgrgid(number).gr_name] = number
         except KeyError:
             continue  # a group that another machine knows
-    return found
+    return groups

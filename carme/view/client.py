@@ -1,57 +1,51 @@
-"""Reading `carme-view`: `ViewClient` for commands, `AsyncViewClient` for an event loop."""
+"""Reading `carme-view`: `ViewClient` for commands, `AsyncViewClient` for an event loop.
+
+There is one rule of freshness. A snapshot's age counts from its `taken_at`. A process that shows
+the cluster again and again has one `SnapshotSubscription`, which holds what the view has. A caller
+that needs something newer says with `refresh` how old it may be.
+"""
 
 import asyncio
-import os
-import socket
+import logging
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from carme.config import ViewSettings
-from carme.errors import UnavailableError
+from carme.errors import CarmeError, UnavailableError, error_from_json
 from carme.jobs.models import IdleJobs, Idleness, JobList, JobReport
 from carme.slurm.models import Choice, ExpectedStart, History, HistoryJob, Job, SlurmModel
 from carme.slurm.rights import UserRights
 from carme.slurm.snapshot import Snapshot
-from carme.view.messages import ViewReply, decode_reply, encode_request, error_from
+from carme.system import unix_http
+from carme.system.unix_http import HttpResponse
+from carme.validation import explain_first
 
+log = logging.getLogger(__name__)
 M = TypeVar("M", bound=SlurmModel)
+T = TypeVar("T")
 _TIMEOUT_SECONDS = 10.0
 _REFRESH_TIMEOUT_SECONDS = 20.0
 _HISTORY_TIMEOUT_SECONDS = 60.0
 _HINT = "is carme-view running?"
 
-
-class _Cache:
-    """The last snapshot and its ETag: an unchanged cluster is neither sent nor parsed again."""
-
-    def __init__(self) -> None:
-        self.held: tuple[str, Snapshot] | None = None
-
-    def take(self, reply: ViewReply, held: tuple[str, Snapshot] | None) -> Snapshot:
-        """The snapshot in the answer to a request that said `held` is known."""
-        headers = reply.headers or {}
-        if reply.status == 304 and held:
-            etag, old = held
-            taken_at = float(headers.get("carme-taken-at") or old.taken_at)
-            found = old.model_copy(update={"taken_at": taken_at})
-        else:
-            etag, found = headers.get("etag", ""), _model(reply, Snapshot)
-        # Of two answers that came at once, the newer stays.
-        if not self.held or self.held[1].taken_at <= found.taken_at:
-            self.held = (etag, found)
-        return found
-
-
-def _known(held: tuple[str, Snapshot] | None) -> dict[str, str]:
-    return {"If-None-Match": held[0]} if held else {}
+LOST_SECONDS = 10.0
+"""A subscription serves its last snapshot while the view is away for so long: it may restart."""
+_WAIT_SECONDS = 25.0
+_RETRY_SECONDS = 1.0
+_PAUSE_SECONDS = 0.2
+"""Between two requests of a subscription, if the view answers without waiting."""
+_THREADS = 32
+"""Requests of an event loop at once: half of the connections that the view gives to one user."""
 
 
 class ViewClient:
-    """The view for code that may wait."""
+    """The view for code that may wait. Threads can share a client."""
 
     def __init__(
         self,
@@ -62,23 +56,58 @@ class ViewClient:
         self._path = path
         self._history_timeout = history_seconds
         self._timeout = timeout_seconds
-        self._cache = _Cache()
+        self._lock = threading.Lock()
+        self._newest: tuple[str, Snapshot] | None = None  # with its ETag
 
     @classmethod
     def of(cls, view: ViewSettings) -> "ViewClient":
         """The client for this configuration."""
         return cls(view.socket)
 
-    def snapshot(self) -> Snapshot:
-        """What the view has; `taken_at` says from when, `error` why it is not fresher."""
-        held = self._cache.held
-        return self._cache.take(self._ask("GET", "/snapshot", headers=_known(held)), held)
+    @property
+    def newest(self) -> Snapshot | None:
+        """The newest snapshot that this client has received; sends no request."""
+        return self._newest[1] if self._newest else None
+
+    def snapshot(self, wait_seconds: float = 0) -> Snapshot:
+        """What the view has; `taken_at` says from when, `error` why it is not fresher.
+
+        With `wait_seconds`, the view answers as soon as it has something newer than `newest`, at
+        the latest after that time.
+        """
+        newest = self._newest
+        query: dict[str, object] = {}
+        if wait_seconds:
+            query = {"wait": wait_seconds, "newer_than": newest[1].taken_at if newest else 0}
+        timeout = wait_seconds + self._timeout
+        response = self._ask("GET", "/snapshot", query, None, _if_changed(newest), timeout)
+        return self._received(response, newest)
 
     def refresh(self, max_age_seconds: float = 0) -> Snapshot:
         """A snapshot no older than asked for; UnavailableError while Slurm is away."""
-        query, held = {"max_age_seconds": max_age_seconds}, self._cache.held
-        reply = self._ask("POST", "/refresh", query, None, _known(held), _REFRESH_TIMEOUT_SECONDS)
-        return self._cache.take(reply, held)
+        query, newest = {"max_age_seconds": max_age_seconds}, self._newest
+        headers, timeout = _if_changed(newest), _REFRESH_TIMEOUT_SECONDS
+        response = self._ask("POST", "/refresh", query, None, headers, timeout)
+        return self._received(response, newest)
+
+    def _received(self, response: HttpResponse, named: tuple[str, Snapshot] | None) -> Snapshot:
+        """The snapshot in the response to a request that named this ETag.
+
+        An unchanged cluster is neither sent nor parsed again: only its time is new.
+        """
+        etag = response.headers.get("ETag", "")
+        with self._lock:
+            newest = self._newest
+            same = next((own for own in (newest, named) if own and etag and own[0] == etag), None)
+            if same:
+                taken_at = float(response.headers.get("Carme-Taken-At") or same[1].taken_at)
+                snapshot = same[1].model_copy(update={"taken_at": taken_at})
+            else:
+                snapshot = _model(response, Snapshot)
+            # One response may overtake another; and the clock may have been set back.
+            if not newest or not snapshot.taken_at < newest[1].taken_at <= time.time():
+                self._newest = (etag, snapshot)
+        return snapshot
 
     def job(self, job_id: int) -> Job:
         """One job; MissingError if it is not in the queue or not to be seen."""
@@ -86,11 +115,15 @@ class ViewClient:
 
     def expected_start(self, choice: Choice) -> ExpectedStart:
         """When a job like this would start; InputError if Slurm would not take it."""
-        return _model(self._ask("GET", "/expected-start", _query(choice)), ExpectedStart)
+        query = choice.model_dump(exclude_defaults=True)
+        return _model(self._ask("GET", "/expected-start", query), ExpectedStart)
 
     def rights(self, user: str, max_age_seconds: float | None = None) -> UserRights:
         """The user's accounts and QoS with their limits; other users' for readers only."""
-        return _model(self._ask("GET", "/rights", _whose(user, max_age_seconds)), UserRights)
+        query: dict[str, object] = {"user": user}
+        if max_age_seconds is not None:
+            query["max_age_seconds"] = max_age_seconds
+        return _model(self._ask("GET", "/rights", query), UserRights)
 
     def extend(self, job_id: int, seconds: int) -> Job:
         """More time for a job of one's own."""
@@ -109,11 +142,16 @@ class ViewClient:
         reply = self._ask("GET", f"/reports/{job_id}", timeout=self._history_timeout)
         return _model(reply, JobReport)
 
-    def reports(self, **wish: object) -> JobList:
-        """Jobs as `carme.jobs.reporter.Wish` asks for them: one's own, or all for admins."""
-        given = {name: value for name, value in wish.items() if value not in (None, "")}
-        reply = self._ask("GET", "/reports", given, timeout=self._history_timeout)
+    def reports(self, **filters: object) -> JobList:
+        """Jobs that `carme.jobs.reporter.JobFilter` selects: one's own, or all for admins."""
+        query = {name: value for name, value in filters.items() if value not in (None, "")}
+        reply = self._ask("GET", "/reports", query, timeout=self._history_timeout)
         return _model(reply, JobList)
+
+    def idle(self, job_ids: Iterable[int], seconds: float) -> Mapping[int, Idleness]:
+        """What running jobs did in the last `seconds`, of those measured all the time."""
+        query = {"jobs": ",".join(map(str, job_ids)), "seconds": seconds}
+        return _model(self._ask("GET", "/idle", query), IdleJobs).jobs
 
     def counters(self) -> dict[str, Any]:
         """What the view did since it started."""
@@ -128,137 +166,140 @@ class ViewClient:
         body: object = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
-    ) -> ViewReply:
-        deadline = time.monotonic() + (timeout or self._timeout)
-        received = bytearray()
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(timeout or self._timeout)
-                connection.connect(str(self._path))
-                connection.sendall(encode_request(method, path, query, body, headers))
-                while chunk := connection.recv(1 << 16):
-                    received += chunk
-                    connection.settimeout(max(0.01, deadline - time.monotonic()))
-        except OSError as error:
-            raise _unavailable(self._path, error) from error
-        return _checked(decode_reply(bytes(received)))
+    ) -> HttpResponse:
+        response = unix_http.request(
+            self._path,
+            method,
+            path,
+            query=query,
+            body=body,
+            headers=headers,
+            timeout_seconds=timeout or self._timeout,
+            hint=_HINT,
+        )
+        if response.status >= 400:
+            error = error_from_json(response.json())
+            raise error or UnavailableError(f"the view answered {response.status}")
+        return response
+
+
+class SnapshotSubscription:
+    """The view's newest snapshot, for a process that shows it again and again.
+
+    A thread, started at the first call, waits at the view for the next snapshot and gets it as soon
+    as Slurm has been read.
+    """
+
+    def __init__(self, client: ViewClient) -> None:
+        self.client = client
+        self._start_lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._answered = threading.Event()
+        self._failure: tuple[float, CarmeError] | None = None  # since when, and the last error
+
+    @property
+    def is_answered(self) -> bool:
+        """`snapshot` does not have to wait."""
+        return self._answered.is_set()
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot. Only the first call waits, for the view's first answer.
+
+        Raises the view's error if there is no snapshot yet, or if the view has been away for
+        LOST_SECONDS.
+        """
+        # A process that was forked has lost the thread.
+        with self._start_lock:
+            if not (self._thread and self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._follow, name="view", daemon=True)
+                self._thread.start()
+        self._answered.wait()
+        newest, failure = self.client.newest, self._failure
+        is_lost = failure is not None and time.monotonic() - failure[0] > LOST_SECONDS
+        if newest is None or is_lost:
+            error = failure[1] if failure else UnavailableError("there is no snapshot yet", _HINT)
+            raise type(error)(error.message, error.hint)
+        return newest
+
+    def _follow(self) -> None:
+        while True:
+            wait = _WAIT_SECONDS if self.is_answered and not self._failure else 0
+            try:
+                self.client.snapshot(wait)
+            except CarmeError as error:
+                self._failed(error)
+            except Exception as error:
+                # A bug must not leave this process with an old snapshot for ever.
+                log.exception("reading the view failed")
+                self._failed(UnavailableError(f"reading the view failed: {type(error).__name__}"))
+            else:
+                self._failure = None
+            self._answered.set()
+            time.sleep(_RETRY_SECONDS if self._failure else _PAUSE_SECONDS)
+
+    def _failed(self, error: CarmeError) -> None:
+        if self._failure is None:
+            log.warning("the view cannot be read: %s", error)
+        since = self._failure[0] if self._failure else time.monotonic()
+        self._failure = (since, error)
 
 
 class AsyncViewClient:
-    """The view for an event loop: the same methods, awaited; never blocks the loop."""
+    """The view for an event loop: the methods of ViewClient, awaited; they run in threads."""
 
     def __init__(self, path: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
-        self._path = path
-        self._timeout = timeout_seconds
-        self._cache = _Cache()
+        self._client = ViewClient(path, timeout_seconds)
+        self._subscription = SnapshotSubscription(self._client)
+        self._threads = ThreadPoolExecutor(_THREADS, "view")
 
     @classmethod
     def of(cls, view: ViewSettings) -> "AsyncViewClient":
         """The client for this configuration."""
         return cls(view.socket)
 
+    @property
+    def newest(self) -> Snapshot | None:
+        """As ViewClient.newest."""
+        return self._client.newest
+
+    async def subscribed(self) -> Snapshot:
+        """As SnapshotSubscription.snapshot."""
+        if self._subscription.is_answered:
+            return self._subscription.snapshot()
+        return await self._run(self._subscription.snapshot)
+
     async def snapshot(self) -> Snapshot:
-        """As ViewClient.snapshot."""
-        held = self._cache.held
-        reply = await self._ask("GET", "/snapshot", headers=_known(held))
-        return await asyncio.to_thread(self._cache.take, reply, held)
+        """As ViewClient.snapshot, without waiting for a newer one."""
+        return await self._run(self._client.snapshot)
 
     async def refresh(self, max_age_seconds: float = 0) -> Snapshot:
         """As ViewClient.refresh."""
-        query, held = {"max_age_seconds": max_age_seconds}, self._cache.held
-        limit = _REFRESH_TIMEOUT_SECONDS
-        reply = await self._ask("POST", "/refresh", query, None, _known(held), limit)
-        return await asyncio.to_thread(self._cache.take, reply, held)
-
-    async def job(self, job_id: int) -> Job:
-        """As ViewClient.job."""
-        return _model(await self._ask("GET", f"/jobs/{job_id}"), Job)
+        return await self._run(self._client.refresh, max_age_seconds)
 
     async def expected_start(self, choice: Choice) -> ExpectedStart:
         """As ViewClient.expected_start."""
-        reply = await self._ask("GET", "/expected-start", _query(choice))
-        return _model(reply, ExpectedStart)
+        return await self._run(self._client.expected_start, choice)
 
     async def rights(self, user: str, max_age_seconds: float | None = None) -> UserRights:
         """As ViewClient.rights."""
-        reply = await self._ask("GET", "/rights", _whose(user, max_age_seconds))
-        return _model(reply, UserRights)
-
-    async def extend(self, job_id: int, seconds: int) -> Job:
-        """As ViewClient.extend."""
-        body = {"job_id": job_id, "seconds": seconds}
-        limit = 2 * _REFRESH_TIMEOUT_SECONDS
-        return _model(await self._ask("POST", "/extend", None, body, None, limit), Job)
-
-    async def history(self, since: int, until: int | None = None) -> tuple[HistoryJob, ...]:
-        """As ViewClient.history."""
-        query = {"since": since} if until is None else {"since": since, "until": until}
-        reply = await self._ask("GET", "/history", query, timeout=_HISTORY_TIMEOUT_SECONDS)
-        return (await asyncio.to_thread(_model, reply, History)).jobs
-
-    async def report(self, job_id: int) -> JobReport:
-        """As ViewClient.report."""
-        reply = await self._ask("GET", f"/reports/{job_id}", timeout=_HISTORY_TIMEOUT_SECONDS)
-        return _model(reply, JobReport)
+        return await self._run(self._client.rights, user, max_age_seconds)
 
     async def idle(self, job_ids: Iterable[int], seconds: float) -> Mapping[int, Idleness]:
-        """What running jobs did in the last `seconds`, of those measured all the time."""
-        query = {"jobs": ",".join(map(str, job_ids)), "seconds": seconds}
-        return _model(await self._ask("GET", "/idle", query), IdleJobs).jobs
+        """As ViewClient.idle."""
+        return await self._run(self._client.idle, tuple(job_ids), seconds)
 
-    async def counters(self) -> dict[str, Any]:
-        """As ViewClient.counters."""
-        value: dict[str, Any] = (await self._ask("GET", "/counters")).json()
-        return value
-
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, object] | None = None,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> ViewReply:
-        try:
-            async with asyncio.timeout(timeout or self._timeout):
-                reader, writer = await asyncio.open_unix_connection(self._path)
-                try:
-                    writer.write(encode_request(method, path, query, body, headers))
-                    await writer.drain()
-                    received = await reader.read()
-                finally:
-                    writer.close()
-        except OSError as error:  # TimeoutError is one, too
-            raise _unavailable(self._path, error) from error
-        return _checked(decode_reply(received))
+    async def _run(self, method: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, method, *arguments)
 
 
-def _whose(user: str, max_age_seconds: float | None) -> dict[str, object]:
-    asked: dict[str, object] = {"user": user}
-    return asked if max_age_seconds is None else {**asked, "max_age_seconds": max_age_seconds}
+def _if_changed(newest: tuple[str, Snapshot] | None) -> dict[str, str]:
+    return {"If-None-Match": newest[0]} if newest and newest[0] else {}
 
 
-def _query(choice: Choice) -> dict[str, object]:
-    return choice.model_dump(exclude_defaults=True)
-
-
-def _unavailable(path: Path, error: OSError) -> UnavailableError:
-    if isinstance(error, TimeoutError):
-        return UnavailableError(f"{path} did not answer in time", _HINT)
-    said = os.strerror(error.errno) if error.errno else str(error)
-    return UnavailableError(f"{path}: {said}", _HINT)
-
-
-def _checked(reply: ViewReply) -> ViewReply:
-    if reply.status >= 400:
-        raise error_from(reply.json()) or UnavailableError(f"the view answered {reply.status}")
-    return reply
-
-
-def _model(reply: ViewReply, kind: type[M]) -> M:
+def _model(response: HttpResponse, kind: type[M]) -> M:
     try:
-        return kind.model_validate_json(reply.body)
+        return kind.model_validate_json(response.body)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UnavailableError(f"the view's answer cannot be read: {first['msg']}") from error
+        problem = explain_first(error, root="answer")
+        raise UnavailableError(f"the view's answer cannot be read: {problem}") from error

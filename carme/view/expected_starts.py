@@ -1,9 +1,11 @@
-"""Expected starts, asked of Slurm seldom: each question makes its scheduler plan."""
+"""Expected starts. The view asks Slurm seldom: every `sbatch --test-only` makes it plan."""
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+
+from cachetools import LRUCache
 
 from carme.errors import CarmeError, UnavailableError
 from carme.slurm.client import Client
@@ -11,26 +13,32 @@ from carme.slurm.models import Choice, ExpectedStart
 
 PER_MINUTE = 6
 _KEEP_SECONDS = 60.0
-_MAX_KEPT = 500
+_MAX_ANSWERS = 500
 
 
 class ExpectedStarts:
-    """Answers per choice, kept for a minute; at most PER_MINUTE questions in all."""
+    """Slurm's answers per choice, kept for a minute; at most PER_MINUTE questions in all."""
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self.asked = 0
         self._client = client
         self._clock = clock
-        self._known: dict[Choice, tuple[float, ExpectedStart | CarmeError]] = {}
-        self._recent: deque[float] = deque()
+        # No TTLCache: while Slurm must not be asked, an older answer is better than none.
+        self._answers: LRUCache[Choice, tuple[float, ExpectedStart | CarmeError]] = LRUCache(
+            _MAX_ANSWERS
+        )
+        self._asked_at: deque[float] = deque(maxlen=PER_MINUTE)
         self._lock = asyncio.Lock()
 
     async def expected_start(self, choice: Choice) -> ExpectedStart:
-        """Slurm's guess, its `asked_at` saying how old it is; its refusal as the typed error."""
-        # One question at a time: the same choice asked twice at once finds the first's answer.
+        """Slurm's estimate, with its age in `asked_at`; raises Slurm's refusal as a typed error.
+
+        Raises UnavailableError if Slurm is away, or must not be asked now and no answer is known.
+        """
+        # One question at a time: of two equal ones the second gets the first one's answer.
         async with self._lock:
-            at, answer = self._known.get(choice, (float("-inf"), None))
-            if self._clock() - at > _KEEP_SECONDS or answer is None:
+            at, answer = self._answers.get(choice, (float("-inf"), None))
+            if answer is None or self._clock() - at > _KEEP_SECONDS:
                 if self._may_ask():
                     answer = await self._ask(choice)
                 elif answer is None:
@@ -42,14 +50,12 @@ class ExpectedStarts:
         return answer
 
     def _may_ask(self) -> bool:
-        now = self._clock()
-        while self._recent and now - self._recent[0] >= 60:
-            self._recent.popleft()
-        return len(self._recent) < PER_MINUTE
+        is_full = len(self._asked_at) == PER_MINUTE
+        return not is_full or self._clock() - self._asked_at[0] >= 60
 
     async def _ask(self, choice: Choice) -> ExpectedStart | CarmeError:
         now = self._clock()
-        self._recent.append(now)
+        self._asked_at.append(now)
         self.asked += 1
         answer: ExpectedStart | CarmeError
         try:
@@ -58,7 +64,5 @@ class ExpectedStarts:
             raise
         except CarmeError as error:
             answer = error
-        if len(self._known) >= _MAX_KEPT:
-            self._known.pop(next(iter(self._known)))
-        self._known[choice] = (now, answer)
+        self._answers[choice] = (now, answer)
         return answer

@@ -1,9 +1,10 @@
-"""Keeps one snapshot of Slurm fresh for everybody, and asks Slurm as seldom as that allows."""
+"""Keeps one snapshot of Slurm up to date for all clients with as few reads as possible."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from carme.errors import CarmeError, UnavailableError
@@ -13,14 +14,14 @@ from carme.slurm.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 REFRESH_GAP_SECONDS = 1.0
-"""Between two reads, whoever asks for them; for the first QUICK_READS of them."""
+"""Least time between two reads, for the first QUICK_READS of a series of refreshes."""
 QUICK_READS = 3
 STEADY_GAP_SECONDS = 2.3
-"""Between two reads while people ask without end, as when fifty sessions start: with the readings
-of nodes and partitions that makes fewer than sixty calls a minute."""
+"""Time between two reads while clients keep asking, as when fifty sessions start: with the reads of
+nodes and partitions this makes fewer than sixty calls a minute."""
 NODES_SECONDS = 8.0
-"""Jobs are read at every refresh, nodes (two calls: scontrol asks for the partitions too) not more
-often than this."""
+"""Least time between two reads of nodes (two calls: scontrol also reads the partitions). Jobs are
+read at every refresh."""
 _FIRST_BACKOFF_SECONDS = 2.0
 
 
@@ -36,7 +37,7 @@ class Counters:
 
 
 class Poller:
-    """Reads everything every `poll_seconds`; jobs and nodes sooner when somebody asks."""
+    """Reads everything every `poll_seconds`; jobs and nodes sooner for a refresh."""
 
     def __init__(
         self, client: Client, poll_seconds: float, clock: Callable[[], float] = time.monotonic
@@ -52,7 +53,7 @@ class Poller:
         self._full = float("-inf")  # when the last successful full read began
         self._nodes = float("-inf")  # when the last successful read of nodes began
         self._quick = float(QUICK_READS)  # quick reads left; a new one every steady gap
-        self._wanted = float("-inf")  # the newest moment that somebody wants to see
+        self._needed = float("-inf")  # a waiting refresh needs a read from after this
         self._backoff = 0.0
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
@@ -68,33 +69,44 @@ class Poller:
                 except TimeoutError:
                     pass
                 else:
-                    continue  # somebody asked: when is the next read now?
+                    continue  # a refresh came: the next read is due at another time
             await self._read()
 
     async def fresh(self, max_age_seconds: float, timeout_seconds: float) -> Snapshot:
-        """A snapshot begun at most `max_age_seconds` before this call; many callers, one read."""
+        """A snapshot begun at most `max_age_seconds` before this call; callers share one read.
+
+        Raises UnavailableError to every waiting caller if the read fails or takes too long.
+        """
         self.counters.refresh_requests += 1
-        asked = self._clock()
-        wanted = asked - max_age_seconds
-        if self._began < wanted:
-            self._wanted = max(self._wanted, wanted)
+        asked_at = self._clock()
+        not_before = asked_at - max_age_seconds
+        if self._began < not_before:
+            self._needed = max(self._needed, not_before)
             self._wake.set()
             try:
                 async with asyncio.timeout(timeout_seconds), self._changed:
                     await self._changed.wait_for(
-                        lambda: self._began >= wanted or (self.error and self._tried >= asked)
+                        lambda: (
+                            self._began >= not_before or (self.error and self._tried >= asked_at)
+                        )
                     )
             except TimeoutError:
                 raise UnavailableError("no fresh reading of Slurm in time") from None
-        if self.snapshot is None or self._began < wanted:
+        if self.snapshot is None or self._began < not_before:
             raise self.error or UnavailableError("Slurm has not been read yet")
         return self.snapshot
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> None:
+        """Wait until `condition` holds, which is checked after every read; no read is asked for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds), self._changed:
+                await self._changed.wait_for(condition)
 
     def _next(self) -> float:
         """When the next read is due."""
         backoff = self._tried + self._backoff
         due = backoff if self._backoff else self._full + self._poll_seconds
-        if self._wanted > self._began:
+        if self._needed > self._began:
             quick = REFRESH_GAP_SECONDS if self._quick >= 1 else STEADY_GAP_SECONDS
             gap = _FIRST_BACKOFF_SECONDS if self._backoff else quick
             due = min(due, self._tried + gap)
@@ -102,7 +114,7 @@ class Poller:
 
     async def _read(self) -> None:
         began = self._clock()
-        # Idle time gives quick reads back, as slowly as steady reading would use time.
+        # One quick read is regained for every steady gap without reads.
         regained = (began - self._tried) / STEADY_GAP_SECONDS - 1
         self._quick = min(QUICK_READS, max(0.0, self._quick + regained))
         self._tried = began
@@ -116,7 +128,7 @@ class Poller:
         except CarmeError as error:
             self._failed(error)
         except Exception as error:
-            # A bug in reading must not end the one process that everybody reads from.
+            # A bug in reading must not end the process that all others read from.
             log.exception("reading Slurm failed")
             self._failed(UnavailableError(f"reading Slurm failed: {type(error).__name__}"))
         else:

@@ -1,4 +1,4 @@
-"""The program `carme-view`: a poller and a server until it is told to stop."""
+"""The program `carme-view`: a poller and a server, until SIGTERM or SIGINT."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> None:
     """Poll and answer until SIGTERM or SIGINT."""
-    # The poller has its own pace for trying again, and serves the last snapshot meanwhile.
+    # The poller does its own retries and serves the last snapshot meanwhile.
     slurm = config.slurm.model_copy(update={"retry_seconds": 0})
     view = ViewService(config, connect(slurm), CommandClient.of(slurm))
     server = UnixServer(config.view.socket, view.answer)
@@ -30,8 +30,8 @@ async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> Non
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await server.start()
     polling = asyncio.create_task(view.poller.run())
-    # The first who opens the form finds accounts and QoS read.
-    warming = asyncio.create_task(view.registry.warm())
+    # So that the first spawn form does not wait for accounts and QoS.
+    warming = asyncio.create_task(view.rights.warm())
     log.info("serving %s, polling every %g s", config.view.socket, config.view.poll_seconds)
     ready()
     stopping = asyncio.create_task(stop.wait())

@@ -1,4 +1,4 @@
-"""Everybody's rights, read once for all and kept: slurmdbd is asked seldom, and may be away."""
+"""The rights of all users, read at once and kept: slurmdbd is slow and may be away."""
 
 import asyncio
 import logging
@@ -13,9 +13,9 @@ from carme.slurm.rights import Rights, UserRights
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 15.0
-"""Between two tries while slurmdbd is away, and between two looks for users nobody knows."""
+"""Time between two reads while slurmdbd is away, or for users who are in none of the readings."""
 _WAIT_SECONDS = 1.0
-"""How long a question waits for a fresher answer when there is an older one."""
+"""How long a request waits for a fresher reading when there is an older one."""
 _FIRST_WAIT_SECONDS = 8.0
 
 
@@ -37,7 +37,7 @@ class RightsCache:
         self._reading: asyncio.Task[None] | None = None
 
     async def warm(self) -> None:
-        """Read before anybody asks; a failure is told to who asks."""
+        """Read before the first request; if that fails, requests get the error."""
         with suppress(CarmeError):
             await self.of("root")
 
@@ -51,7 +51,7 @@ class RightsCache:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read())
             wait = _FIRST_WAIT_SECONDS if self._rights is None else _WAIT_SECONDS
-            # Not cancelled when it takes longer: the next question finds its answer.
+            # Not cancelled when it takes longer: the next request finds its result.
             await asyncio.wait({self._reading}, timeout=wait)
         if self._rights is None:
             raise self._error or UnavailableError("accounts and QoS have not been read yet")

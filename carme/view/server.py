@@ -2,30 +2,33 @@
 
 import asyncio
 import fcntl
+import http.client
+import io
 import json
 import logging
 import os
 import socket
-import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from carme.errors import CarmeError, ConfigError, InputError, UnavailableError
-from carme.view.messages import STATUS, ViewReply, encode_reply, error_json
+from carme.errors import CarmeError, ConfigError, InputError, UnavailableError, error_to_json
+from carme.system.peers import peer_uid
 
 log = logging.getLogger(__name__)
 
-# Any user of the machine may connect, so one of them must not be able to use everything up.
+# Any user of this host may connect, so there are limits per user.
 _MAX_CONNECTIONS_PER_USER = 64
 _MAX_HEAD_BYTES = 16 * 1024
 _MAX_BODY_BYTES = 64 * 1024
 _REQUEST_SECONDS = 10
 _REPLY_SECONDS = 30
+_STATUS = {"input": 400, "denied": 403, "missing": 404, "config": 500, "unavailable": 503}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,24 @@ class HttpRequest:
             return json.loads(self.body)
         except ValueError:
             raise InputError("the body is not JSON") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewReply:
+    """A response with a JSON body, which a 304 leaves out."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] | None = None
+
+    def encode(self) -> bytes:
+        """The whole HTTP/1.1 response."""
+        phrase = HTTPStatus(self.status).phrase
+        lines = [f"HTTP/1.1 {self.status} {phrase}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in (self.headers or {}).items()]
+        if self.status != HTTPStatus.NOT_MODIFIED:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(self.body)}"]
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + self.body
 
 
 Handler = Callable[[HttpRequest], Awaitable[ViewReply]]
@@ -68,7 +89,7 @@ class UnixServer:
         try:
             fresh.unlink(missing_ok=True)
             listener.bind(str(fresh))
-            # Everybody may connect: who asks decides what is answered.
+            # Everybody may connect: the answer depends on the user.
             fresh.chmod(0o666)
             listener.listen(128)
             fresh.rename(self._path)
@@ -88,11 +109,11 @@ class UnixServer:
             os.close(self._lock)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        uid = _peer_uid(writer.get_extra_info("socket"))
+        uid = peer_uid(writer.get_extra_info("socket"))
         self._connections[uid] += 1
         try:
             reply = await self._answer(reader, uid)
-            writer.write(encode_reply(reply))
+            writer.write(reply.encode())
             async with asyncio.timeout(_REPLY_SECONDS):
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
@@ -117,12 +138,12 @@ class UnixServer:
                 request = await _read_request(reader, uid)
             return await self._handler(request)
         except CarmeError as error:
-            return json_reply(error_json(error), STATUS.get(error.reason, 500))
+            return json_reply(error_to_json(error), _STATUS.get(error.reason, 500))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             raise
         except Exception:
             log.exception("a request failed")
-            return json_reply(error_json(UnavailableError("an internal error")), 500)
+            return json_reply(error_to_json(UnavailableError("an internal error")), 500)
 
 
 def json_reply(value: object, status: int = 200, **headers: str) -> ViewReply:
@@ -135,14 +156,15 @@ async def _read_request(reader: asyncio.StreamReader, uid: int) -> HttpRequest:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
         raise InputError("the request's head is too long") from None
-    first, *lines = head.decode("latin-1").split("\r\n")
-    words = first.split(" ")
+    request_line, _, fields = head.partition(b"\r\n")
+    words = request_line.decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise InputError("this is not an HTTP request")
-    headers = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
+    try:
+        parsed = http.client.parse_headers(io.BytesIO(fields))
+    except http.client.HTTPException:
+        raise InputError("the request's headers cannot be read") from None
+    headers = {name.lower(): value.strip() for name, value in parsed.items()}
     length = headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > _MAX_BODY_BYTES:
         raise InputError("the request's body is too long")
@@ -155,15 +177,8 @@ async def _read_request(reader: asyncio.StreamReader, uid: int) -> HttpRequest:
     return HttpRequest(words[0], url.path, query, headers, body, uid)
 
 
-def _peer_uid(connection: socket.socket) -> int:
-    """The user at the other end when the connection was made."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
-    uid: int = struct.unpack("iII", raw)[1]
-    return uid
-
-
 def _lock(path: Path) -> int:
-    """A lock beside the socket: two pollers would double the load on Slurm."""
+    """A lock file beside the socket: two pollers would double the load on Slurm."""
     try:
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:

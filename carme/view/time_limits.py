@@ -1,4 +1,4 @@
-"""The rules for giving a job more time: pure, for they stand between a user and an operator."""
+"""The rules for giving a job more time. They are pure: an operator's right depends on them."""
 
 from carme.config import ViewSettings
 from carme.errors import DeniedError, InputError, MissingError
@@ -22,8 +22,8 @@ def extended_limit(
 ) -> int:
     """The new time limit in seconds; a typed error says why there is none.
 
-    An operator's update passes by every limit of Slurm, so those that a user would have met are
-    checked here: those of partition, QoS and account, and reservations of the job's nodes.
+    Slurm applies no limit to an operator's update. So this checks the limits that Slurm would apply
+    to the user: those of partition, QoS and account, and reservations of the job's nodes.
     """
     if not owns(job, user, uid):
         raise MissingError("you have no such job in the queue")

@@ -1,16 +1,16 @@
-"""What one Unix user may see of a snapshot."""
+"""The part of a snapshot that one Unix user may see."""
 
 from carme.slurm.models import Job, Reservation
 from carme.slurm.snapshot import Snapshot
 
 
 def owns(job: Job, user: str, uid: int) -> bool:
-    """The job is this user's: by number where Slurm gives one, for names can be reused."""
+    """The job is this user's: by uid where Slurm gives it, since names can be reused."""
     return job.uid == uid if job.uid is not None else bool(user) and job.user == user
 
 
 def visible_to(snapshot: Snapshot, user: str, uid: int) -> Snapshot:
-    """The cluster with this user's own jobs, and no word of who else is there."""
+    """The cluster with this user's own jobs, and without the names of other users."""
     hidden = {partition.name for partition in snapshot.partitions if partition.hidden}
     return snapshot.model_copy(
         update={

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from carme.errors import ConfigError, InputError, MissingError
 from carme.images.catalogue import Application, GpuNeeds, Hints, ImageName, ImageVersion
+from carme.validation import field_path, message
 
 OWN_RECIPES = Path(__file__).parent / "recipes"
 REQUIRED = ("image.toml", "verify")
@@ -173,11 +174,8 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def _explain(problem: Any) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"{where}: no such key"
-    said = problem["msg"]
-    return f"{where}: {said[0].lower()}{said[1:]}"
+    is_unknown = problem["type"] == "extra_forbidden"
+    return f"{field_path(problem['loc'])}: {'no such key' if is_unknown else message(problem)}"
 
 
 def _settle(

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from carme.errors import ConfigError
+from carme.validation import explain_first
 
 _REMEMBERED = 64
 _NOBODY = bcrypt.hashpw(b"nobody", bcrypt.gensalt(rounds=4))
@@ -79,9 +80,7 @@ def load(path: Path) -> WebConfig:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from None
+        raise ConfigError(f"{path}: {explain_first(error)}") from None
     tls = config.tls_server_config
     if tls:
         changed = {

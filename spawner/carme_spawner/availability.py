@@ -25,7 +25,7 @@ class AvailabilityPanel:
             shown = (partition for partition in snapshot.partitions if not partition.hidden)
             self._counted = (snapshot, [_partition(snapshot, p.name) for p in shown])
         return {
-            "age_seconds": round(max(0.0, now - snapshot.taken_at), 1),
+            "age_seconds": round(snapshot.age_seconds(now), 1),
             "controller": snapshot.controller,
             "partitions": self._counted[1],
             "maintenance": [

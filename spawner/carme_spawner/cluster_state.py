@@ -1,4 +1,4 @@
-"""What the hub knows of Slurm: one snapshot for all users, and what each of them may choose."""
+"""The hub's access to the view: one snapshot for all users, and the rights of each."""
 
 import asyncio
 import logging
@@ -13,73 +13,45 @@ from carme.view.client import AsyncViewClient
 from carme_spawner.slurm_user import SlurmUser
 
 log = logging.getLogger(__name__)
-STALE_SECONDS = 60.0
-"""What the hub holds itself longer than this is not shown; the view has something fresher."""
-KEEP_SECONDS = 20.0
-"""So often the hub takes what the view has read anyway: the form's first figures are there."""
 EXPECTED_SECONDS = 0.1
 RIGHTS_SECONDS = 2.0
-"""The form does not wait longer for accounts and QoS: it works without."""
+"""The form waits no longer for accounts and QoS: it works without them."""
 
 
 class ClusterState:
-    """Snapshots from `carme-view`, fetched once however many sessions wait for them."""
+    """What `carme-view` knows, asked once however many sessions wait for it."""
 
     def __init__(self, client: AsyncViewClient) -> None:
         self._client = client
         self._lock = asyncio.Lock()
-        self._last: Snapshot | None = None
-        self._fetched = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
-        self._keeper: asyncio.Task[None] | None = None
         self._asked: dict[Choice, asyncio.Future[ExpectedStart]] = {}
 
     async def snapshot(self, max_age: float = 5) -> Snapshot:
-        """The cluster as it was at most `max_age` seconds ago, if Slurm answers."""
+        """The cluster at most `max_age` seconds ago; UnavailableError if Slurm does not answer."""
+        # Of many callers at once the first asks, and the others find its answer.
         async with self._lock:
-            if self._last is None or time.monotonic() - self._fetched > max_age:
-                self._last = await self._client.refresh(max_age)
-                self._fetched = time.monotonic()
-            return self._last
+            newest = self._client.newest
+            if newest and newest.age_seconds(time.time()) < max_age:
+                return newest
+            return await self._client.refresh(max_age)
 
     async def recent(self, max_age: float = 5) -> Snapshot:
-        """What is known already, its `taken_at` saying from when: nobody waits for Slurm.
+        """What the view has already; nobody waits for Slurm.
 
-        Older than `max_age`, it is read anew meanwhile, for whoever asks next.
+        If it is older than `max_age`, the view reads Slurm meanwhile, for the next caller.
         """
-        age = time.monotonic() - self._fetched
-        if self._last is None or age > STALE_SECONDS:
-            async with self._lock:
-                if self._last is None or time.monotonic() - self._fetched > STALE_SECONDS:
-                    self._last = await self._client.snapshot()
-                    self._fetched = time.monotonic()
-        if time.time() - self._last.taken_at > max_age and not _busy(self._renewal):
+        newest = await self._client.subscribed()
+        is_renewing = self._renewal is not None and not self._renewal.done()
+        if newest.age_seconds(time.time()) > max_age and not is_renewing:
             self._renewal = asyncio.create_task(self._renew(max_age))
-        if not _busy(self._keeper):
-            self._keeper = asyncio.create_task(self._keep())
-        return self._last
-
-    async def _keep(self) -> None:
-        """Hold the view's snapshot for who opens the form next; an unchanged one costs nothing."""
-        while True:
-            await asyncio.sleep(KEEP_SECONDS)
-            if time.monotonic() - self._fetched < KEEP_SECONDS:
-                continue
-            try:
-                async with self._lock:
-                    self._last = await self._client.snapshot()
-                    self._fetched = time.monotonic()
-            except CarmeError as error:
-                log.debug("no view of Slurm: %s", error)
+        return newest
 
     async def _renew(self, max_age: float) -> None:
         try:
             await self.snapshot(max_age)
-        except CarmeError:
-            try:
-                self._last = await self._client.snapshot()  # says why it is not fresher
-            except CarmeError as error:
-                log.warning("no view of Slurm: %s", error)
+        except CarmeError as error:
+            log.info("Slurm cannot be read now: %s", error)
 
     async def person(self, user: str, max_age: float | None = None) -> SlurmUser:
         """The user with groups and, if the view answers in time, rights in Slurm."""
@@ -93,9 +65,9 @@ class ClusterState:
         return SlurmUser(user, frozenset(groups), rights)
 
     async def expected_start(self, choice: Choice) -> ExpectedStart:
-        """When Slurm would start this; the view asks it seldom, and remembers.
+        """When Slurm would start this; the view asks Slurm seldom and keeps its answers.
 
-        TimeoutError if it has not said so at once: who asks again a moment later finds its answer.
+        Raises TimeoutError if there is no answer at once; a later call finds it.
         """
         task = self._asked.get(choice)
         if task is None:
@@ -108,21 +80,17 @@ class ClusterState:
         return task.result()
 
     def _answered(self, choice: Choice, done: "asyncio.Future[ExpectedStart]") -> None:
-        """The view remembers the answer, and also that there is none."""
+        """Forget the request: the view keeps its answer, errors included."""
         self._asked.pop(choice, None)
         if not done.cancelled():
             done.exception()
-
-
-def _busy(task: asyncio.Task[None] | None) -> bool:
-    return task is not None and not task.done()
 
 
 _watches: dict[str, ClusterState] = {}
 
 
 def cluster_state_for(config: Config) -> ClusterState:
-    """The hub's one watch of this cluster."""
+    """The hub's one ClusterState for this cluster."""
     key = str(config.view.socket)
     if key not in _watches:
         _watches[key] = ClusterState(AsyncViewClient(config.view.socket))

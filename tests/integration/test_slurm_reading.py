@@ -10,9 +10,9 @@ import pytest
 from carme.errors import InputError, MissingError, UnavailableError
 from carme.slurm.client import Client, snapshot
 from carme.slurm.command_client import CommandClient
-from carme.slurm.commands_runner import SlurmCommands
 from carme.slurm.models import Choice, Job, SlurmModel
 from carme.slurm.rest_client import RestClient
+from carme.slurm.slurm_commands import SlurmCommands
 from carme.slurm.states import JobState
 from support.slurm_live import Jobs, wait_until
 

@@ -76,8 +76,8 @@ def parse_sacct(text: str, separator: str = "|") -> tuple[HistoryJob, ...]:
 
 def parse_slurmdb_jobs(answer: object) -> tuple[HistoryJob, ...]:
     """The jobs in an answer to `/slurmdb/…/jobs`."""
-    found = (raw for raw in json_objects(answer, "jobs") if json_number(raw, "job_id"))
-    return tuple(_slurmdb_job(raw) for raw in found)
+    jobs = (raw for raw in json_objects(answer, "jobs") if json_number(raw, "job_id"))
+    return tuple(_slurmdb_job(raw) for raw in jobs)
 
 
 def _records(text: str, separator: str) -> Iterator[dict[str, str]]:

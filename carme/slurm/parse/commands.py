@@ -39,19 +39,19 @@ def parse_reservations(text: str) -> tuple[Reservation, ...]:
 
 
 def parse_test_only(text: str, asked_at: float) -> ExpectedStart | None:
-    """The guess in what `sbatch --test-only` says; None if it says something else."""
-    found = _TEST_ONLY.search(text)
-    starts_at = unix_time(found[1]) if found else None
-    if not found or starts_at is None:
+    """The expected start in the output of `sbatch --test-only`; None if there is none."""
+    match = _TEST_ONLY.search(text)
+    starts_at = unix_time(match[1]) if match else None
+    if not match or starts_at is None:
         return None
-    nodes, partition = hosts(found[2] or ""), found[3] or ""
+    nodes, partition = hosts(match[2] or ""), match[3] or ""
     return ExpectedStart(starts_at=starts_at, nodes=nodes, partition=partition, asked_at=asked_at)
 
 
 def parse_version(text: str) -> str:
     """`22.05.8` in `slurm 22.05.8` or `slurm-wlm 22.05.8`; empty if there is none."""
-    found = _VERSION.search(text)
-    return found[0] if found else ""
+    match = _VERSION.search(text)
+    return match[0] if match else ""
 
 
 def _records(text: str, first_key: str) -> Iterator[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""A job's GPUs, from whichever of its fields say most."""
+"""A job's GPUs, from the most precise of its fields."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

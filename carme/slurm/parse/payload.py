@@ -30,10 +30,10 @@ Raw = Mapping[str, Any]
 
 
 def answer_errors(answer: object) -> str:
-    """What the answer complains about, as one line; empty if it does not."""
+    """The errors in the answer as one line; empty if there are none."""
     errors = json_objects(answer, "errors")
-    said = (json_text(e, "error") or json_text(e, "description") for e in errors)
-    return "; ".join(text for text in said if text)
+    messages = (json_text(e, "error") or json_text(e, "description") for e in errors)
+    return "; ".join(text for text in messages if text)
 
 
 def answer_version(answer: object) -> str:
@@ -54,14 +54,14 @@ def parse_json_nodes(answer: object) -> tuple[Node, ...]:
 
 def parse_json_partitions(answer: object) -> tuple[Partition, ...]:
     """The partitions in an answer to `/partitions`."""
-    found = (raw for raw in json_objects(answer, "partitions") if json_text(raw, "name"))
-    return tuple(_partition(raw) for raw in found)
+    partitions = (raw for raw in json_objects(answer, "partitions") if json_text(raw, "name"))
+    return tuple(_partition(raw) for raw in partitions)
 
 
 def parse_json_reservations(answer: object) -> tuple[Reservation, ...]:
     """The reservations in an answer to `/reservations`."""
-    found = (raw for raw in json_objects(answer, "reservations") if json_text(raw, "name"))
-    return tuple(_reservation(raw) for raw in found)
+    reservations = (raw for raw in json_objects(answer, "reservations") if json_text(raw, "name"))
+    return tuple(_reservation(raw) for raw in reservations)
 
 
 def _job(raw: Raw) -> Job:

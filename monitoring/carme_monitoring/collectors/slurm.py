@@ -110,7 +110,7 @@ class ClusterCollector(Collector[ClusterReading]):
         snapshot, counters = reading
         now = self._time()
         out.add("carme_slurm_up", (), int(snapshot.controller == "up"))
-        age = round(max(0.0, now - snapshot.taken_at), 3)
+        age = round(snapshot.age_seconds(now), 3)
         out.add("carme_slurm_snapshot_age_seconds", (), age)
         for partition in snapshot.partitions:
             out.add("carme_slurm_partition_up", (partition.name,), int(partition.up))

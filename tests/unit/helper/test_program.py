@@ -11,7 +11,7 @@ from carme.errors import CarmeError, DeniedError, InputError, MissingError, Unav
 from carme.helper.program import VERBS, Helper, check_user, run_verb
 from carme.helper.submission import explain_refusal
 from carme.images.inspection import inspect_image
-from carme.slurm.commands_runner import SlurmCommands
+from carme.slurm.slurm_commands import SlurmCommands
 
 SIF = b"#!/usr/bin/env run-singularity\n\x00SIF_MAGIC\x0001\x00"
 

@@ -9,8 +9,8 @@ import pytest
 
 from carme.errors import MissingError, UnavailableError
 from carme.slurm.command_client import CommandClient
-from carme.slurm.commands_runner import SlurmCommands
 from carme.slurm.pyslurm_client import PyslurmClient, unusable
+from carme.slurm.slurm_commands import SlurmCommands
 from carme.slurm.states import JobState, NodeState
 
 

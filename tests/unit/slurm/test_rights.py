@@ -8,11 +8,11 @@ import pytest
 from carme.errors import UnavailableError
 from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
-from carme.slurm.commands_runner import CommandResult
 from carme.slurm.limits import JOBS, SECONDS, SUBMITTED, Limit, job_limits, time_limits
 from carme.slurm.models import Choice, Job, Partition
 from carme.slurm.rights import Rights, UserRights, asked_as
 from carme.slurm.states import JobState
+from carme.system.programs import CommandResult
 from carme.view.rights_cache import RightsCache
 from support.slurm_memory import Cluster
 from support.slurm_samples import ASSOCIATIONS, CONFIG, QOS_22, QOS_24, USERS

@@ -25,6 +25,7 @@ class View:
     def __init__(self, *states):
         self.states = list(states)
         self.asked = 0
+        self.newest = None
 
     async def refresh(self, max_age):
         self.asked += 1
@@ -33,10 +34,12 @@ class View:
         if isinstance(state, Exception):
             raise state
         if state == "away":
-            return Snapshot(taken_at=time.time(), controller="away")
+            self.newest = Snapshot(taken_at=time.time(), controller="away")
+            return self.newest
         nodes = () if state.waiting else ("n1",)
         job = Job(id=7, state=state, nodes=nodes, partition="gpu")
-        return Snapshot(taken_at=time.time(), jobs=(job,), nodes=(NODE,))
+        self.newest = Snapshot(taken_at=time.time(), jobs=(job,), nodes=(NODE,))
+        return self.newest
 
 
 class Helper:

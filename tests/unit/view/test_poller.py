@@ -38,7 +38,7 @@ def test_sixty_calls_a_minute_at_most_while_somebody_always_asks(
         cluster.asked.clear()
         end = now + seconds
         while now < end:
-            poller._wanted = now + 0.01  # somebody waits for a session
+            poller._needed = now + 0.01  # somebody waits for a session
             now = max(now, poller._next())
             await poller._read()
 
@@ -58,7 +58,7 @@ def test_the_first_reads_are_quick() -> None:
         now += 20
         gaps = []
         for _ in range(4):
-            poller._wanted = now + 0.01
+            poller._needed = now + 0.01
             gaps.append(max(0.0, poller._next() - now))
             now = max(now, poller._next())
             await poller._read()

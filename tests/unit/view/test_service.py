@@ -5,7 +5,8 @@ import json
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from carme.errors import ConfigError, DeniedError, InputError, MissingError, UnavailableError
 from carme.slurm.models import Choice, Job, Node
 from carme.slurm.snapshot import Snapshot
-from carme.view.client import AsyncViewClient, ViewClient
+from carme.view.client import AsyncViewClient, SnapshotSubscription, ViewClient
 from carme.view.expected_starts import ExpectedStarts
 from carme.view.poller import Poller
 from carme.view.server import HttpRequest
@@ -64,6 +65,76 @@ def test_unchanged_data_is_not_sent_again(serving: Serving) -> None:
     assert second.jobs is first.jobs, "the same objects: nothing was sent or parsed"
     serving.cluster.found = (ALICE,)
     assert [job.id for job in client.refresh(0).jobs] == [1]
+
+
+def test_the_next_snapshot_is_waited_for(serving: Serving) -> None:
+    client = ViewClient(serving.path)
+    first = client.refresh(5)
+    reads = len(serving.cluster.asked)
+    started = time.monotonic()
+    same = client.snapshot(wait_seconds=0.5)
+    assert (same.taken_at, time.monotonic() - started >= 0.5) == (first.taken_at, True)
+    assert len(serving.cluster.asked) == reads, "waiting makes nobody read Slurm"
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.snapshot, 20)
+        time.sleep(0.2)
+        ask(serving, 0, "/refresh", "POST")
+        newer = waiting.result(5)
+        assert newer.taken_at > first.taken_at
+        assert newer.jobs is first.jobs, "only the time was sent"
+        waiting = pool.submit(client.snapshot, 20)
+        time.sleep(0.2)
+        serving.cluster.away = True
+        with pytest.raises(UnavailableError):
+            ask(serving, 0, "/refresh", "POST")
+        assert waiting.result(5).controller == "away", "that Slurm is away is news, too"
+    with pytest.raises(InputError, match="wait is not a number"):
+        ask(serving, 0, "/snapshot?wait=long")
+
+
+def test_a_subscription_has_what_the_view_has(serving: Serving, tmp_path: Path) -> None:
+    client = ViewClient(serving.path)
+    first = client.refresh(5)
+    subscription = SnapshotSubscription(ViewClient(serving.path))
+    assert subscription.snapshot().jobs == first.jobs
+    serving.cluster.found = (ALICE,)
+    before = serving.view._requests
+    assert client.refresh(0).taken_at > first.taken_at
+    until(lambda: len(subscription.snapshot().jobs) == 1)
+    assert subscription.snapshot().taken_at == client.newest.taken_at
+    for _ in range(50):
+        subscription.snapshot()
+    assert serving.view._requests - before <= 4, "who looks asks nobody"
+
+
+def test_a_subscription_outlives_a_restart_of_the_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carme.view.client._RETRY_SECONDS", 0.1)
+    settings = config(tmp_path)
+    subscription = SnapshotSubscription(ViewClient(settings.view.socket))
+    with pytest.raises(UnavailableError, match="is carme-view running"):
+        subscription.snapshot()
+    with Serving(Cluster(), settings) as serving:
+        until(lambda: bool(serving.view.poller.snapshot))
+        until(lambda: subscription._failure is None)
+        first = subscription.snapshot()
+    until(lambda: subscription._failure is not None)
+    assert subscription.snapshot() is first, "the last one, for it may be a restart"
+    with Serving(Cluster(), settings):
+        until(lambda: subscription.snapshot().taken_at > first.taken_at)
+    until(lambda: subscription._failure is not None)
+    monkeypatch.setattr("carme.view.client.LOST_SECONDS", 0)
+    with pytest.raises(UnavailableError, match="is carme-view running"):
+        subscription.snapshot()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "this took too long"
+        time.sleep(0.02)
 
 
 def test_many_wishes_one_read(serving: Serving) -> None:

@@ -12,7 +12,7 @@ from carme.errors import (
     MissingError,
     UnavailableError,
 )
-from carme.slurm.commands_runner import (
+from carme.slurm.slurm_commands import (
     SlurmCommands,
     clean_environment,
     failure,

@@ -1,8 +1,7 @@
-"""Running Slurm's commands: argument lists, a clean environment, time limits, and typed errors."""
+"""Running Slurm's commands: a clean environment, and the typed errors for what they print."""
 
 import logging
 import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from carme.errors import (
     MissingError,
     UnavailableError,
 )
+from carme.system.programs import CommandResult, execute
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,20 +50,11 @@ _UNKNOWN_JOB = ("invalid job id", "job/step already completing or completed")
 _DENIED = ("access/permission denied", "access denied", "user's group not permitted")
 
 
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    """What a finished command printed; bytes that are not UTF-8 are replaced."""
-
-    stdout: str
-    stderr: str
-    returncode: int
-
-
 Runner = Callable[[Sequence[str]], CommandResult]
 
 
 def clean_environment(slurm: SlurmSettings) -> dict[str, str]:
-    """What Slurm's commands need, nothing inherited: SLURM_* and SBATCH_* change their meaning."""
+    """The environment of Slurm's commands, without inherited SLURM_* and SBATCH_* options."""
     environment = {
         "PATH": f"{slurm.bin}:{SAFE_PATH}" if slurm.bin else os.environ.get("PATH") or SAFE_PATH,
         "LC_ALL": "C.UTF-8",
@@ -92,26 +83,15 @@ class SlurmCommands:
     def __call__(self, argv: Sequence[str], stdin: str | None = None) -> CommandResult:
         """Run `argv`; MissingError without the program, UnavailableError past the time limit."""
         try:
-            done = subprocess.run(
-                argv,
-                input=None if stdin is None else stdin.encode(),
-                stdin=subprocess.DEVNULL if stdin is None else None,
-                capture_output=True,
-                timeout=self.timeout_seconds,
-                env=dict(self.environment),
-                check=False,
+            return execute(
+                argv, stdin=stdin, env=self.environment, timeout_seconds=self.timeout_seconds
             )
-        except FileNotFoundError:
+        except MissingError as error:
             hint = "install Slurm's client commands or set slurm.bin in carme.toml"
-            raise MissingError(f"no program {argv[0]}", hint) from None
-        except subprocess.TimeoutExpired:
-            raise UnavailableError(
-                f"{argv[0]} did not answer within {self.timeout_seconds:g} s",
-                "is slurmctld up? try scontrol ping",
-            ) from None
-        except OSError as error:
-            raise UnavailableError(f"{argv[0]} could not be run: {error.strerror}") from error
-        return CommandResult(_text(done.stdout), _text(done.stderr), done.returncode)
+            raise MissingError(error.message, hint) from None
+        except UnavailableError as error:
+            hint = "is slurmctld up? try scontrol ping"
+            raise UnavailableError(error.message, hint) from None
 
 
 def output(done: CommandResult, command: str) -> str:
@@ -121,9 +101,9 @@ def output(done: CommandResult, command: str) -> str:
     return done.stdout
 
 
-def failure(said: str, command: str) -> CarmeError:
-    """The typed error for what a failing command said."""
-    text, line = said.lower(), first_line(said) or "it said nothing"
+def failure(printed: str, command: str) -> CarmeError:
+    """The typed error for what a failing command printed."""
+    text, line = printed.lower(), first_line(printed) or "it printed nothing"
     if any(sign in text for sign in _NO_CONFIGURATION):
         hint = "set slurm.conf in carme.toml to the path of slurm.conf"
         return ConfigError(f"Slurm's commands find no usable slurm.conf: {line}", hint)
@@ -136,9 +116,9 @@ def failure(said: str, command: str) -> CarmeError:
     return InputError(f"{command} failed: {line}")
 
 
-def first_line(said: str) -> str:
-    """The first line that says something, without the command's name in front."""
-    for line in said.splitlines():
+def first_line(printed: str) -> str:
+    """The first line that is not empty, without the command's name in front."""
+    for line in printed.splitlines():
         words = line.strip()
         for prefix in ("sbatch: error: ", "sbatch: ", "scancel: error: ", "scontrol: error: "):
             words = words.removeprefix(prefix)
@@ -153,7 +133,7 @@ def with_retry(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """What `call` returns; tried again, ever more slowly, while a part of Slurm is away."""
+    """What `call` returns; on UnavailableError tries again, with growing pauses."""
     started, pause = clock(), 0.25
     while True:
         try:
@@ -165,7 +145,3 @@ def with_retry(
             log.info("Slurm is away, trying for %.0f s more: %s", left, error.message)
             sleep(min(pause, left))
             pause = min(pause * 2, 5)
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", errors="replace")
