@@ -1,4 +1,4 @@
-"""Options that several commands share, and the workload, cluster and plan they describe."""
+"""Options that several commands share, and the workload, cluster and plan that they describe."""
 
 from __future__ import annotations
 
@@ -121,21 +121,21 @@ def _apply(options: tuple[Callable[[Any], Any], ...], command: F) -> F:
     return command
 
 
-def find_workload(name: str, given: dict[str, Any]) -> Workload:
-    """The workload, with --samples instead of its own number if given."""
-    samples = given.pop("samples")
-    subject = library.workload(name)
+def find_workload(name: str, options: dict[str, Any]) -> Workload:
+    """The workload; --samples replaces the number of its data set."""
+    samples = options.pop("samples")
+    workload = library.workload(name)
     if samples is None:
-        return subject
-    dataset = subject.dataset.model_copy(update={"samples": samples})
-    return subject.model_copy(update={"dataset": dataset})
+        return workload
+    dataset = workload.dataset.model_copy(update={"samples": samples})
+    return workload.model_copy(update={"dataset": dataset})
 
 
-def find_cluster(given: dict[str, Any]) -> tuple[Cluster, int]:
-    """The cluster that the hardware options describe and the GPUs asked for; the options leave
-    `given`."""
-    gpus, node, network = given.pop("gpus"), given.pop("node"), given.pop("network")
-    file, storage = given.pop("cluster"), given.pop("storage")
+def find_cluster(options: dict[str, Any]) -> tuple[Cluster, int]:
+    """The cluster that the hardware options describe, and the number of GPUs; removes these options
+    from `options`."""
+    gpus, node, network = options.pop("gpus"), options.pop("node"), options.pop("network")
+    file, storage = options.pop("cluster"), options.pop("storage")
     if file:
         cluster = library.cluster(file)
         count = cluster.gpus if gpus is None else _count(gpus, cluster)
@@ -158,18 +158,18 @@ def _count(text: str, cluster: Cluster) -> int:
     return count
 
 
-def find_plan(given: dict[str, Any], gpus: int) -> BasePlan:
-    """The plan that the plan options describe; they leave `given`."""
-    kind = given.pop("kind")
+def find_plan(options: dict[str, Any], gpus: int) -> BasePlan:
+    """The plan that the plan options describe; removes them from `options`."""
+    kind = options.pop("kind")
     fields: dict[str, Any] = {"gpus": gpus}
-    if path := given.pop("jitter_file"):
+    if path := options.pop("jitter_file"):
         fields["jitter_samples"] = _read_numbers(path)
-    if given.pop("no_overlap"):
+    if options.pop("no_overlap"):
         fields["overlap"] = False
     for option in _PLAN:
         name = _parameter(option)
-        if name in given:
-            value = given.pop(name)
+        if name in options:
+            value = options.pop(name)
             if value is not None and value is not False:
                 fields[name] = value
     return make_plan(kind, fields)
@@ -185,12 +185,12 @@ def _read_numbers(path: Path) -> list[float]:
 
 
 def make_plan(kind: str, fields: dict[str, Any]) -> BasePlan:
-    """A plan from its fields; what is wrong with them is one line each."""
+    """A plan from its fields. Raises InputError with one line for each wrong field."""
     model = PLANS[kind]
-    strange = sorted(set(fields) - set(model.model_fields))
-    if strange:
+    unknown = sorted(set(fields) - set(model.model_fields))
+    if unknown:
         allowed = ", ".join(name for name in model.model_fields if name != "kind")
-        raise InputError(f"a {kind} plan has no {', '.join(strange)}", f"it has {allowed}")
+        raise InputError(f"a {kind} plan has no {', '.join(unknown)}", f"it has {allowed}")
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -201,7 +201,7 @@ def _parameter(option: Callable[[Any], Any]) -> str:
     """The parameter name of a click option decorator."""
 
     def probe() -> None:
-        """Carries the option."""
+        """A command to attach the option to."""
 
     name = option(probe).__click_params__[0].name
     return str(name)

@@ -23,13 +23,13 @@ from rich.table import Table
 from carme import library
 from carme.errors import MissingError
 from carme.simulator.commands.tables import print_wide, working
-from carme.simulator.costs.collectives import all_reduce_seconds, spread
+from carme.simulator.costs.collectives import all_reduce_seconds, collective_group
 from carme.simulator.costs.jitter import lognormal
-from carme.simulator.costs.kernels import product_seconds
+from carme.simulator.costs.kernels import gemm_seconds
 from carme.simulator.costs.step import plan_step
 from carme.simulator.hardware.cluster import Cluster, Gpu
 from carme.simulator.plans.plan import Synchronous
-from carme.simulator.runs.simulate import simulate
+from carme.simulator.runs import simulate
 from carme.simulator.workloads.transformer import Transformer
 from carme.simulator.workloads.workload import Dataset, Workload
 
@@ -161,7 +161,7 @@ def _nccl(folder: Path) -> Pairs:
     node = library.node("dgx-a100")
     pairs = []
     for gpus in (2, 4, 8):
-        group = spread(gpus, node)
+        group = collective_group(gpus, node)
         for row in _rows(folder / "vtrain" / f"allreduce_a100_{gpus}gpu.txt"):
             seconds = all_reduce_seconds(float(row["size(B)"]), group, node, "ring")
             pairs.append((float(row["time(ns)"]) / 1e9, seconds))
@@ -179,7 +179,7 @@ def _products(folder: Path, file: str, name: str) -> Pairs:
 
 def _product(gpu: Gpu, m: Floats, n: Floats, k: Floats) -> float:
     rate = gpu.peak_flops["fp32"] * gpu.efficiency("fp32")
-    seconds = product_seconds(m, n, k, np.ones(1), gpu, rate)
+    seconds = gemm_seconds(m, n, k, np.ones(1), gpu, rate)
     moved = 4 * (m * k + k * n + m * n) / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
     return float(np.maximum(seconds, moved)[0]) + gpu.kernel_seconds
 
@@ -190,7 +190,7 @@ def _ring(folder: Path) -> Pairs:
         (
             float(row["mean_ms"]) / 1e3,
             all_reduce_seconds(
-                4 * float(row["floats"]), spread(int(row["gpus"]), node), node, "ring"
+                4 * float(row["floats"]), collective_group(int(row["gpus"]), node), node, "ring"
             ),
         )
         for row in _rows(folder / "deepbench" / "allreduce_m40.csv")

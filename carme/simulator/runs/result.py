@@ -1,4 +1,4 @@
-"""What a simulation says: time, energy, phases, memory, and where the rest comes from."""
+"""The result of a simulation: time, energy, phases, memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of the run with one mean draw."""
+    """A part of the run in one phase, with its mean draw."""
 
     phase: str
     seconds: float
@@ -51,7 +51,7 @@ class SimulationResult:
     """Samples of one step, or mean samples of one update."""
     memory: Memory
     segments: tuple[Segment, ...]
-    """The run in order of its phases, each with its mean draw."""
+    """The run in the order of its phases."""
     host_watts: float
     """Of one node beside its GPUs, while training."""
     peak_gpu_watts: float
@@ -83,7 +83,7 @@ class SimulationResult:
     def power_curve(self) -> list[tuple[float, float, float]]:
         """(from second, watts of one GPU, watts of one full node), phase by phase.
 
-        Steps are shown by their parts' means; `carme.simulator.window` has every operation.
+        Each phase has its mean draw; `carme.simulator.simulate_window` has every operation.
         """
         per_node = self.gpus / self.nodes
         curve, now = [], 0.0
@@ -96,11 +96,15 @@ class SimulationResult:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
 
-        def spread(d: Distribution | None) -> dict[str, Any] | None:
-            if d is None:
+        def plain(distribution: Distribution | None) -> dict[str, Any] | None:
+            if distribution is None:
                 return None
-            values, shares = d.values.tolist(), d.shares.tolist()
-            return {"mean": d.mean, "deviation": d.deviation, "values": values, "shares": shares}
+            return {
+                "mean": distribution.mean,
+                "deviation": distribution.deviation,
+                "values": distribution.values.tolist(),
+                "shares": distribution.shares.tolist(),
+            }
 
         return {
             "workload": self.workload,
@@ -131,7 +135,7 @@ class SimulationResult:
             "memory_bytes": {**self.memory._asdict(), "total": self.memory.total},
             "memory_fits": self.memory.fits,
             "clock": self.clock,
-            "mini_batch": spread(self.mini_batch),
-            "staleness": spread(self.staleness),
+            "mini_batch": plain(self.mini_batch),
+            "staleness": plain(self.staleness),
             "notes": list(self.notes),
         }

@@ -1,13 +1,13 @@
-"""What all plans share: epochs, the time before the first step, and the account at the end."""
+"""What the runs of all plans share: epochs, the segments before the first step, and the totals."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from carme.simulator.costs.collectives import broadcast_seconds, spread
-from carme.simulator.costs.data_loading import skew_seconds, start_seconds
-from carme.simulator.costs.memory import Memory
-from carme.simulator.hardware.cluster import BYTES_PER_ELEMENT, Cluster
+from carme.simulator.costs.collectives import broadcast_seconds, collective_group
+from carme.simulator.costs.data_loading import initial_loading_seconds, loading_skew_seconds
+from carme.simulator.costs.memory import Memory, model_bytes
+from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.plan import BasePlan
 from carme.simulator.runs.result import PHASES, Segment, SimulationResult
 from carme.simulator.workloads.workload import Workload
@@ -15,8 +15,8 @@ from carme.simulator.workloads.workload import Workload
 JOULES_PER_KWH = 3.6e6
 
 
-def epochs_of(workload: Workload, plan: BasePlan, batch: float) -> float:
-    """Passes over the data that the plan asks for, over all GPUs together."""
+def total_epochs(workload: Workload, plan: BasePlan, batch: float) -> float:
+    """Epochs of the run, over all GPUs together."""
     if plan.epochs is not None:
         epochs = plan.epochs
     elif plan.to_target and workload.convergence:
@@ -26,20 +26,15 @@ def epochs_of(workload: Workload, plan: BasePlan, batch: float) -> float:
     return epochs * plan.gpus if plan.scaling == "weak" else epochs
 
 
-def model_bytes(workload: Workload, plan: BasePlan) -> float:
-    """Size of the weights, and of a gradient."""
-    return workload.parameter_count * BYTES_PER_ELEMENT[plan.precision or workload.precision]
-
-
 def startup(workload: Workload, cluster: Cluster, plan: BasePlan) -> list[Segment]:
-    """What comes before the first step; the GPUs idle."""
+    """Segments before the first step, in which the GPUs idle."""
     idle = cluster.node.gpu.power.idle_watts
-    load = start_seconds(workload, cluster, plan)
+    load = initial_loading_seconds(workload, cluster, plan)
     segments = [Segment("startup", plan.startup_seconds, idle), Segment("load", load, idle)]
     if plan.broadcast and plan.gpus > 1:
-        group = spread(plan.gpus, cluster.node)
+        group = collective_group(plan.gpus, cluster.node)
         seconds = broadcast_seconds(model_bytes(workload, plan), group, cluster.node)
-        seconds += skew_seconds(workload, plan)
+        seconds += loading_skew_seconds(workload, plan)
         segments.append(Segment("broadcast", seconds, idle))
     return segments
 
@@ -57,7 +52,7 @@ def totals(
     batch: float,
     **details: Any,
 ) -> SimulationResult:
-    """Sum segments into a result. All GPUs of the plan are taken to live the same phases."""
+    """The result that the segments sum up to. All GPUs of the plan have the same segments."""
     phases = dict.fromkeys(PHASES, 0.0)
     for segment in segments:
         phases[segment.phase] += segment.seconds

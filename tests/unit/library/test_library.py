@@ -6,7 +6,7 @@ from carme import library
 from carme.errors import ConfigError, InputError, MissingError
 from carme.simulator.commands.cluster import describe_nodes, match_gpu
 from carme.simulator.plans.plan import Synchronous
-from carme.simulator.runs.simulate import simulate
+from carme.simulator.runs import simulate
 
 WANTED = {
     "gpus": "k20x k80 titan-x m40 p100 v100 t4 rtx-6000 a40 a100 h100 knl-7230 xeon-gold-6148",
