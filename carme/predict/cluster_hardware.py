@@ -65,6 +65,22 @@ def hardware_of(
     )
 
 
+def held_node_share(
+    snapshot: Snapshot, partition: str, gpu_type: str, *, cpus: int, memory_bytes: float
+) -> float | None:
+    """The larger of a job's shares of a node's processors and memory, for `node_share` of a plan;
+    None if there is no such node."""
+    nodes = [
+        node
+        for node in snapshot.nodes_in(partition)
+        if node.cpus and node.memory_bytes and (not gpu_type or node.gpus.get(gpu_type))
+    ]
+    if not nodes:
+        return None
+    largest = max(nodes, key=lambda node: (sum(node.gpus.values()), node.cpus))
+    return min(max(cpus / largest.cpus, memory_bytes / largest.memory_bytes), 1.0)
+
+
 def _cores(counts: list[int], partition: str) -> Cluster:
     usual = library.node(library.gpu(CORE).default_node)
     node = usual.model_copy(update={"gpus": max(counts, default=1) or 1})

@@ -91,8 +91,8 @@ class IdleEstimate(FrozenModel):
 
 
 class Prediction(FrozenModel):
-    """What a training run takes. `gpu_energy` is the plan's GPUs alone; `node_energy` is the nodes
-    they are in, idle GPUs and hosts included, without cooling."""
+    """What a training run takes. `gpu_energy` is that of the plan's GPUs. `node_energy` is what the
+    energy ledger charges to the job: its GPUs and its share of the hosts, without cooling."""
 
     workload: str
     hardware: str
@@ -108,12 +108,15 @@ class Prediction(FrozenModel):
     samples_per_second: float
     gpu_energy: Estimate
     node_energy: Estimate
+    whole_node_energy: Estimate | None = None
+    """Of the nodes as a meter reads them: hosts and all GPUs, those of nobody included; unset in
+    predictions stored by older releases."""
     average_gpu_power: Estimate
     """Of one GPU."""
     peak_gpu_power: Estimate
     """Of one GPU."""
     average_node_power: Estimate
-    """Of all nodes together."""
+    """Node energy over time: of all nodes together, charged to the job."""
     emissions: Estimate
     """From node energy times PUE."""
     cost: Estimate | None
@@ -169,6 +172,7 @@ def predict(
         samples_per_second=result.throughput,
         gpu_energy=energy.estimate(result.gpu_joules, "J"),
         node_energy=energy.estimate(result.node_joules, "J"),
+        whole_node_energy=energy.estimate(result.whole_node_joules, "J"),
         average_gpu_power=calibration.power.estimate(result.average_gpu_watts, "W"),
         peak_gpu_power=calibration.power.estimate(result.peak_gpu_watts, "W"),
         average_node_power=calibration.power.estimate(result.average_node_watts, "W"),

@@ -74,6 +74,12 @@ _PLAN = (
     click.option(
         "--power-cap", "power_cap_watts", type=float, metavar="WATTS", help="Of each GPU."
     ),
+    click.option(
+        "--node-share",
+        type=click.FloatRange(0, 1, min_open=True),
+        metavar="SHARE",
+        help="Largest of the job's shares of a node's GPUs, processors and memory.",
+    ),
     click.option("--tensor", type=int, help="GPUs that share each layer."),
     click.option("--pipeline", type=int, help="Stages of the pipeline."),
     click.option("--micro-batch", type=int, help="Samples in the pipeline at once."),

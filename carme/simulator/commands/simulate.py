@@ -97,6 +97,9 @@ def _print(
         f"{format_watts(result.average_node_watts)} on {counted(result.nodes, 'node')}; "
         f"{format_emissions(result.grams_co2)}",
     )
+    if result.whole_node_joules > 1.005 * result.node_joules:
+        whole = format_joules(result.whole_node_joules)
+        grid.add_row("whole nodes", whole, "with what the job does not hold")
     memory = result.memory
     fits = "fits" if memory.fits else f"[red]does not fit[/]: {memory.why_not()}"
     grid.add_row("memory", f"{format_bytes(memory.total)} of {format_bytes(memory.capacity)}", fits)

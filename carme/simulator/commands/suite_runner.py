@@ -20,6 +20,8 @@ from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.runs import simulate
 from carme.simulator.workloads.workload import Workload
 
+STORE_VERSION = "2"
+"""Changes when the meaning of a stored figure does: since 2, node energy is the charged share."""
 CHUNK = 64
 """Points a pool worker gets at a time; one takes about a millisecond."""
 
@@ -64,6 +66,7 @@ class Suite:
     def key(self) -> str:
         """Identifies stored outcomes: changes with everything that changes a result."""
         parts = (
+            STORE_VERSION,
             self.workload.model_dump_json(),
             self.cluster.model_dump_json(),
             self.kind,

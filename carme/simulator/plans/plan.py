@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from carme.errors import InputError
-from carme.simulator.hardware.cluster import Count, NotNegative, Positive, Precision
+from carme.simulator.hardware.cluster import Count, NotNegative, Positive, Precision, Share
 from carme.simulator.workloads.workload import Optimizer
 
 AllReduce = Literal["auto", "ring", "tree", "hierarchical"]
@@ -43,6 +43,9 @@ class BasePlan(BaseModel):
     precision: Precision | None = None
     optimizer: Optimizer | None = None
     power_cap_watts: Positive | None = None
+    node_share: Share | None = None
+    """Share of each node that the job holds, the largest of its shares of GPUs, processors and
+    memory: it is charged this share of the host's idle energy. The share of the GPUs if unset."""
     loader: str | None = None
     """Name of one of the data set's loading methods; its first if unset."""
     loaders_per_gpu: Count = 6

@@ -37,7 +37,10 @@ class SimulationResult:
     gpu_joules: float
     """Of the plan's GPUs."""
     node_joules: float
-    """Of the nodes they are in: GPUs (idle ones included), hosts; without cooling."""
+    """Charged to the job: its GPUs and its share of the hosts, by the rule of the energy ledger;
+    without cooling."""
+    whole_node_joules: float
+    """Of the nodes as a meter reads them: hosts and all GPUs, those of nobody included."""
     facility_joules: float
     """Node energy times PUE."""
     grams_co2: float
@@ -53,7 +56,7 @@ class SimulationResult:
     segments: tuple[Segment, ...]
     """The run in the order of its phases."""
     host_watts: float
-    """Of one node beside its GPUs, while training."""
+    """Charged to the job for the host of one node, without GPUs, while training."""
     peak_gpu_watts: float
     bytes_sent_per_step: float = 0.0
     """By each GPU, for gradients."""
@@ -77,11 +80,11 @@ class SimulationResult:
 
     @property
     def average_node_watts(self) -> float:
-        """Of all nodes together over the run."""
+        """Node energy over time: of all nodes together, charged to the job."""
         return self.node_joules / self.seconds
 
     def power_curve(self) -> list[tuple[float, float, float]]:
-        """(from second, watts of one GPU, watts of one full node), phase by phase.
+        """(from second, watts of one GPU, watts charged to the job on one node), phase by phase.
 
         Each phase has its mean draw; `carme.simulator.simulate_window` has every operation.
         """
@@ -116,6 +119,7 @@ class SimulationResult:
             "phases_seconds": self.phases,
             "gpu_joules": self.gpu_joules,
             "node_joules": self.node_joules,
+            "whole_node_joules": self.whole_node_joules,
             "facility_joules": self.facility_joules,
             "average_gpu_watts": self.average_gpu_watts,
             "average_node_watts": self.average_node_watts,
