@@ -81,10 +81,13 @@ def cluster(name: str) -> Cluster:
 def cluster_of(gpus: str, *, node_name: str | None = None, network: str | None = None) -> Cluster:
     """The smallest cluster with the GPUs of `8xV100`, in their usual node or in `node_name`."""
     count, gpu_name = parse_gpus(gpus)
-    host = node(node_name or gpu(gpu_name).default_node)
-    if host.gpu.name != gpu(gpu_name).name:
+    chosen_gpu = gpu(gpu_name)
+    host = node(node_name or chosen_gpu.default_node)
+    if not node_name and host.gpu != chosen_gpu:
+        host = with_gpu(host, chosen_gpu)
+    if host.gpu.name != chosen_gpu.name:
         raise InputError(
-            f"{host.name} has {host.gpu.name}, not {gpu_name}", "leave the node away, or the GPU"
+            f"{host.name} has {host.gpu.name}, not {gpu_name}", "name the node or the GPU, not both"
         )
     if network:
         host = host.model_copy(update={"network": link(network), "adapters": 1})
@@ -92,6 +95,12 @@ def cluster_of(gpus: str, *, node_name: str | None = None, network: str | None =
     return Cluster(
         name=f"{nodes}x{host.name}", title=f"{nodes} x {host.title}", node=host, nodes=nodes
     )
+
+
+def with_gpu(host: NodeModel, other: Gpu) -> NodeModel:
+    """The node with another GPU in it."""
+    name, title = f"{host.name}-{other.name}"[:48], f"{host.title} with {other.title}"
+    return host.model_copy(update={"gpu": other, "name": name, "title": title})
 
 
 def parse_gpus(text: str) -> tuple[int, str]:

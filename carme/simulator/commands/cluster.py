@@ -114,7 +114,10 @@ def describe_nodes(nodes: Iterable[SlurmNode], gpu_type: str | None = None) -> s
             'like = "dgx-a100"',
         ]
     else:
-        lines.append(f'like = "{library.gpu(bundled).default_node}"')
+        default_node = library.gpu(bundled).default_node
+        lines.append(f'like = "{default_node}"')
+        if library.node(default_node).gpu.name != bundled:
+            lines.append(f'gpu = "{bundled}"')
     network = _network(features[kind, count])
     lines += [
         f"gpus = {count}",

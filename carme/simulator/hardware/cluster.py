@@ -96,7 +96,7 @@ class Gpu(LibraryEntry):
     kernel_seconds: NotNegative = 6e-6
     """Fixed time of a kernel on the device."""
     default_node: str = ""
-    """The node that `--gpus 8xNAME` uses."""
+    """The node that `--gpus 8xNAME` uses; if it has another GPU, this one takes its place."""
 
     def efficiency(self, precision: Precision) -> float:
         """Share of the peak that large products reach."""
