@@ -1,14 +1,14 @@
-"""Hardware and workloads by name or file: what `carme.simulator` computes with, read from TOML.
+"""The library of hardware and workloads for `carme.simulator`, read from TOML files.
 
-A bundled name (`v100`), a path to a file of the same form, or a TOML table inside a cluster file
-all give the same frozen value. References between files (a node's GPU) are names of other files.
+An entry is given by a bundled name (`v100`), by a path to a file of the same form, or by a TOML
+table inside a cluster file. Files refer to each other (a node to its GPU) by name.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -34,8 +34,8 @@ _COUNTED = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([A-Za-z0-9][A-Za-z0-9._ -]*)")
 def names(kind: str) -> list[str]:
     """Bundled names of one kind: gpus, links, nodes, storage, workloads, clusters."""
     folder = files("carme.data").joinpath(kind)
-    found = (entry.name for entry in folder.iterdir())
-    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
+    files_there = (entry.name for entry in folder.iterdir())
+    return sorted(name.removesuffix(".toml") for name in files_there if name.endswith(".toml"))
 
 
 def gpu(name: str) -> Gpu:
@@ -44,7 +44,7 @@ def gpu(name: str) -> Gpu:
 
 
 def link(name: str) -> LinkModel:
-    """A kind of link by name."""
+    """A type of link by name."""
     return _bundled("links", name, LinkModel.model_validate)
 
 
@@ -80,27 +80,36 @@ def cluster(name: str) -> Cluster:
 
 
 def cluster_of(gpus: str, *, node_name: str | None = None, network: str | None = None) -> Cluster:
-    """The cluster that `8xV100` means: so many GPUs in their usual node, or in `node_name`."""
+    """The smallest cluster with the GPUs of `8xV100`, in their usual node or in `node_name`."""
     count, gpu_name = parse_gpus(gpus)
-    kind = node(node_name or gpu(gpu_name).default_node)
-    if kind.gpu.name != gpu(gpu_name).name:
+    chosen_gpu = gpu(gpu_name)
+    host = node(node_name or chosen_gpu.default_node)
+    if not node_name and host.gpu != chosen_gpu:
+        host = with_gpu(host, chosen_gpu)
+    if host.gpu.name != chosen_gpu.name:
         raise InputError(
-            f"{kind.name} has {kind.gpu.name}, not {gpu_name}", "leave the node away, or the GPU"
+            f"{host.name} has {host.gpu.name}, not {gpu_name}", "name the node or the GPU, not both"
         )
     if network:
-        kind = kind.model_copy(update={"network": link(network), "adapters": 1})
-    nodes = -(-count // kind.gpus)
+        host = host.model_copy(update={"network": link(network), "adapters": 1})
+    nodes = -(-count // host.gpus)
     return Cluster(
-        name=f"{nodes}x{kind.name}", title=f"{nodes} x {kind.title}", node=kind, nodes=nodes
+        name=f"{nodes}x{host.name}", title=f"{nodes} x {host.title}", node=host, nodes=nodes
     )
+
+
+def with_gpu(host: NodeModel, other: Gpu) -> NodeModel:
+    """The node with another GPU in it."""
+    name, title = f"{host.name}-{other.name}"[:48], f"{host.title} with {other.title}"
+    return host.model_copy(update={"gpu": other, "name": name, "title": title})
 
 
 def parse_gpus(text: str) -> tuple[int, str]:
     """`8xV100` → (8, "v100"); `V100` → (1, "v100")."""
-    found = _COUNTED.fullmatch(text.strip())
-    if not found or found[1] == "0":
+    match = _COUNTED.fullmatch(text.strip())
+    if not match or match[1] == "0":
         raise InputError(f"{text!r} does not name GPUs", "write a number and a GPU, such as 8xV100")
-    return int(found[1] or 1), _plain(found[2])
+    return int(match[1] or 1), _plain(match[2])
 
 
 def build_cluster(data: dict[str, Any], source: str = "cluster") -> Cluster:
@@ -119,9 +128,7 @@ def _build_node(data: dict[str, Any]) -> NodeModel:
     data = dict(data)
     base = data.pop("like", None)
     if base:
-        # A node of one's own is most easily a known one with a few figures changed.
-        known = node(base).model_dump()
-        data = {**known, **data}
+        data = {**node(base).model_dump(), **data}
     for key, find, model in (
         ("gpu", gpu, Gpu),
         ("gpu_link", link, LinkModel),
@@ -133,37 +140,36 @@ def _build_node(data: dict[str, Any]) -> NodeModel:
 
 
 def _resolve(
-    given: Any, by_name: Callable[[str], M], build: Callable[[Any], M], where: str
+    value: Any, by_name: Callable[[str], M], build: Callable[[Any], M], where: str
 ) -> M | Any:
-    if isinstance(given, str):
-        return by_name(given)
-    if isinstance(given, dict):
-        return build({"name": _plain(where.split()[-1]), **given})
-    return given
+    if isinstance(value, str):
+        return by_name(value)
+    if isinstance(value, dict):
+        return build({"name": _plain(where.split()[-1]), **value})
+    return value
 
 
-_known: dict[tuple[str, str], Any] = {}
+_entries: dict[tuple[str, str], Any] = {}
+"""Bundled entries that have been read, by kind and name."""
 
 
 def _bundled(kind: str, name: str, build: Callable[[dict[str, Any]], M]) -> M:
     plain = _plain(name)
-    if (kind, plain) in _known:
-        found: M = _known[kind, plain]
-        return found
-    known = names(kind)
-    if plain not in known:
-        raise MissingError(f"no {kind.removesuffix('s')} {name!r}", _suggest(plain, known))
+    if (kind, plain) in _entries:
+        entry: M = _entries[kind, plain]
+        return entry
+    bundled = names(kind)
+    if plain not in bundled:
+        raise MissingError(f"no {kind.removesuffix('s')} {name!r}", _suggest(plain, bundled))
     text = files("carme.data").joinpath(kind, f"{plain}.toml").read_text(encoding="utf-8")
-    built = _known[kind, plain] = build({"name": plain, **tomllib.loads(text)})
+    built = _entries[kind, plain] = build({"name": plain, **tomllib.loads(text)})
     return built
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    close = get_close_matches(name, known, n=3, cutoff=0.5)
-    return (
-        f"did you mean {' or '.join(close)}? all: {', '.join(known)}" if close else ", ".join(known)
-    )
+def _suggest(name: str, bundled: list[str]) -> str:
+    close = get_close_matches(name, bundled, n=3, cutoff=0.5)
+    everything = ", ".join(bundled)
+    return f"did you mean {' or '.join(close)}? all: {everything}" if close else everything
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""`carme hardware` and `carme workloads`: what is bundled, and where its figures come from."""
+"""`carme hardware` and `carme workloads`: the bundled entries and the sources of their figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from carme import library
 from carme.simulator.commands.tables import print_wide
-from carme.simulator.hardware.cluster import Described
+from carme.simulator.hardware.cluster import LibraryEntry
 from carme.simulator.workloads.workload import Workload
 from carme.units import format_bytes
 
@@ -36,15 +36,15 @@ def hardware(name: str | None, as_json: bool) -> None:
                 return
     kinds = [name] if name in KINDS else list(KINDS)
     if name and name not in KINDS:
-        library.gpu(name)  # says what there is
+        library.gpu(name)  # raises MissingError with a suggestion
     if as_json:
         click.echo(json.dumps({kind: library.names(kind) for kind in kinds}, indent=2))
         return
     for kind in kinds:
         table = Table("name", "what", "figures", title=kind, title_justify="left", box=None)
         for each in library.names(kind):
-            thing: Any = KINDS[kind](each)
-            table.add_row(each, thing.title, _figures(kind, thing))
+            entry: Any = KINDS[kind](each)
+            table.add_row(each, entry.title, _figures(kind, entry))
         print_wide(table)
         click.echo()
 
@@ -69,22 +69,22 @@ def workloads(name: str | None, as_json: bool) -> None:
     print_wide(table)
 
 
-def _figures(kind: str, thing: Any) -> str:
+def _figures(kind: str, entry: Any) -> str:
     if kind == "gpus":
-        peak = ", ".join(f"{p} {rate / 1e12:.3g}" for p, rate in thing.peak_flops.items())
-        return f"{peak} Tflop/s; {format_bytes(thing.memory_bytes)}; {thing.power.limit_watts:g} W"
+        peak = ", ".join(f"{p} {rate / 1e12:.3g}" for p, rate in entry.peak_flops.items())
+        return f"{peak} Tflop/s; {format_bytes(entry.memory_bytes)}; {entry.power.limit_watts:g} W"
     if kind == "links":
-        return f"{thing.bandwidth / 1e9:.3g} GB/s, {thing.latency_seconds * 1e6:.3g} µs"
+        return f"{entry.bandwidth / 1e9:.3g} GB/s, {entry.latency_seconds * 1e6:.3g} µs"
     if kind == "nodes":
-        network = f"{thing.adapters} x {thing.network.name}"
-        return f"{thing.gpus} x {thing.gpu.name}, {thing.gpu_link.name}, {network}"
+        network = f"{entry.adapters} x {entry.network.name}"
+        return f"{entry.gpus} x {entry.gpu.name}, {entry.gpu_link.name}, {network}"
     if kind == "clusters":
-        return f"{thing.nodes} x {thing.node.name}"
-    return f"{thing.bandwidth / 1e9:.3g} GB/s, one reader {thing.reader_bandwidth / 1e9:.3g}"
+        return f"{entry.nodes} x {entry.node.name}"
+    return f"{entry.bandwidth / 1e9:.3g} GB/s, one reader {entry.reader_bandwidth / 1e9:.3g}"
 
 
 def _plain(value: Any) -> str:
-    """A value of a file in one line; a thing with a name is its name."""
+    """A value of a file in one line; a entry with a name is its name."""
     if isinstance(value, dict):
         if "name" in value:
             return str(value["name"])
@@ -96,20 +96,20 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _show(thing: Described, as_json: bool) -> None:
-    data = thing.model_dump(mode="json", exclude_defaults=True)
+def _show(entry: LibraryEntry, as_json: bool) -> None:
+    data = entry.model_dump(mode="json", exclude_defaults=True)
     if as_json:
         click.echo(json.dumps(data, indent=2))
         return
     sources = data.pop("sources", {})
     console = Console(highlight=False, width=max(Console().width, 110))
-    console.print(f"[bold]{thing.title or thing.name}[/] ({thing.name})")
-    if isinstance(thing, Workload):
+    console.print(f"[bold]{entry.title or entry.name}[/] ({entry.name})")
+    if isinstance(entry, Workload):
         data.pop("layers", None)
-        facts = [f"{thing.parameter_count / 1e6:.4g} million parameters"]
-        if thing.costs:
-            facts.append(f"{thing.forward_flops / 1e9:.4g} Gflop forward a sample")
-            facts.append(f"{len(thing.costs)} layers")
+        facts = [f"{entry.parameter_count / 1e6:.4g} million parameters"]
+        if entry.costs:
+            facts.append(f"{entry.forward_flops / 1e9:.4g} Gflop forward a sample")
+            facts.append(f"{len(entry.costs)} layers")
         console.print(", ".join(facts))
     table = Table.grid(padding=(0, 2))
     for key, value in data.items():

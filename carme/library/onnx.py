@@ -112,8 +112,8 @@ def from_model(model: Any, name: str, source: str) -> Workload:
 
 def _check_order(graph: Any, source: str) -> None:
     """Every input must come from an earlier operator: ONNX wants it so, and it rules out cycles."""
-    known = {i.name for i in graph.input} | {i.name for i in graph.initializer} | {""}
-    known |= {i.values.name for i in graph.sparse_initializer}
+    available = {i.name for i in graph.input} | {i.name for i in graph.initializer} | {""}
+    available |= {i.values.name for i in graph.sparse_initializer}
     made = {output for node in graph.node for output in node.output}
     waiting = list(graph.node)
     passes = 0
@@ -125,8 +125,8 @@ def _check_order(graph: Any, source: str) -> None:
             )
         left = []
         for node in waiting:
-            if all(name in known or name not in made for name in node.input):
-                known.update(node.output)
+            if all(name in available or name not in made for name in node.input):
+                available.update(node.output)
             else:
                 left.append(node)
         if len(left) == len(waiting):
@@ -223,16 +223,16 @@ class _Reader:
 
     def _transposed(self, node: Any) -> Any:
         """Each input position makes a window of outputs: a 1x1 convolution to all of them."""
-        weight, given = self.shape(node.input[1]), self.shape(node.input[0])
-        if len(weight) < 3 or len(given) < 3:
+        weight, data = self.shape(node.input[1]), self.shape(node.input[0])
+        if len(weight) < 3 or len(data) < 3:
             return self._elementwise(node)
         return Convolution(
             kind="convolution",
             name=self._name(node),
             channels=weight[0],
             filters=prod(weight[1:]),
-            kernel=(1,) * len(given[2:]),
-            output=given[2:],
+            kernel=(1,) * len(data[2:]),
+            output=data[2:],
         )
 
     def _product(self, node: Any) -> Any:
@@ -263,14 +263,14 @@ class _Reader:
         )
 
     def _recurrent(self, node: Any) -> Any:
-        given, weight = self.shape(node.input[0]), self.shape(node.input[1])
+        data, weight = self.shape(node.input[0]), self.shape(node.input[1])
         hidden = _attribute(node, "hidden_size", 0) or self.shape(node.input[2])[-1]
         return Lstm(
             kind="lstm",
             name=self._name(node),
             inputs=weight[-1],
             hidden=hidden,
-            steps=given[0],
+            steps=data[0],
             directions=2 if weight[0] == 2 else 1,
         )
 

@@ -1,4 +1,4 @@
-"""Running a suite: points to results, in a process pool, with progress, resumable."""
+"""Running a suite: simulates its points in a process pool and resumes a stored run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from typing import Any
 from carme import library
 from carme.errors import CarmeError, ConfigError
 from carme.library.plans import make_plan
-from carme.simulator.analysis.suite import Optimizer, Outcome, Point
+from carme.simulator.analysis.suite import Outcome, Point, SearchStrategy
 from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.runs.simulate import simulate
+from carme.simulator.runs import simulate
 from carme.simulator.workloads.workload import Workload
 
+STORE_VERSION = "2"
+"""Changes when the meaning of a stored figure does: since 2, node energy is the charged share."""
 CHUNK = 64
 """Points a pool worker gets at a time; one takes about a millisecond."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What stays the same over all points. A point may change plan fields and the GPU (`gpu`)."""
+    """What all points have in common. A point may change plan fields and the GPU (`gpu`)."""
 
     workload: Workload
     cluster: Cluster
@@ -34,7 +36,7 @@ class Suite:
     fields: dict[str, Any]
 
     def evaluate(self, point: Point) -> Outcome:
-        """Simulate one point; a point that cannot be is an outcome with an error."""
+        """The outcome of one point; it has an error if the point cannot run."""
         try:
             fields = {**self.fields, **point}
             gpu = fields.pop("gpu", None)
@@ -44,7 +46,7 @@ class Suite:
                 cluster = library.cluster_of(f"{plan.gpus}x{gpu}")
             needed = -(-plan.gpus // cluster.node.gpus)
             if needed > cluster.nodes:
-                # A sweep over GPU counts asks what more nodes of this kind would do.
+                # A sweep over GPU counts may exceed the cluster: add nodes of its type.
                 cluster = cluster.model_copy(update={"nodes": needed})
             result = simulate(self.workload, cluster, plan)
         except CarmeError as error:
@@ -62,8 +64,9 @@ class Suite:
         return Outcome(point, figures)
 
     def key(self) -> str:
-        """Changes whenever a stored result would no longer be right."""
+        """Identifies stored outcomes: changes with everything that changes a result."""
         parts = (
+            STORE_VERSION,
             self.workload.model_dump_json(),
             self.cluster.model_dump_json(),
             self.kind,
@@ -74,20 +77,20 @@ class Suite:
 
 def run_suite(
     suite: Suite,
-    optimizer: Optimizer,
+    strategy: SearchStrategy,
     *,
     jobs: int = 1,
     store: Path | None = None,
     done: Callable[[int], None] = lambda _: None,
 ) -> list[Outcome]:
-    """All outcomes that the optimizer asks for. `store` (JSON lines) keeps them for the next run;
-    `done` is called with the number of points finished since its last call."""
-    known = _read(store, suite.key()) if store else {}
+    """The outcomes of all points that the strategy chooses. `store` (JSON lines) keeps them for the
+    next run; `done` is called with the number of points finished since its last call."""
+    stored = _read(store, suite.key()) if store else {}
     outcomes: list[Outcome] = []
     with _Evaluator(suite, jobs) as evaluator:
-        while asked := optimizer.ask():
-            fresh = [point for point in asked if _name(point) not in known]
-            old = [known[_name(point)] for point in asked if _name(point) in known]
+        while batch := strategy.ask():
+            fresh = [point for point in batch if _name(point) not in stored]
+            old = [stored[_name(point)] for point in batch if _name(point) in stored]
             done(len(old))
             new: list[Outcome] = []
             for begin in range(0, len(fresh), CHUNK * max(jobs, 1)):
@@ -96,13 +99,13 @@ def run_suite(
                     _append(store, suite.key(), part)
                 new += part
                 done(len(part))
-            optimizer.tell(old + new)
+            strategy.tell(old + new)
             outcomes += old + new
     return outcomes
 
 
 class _Evaluator:
-    """Evaluates points here, or in a pool that starts when the first points come."""
+    """Evaluates points in this process, or in a pool of `jobs` processes."""
 
     def __init__(self, suite: Suite, jobs: int) -> None:
         self._suite = suite
@@ -158,11 +161,11 @@ def _append(store: Path, key: str, outcomes: Sequence[Outcome]) -> None:
 
 def _read(store: Path, key: str) -> dict[str, Outcome]:
     """Stored outcomes of this suite; a line cut short by an interruption is left out."""
-    known: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     try:
         lines = store.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return known
+        return outcomes
     except OSError as error:
         raise ConfigError(f"{store}: cannot be read: {error}") from error
     for line in lines:
@@ -172,5 +175,5 @@ def _read(store: Path, key: str) -> dict[str, Outcome]:
         except (ValueError, KeyError, TypeError):
             continue
         if record.get("suite") == key:
-            known[_name(outcome.point)] = outcome
-    return known
+            outcomes[_name(outcome.point)] = outcome
+    return outcomes

@@ -1,4 +1,4 @@
-"""The hardware of this cluster as the simulator knows it: Slurm's GPU types to `carme hardware`."""
+"""This cluster's hardware for the simulator: maps Slurm's GPU types to entries of the library."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from carme.simulator.hardware.cluster import Cluster, Gpu
 from carme.slurm.snapshot import Snapshot
 
 CORE = "cpu-core"
-"""The worker on nodes without GPUs; only a fit makes it one's own."""
+"""The worker on nodes without GPUs; calibrate it, its figures are generic."""
 
 
 def known_gpu(kind: str, names: Mapping[str, str]) -> Gpu:
-    """The GPU that Slurm calls `kind`: by the site's own list, else by its name."""
+    """The GPU that Slurm calls `kind`, by the site's list or by name. Raises MissingError."""
     if kind in names:
         return library.gpu(names[kind])
     words = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-").removeprefix("virtual-")
@@ -36,29 +36,49 @@ def known_gpu(kind: str, names: Mapping[str, str]) -> Gpu:
 def hardware_of(
     snapshot: Snapshot, partition: str, gpu_type: str, names: Mapping[str, str]
 ) -> Cluster:
-    """The nodes of a partition with GPUs of a type (the only one there, if none is named)."""
-    found = snapshot.partition(partition)
-    if found is None:
-        there = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
-        raise InputError(f"no partition {partition!r}", f"there are {there or 'none'}")
-    types = {kind: count for kind, count in snapshot.gpus_total(found.name).items() if count}
+    """The nodes of a partition with GPUs of a type; the most common type if none is named."""
+    slurm_partition = snapshot.partition(partition)
+    if slurm_partition is None:
+        visible = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
+        raise InputError(f"no partition {partition!r}", f"there are {visible or 'none'}")
+    types = {
+        kind: count for kind, count in snapshot.gpus_total(slurm_partition.name).items() if count
+    }
     if gpu_type and gpu_type not in types:
         raise InputError(
-            f"{found.name} has no {gpu_type!r}", f"it has {', '.join(types) or 'no GPUs'}"
+            f"{slurm_partition.name} has no {gpu_type!r}", f"it has {', '.join(types) or 'no GPUs'}"
         )
     if not types:
-        return _cores([node.cpus for node in snapshot.nodes_in(found.name)], found.name)
+        return _cores(
+            [node.cpus for node in snapshot.nodes_in(slurm_partition.name)], slurm_partition.name
+        )
     kind = gpu_type or max(types, key=lambda name: types[name])
     gpu = known_gpu(kind, names)
-    counts = [n.gpus[kind] for n in snapshot.nodes_in(found.name) if n.gpus.get(kind)]
+    counts = [n.gpus[kind] for n in snapshot.nodes_in(slurm_partition.name) if n.gpus.get(kind)]
     usual = library.node(gpu.default_node)
     node = usual.model_copy(update={"gpu": gpu, "gpus": max(counts)})
     return Cluster(
-        name=re.sub(r"[^a-z0-9._-]", "-", f"{found.name}-{kind}".lower())[:64],
-        title=f"{kind} of partition {found.name}",
+        name=re.sub(r"[^a-z0-9._-]", "-", f"{slurm_partition.name}-{kind}".lower())[:64],
+        title=f"{kind} of partition {slurm_partition.name}",
         node=node,
         nodes=len(counts),
     )
+
+
+def held_node_share(
+    snapshot: Snapshot, partition: str, gpu_type: str, *, cpus: int, memory_bytes: float
+) -> float | None:
+    """The larger of a job's shares of a node's processors and memory, for `node_share` of a plan;
+    None if there is no such node."""
+    nodes = [
+        node
+        for node in snapshot.nodes_in(partition)
+        if node.cpus and node.memory_bytes and (not gpu_type or node.gpus.get(gpu_type))
+    ]
+    if not nodes:
+        return None
+    largest = max(nodes, key=lambda node: (sum(node.gpus.values()), node.cpus))
+    return min(max(cpus / largest.cpus, memory_bytes / largest.memory_bytes), 1.0)
 
 
 def _cores(counts: list[int], partition: str) -> Cluster:

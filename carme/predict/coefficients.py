@@ -1,4 +1,4 @@
-"""What a fit may change in the simulator, within bounds, and what that does to hardware."""
+"""Coefficients that a fit may change in the simulator, their bounds and their effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Source = Literal["data sheet", "fit", "history"]
 
 UNCALIBRATED_TIME = Spread.within(2.0)
 UNCALIBRATED_POWER = Spread.within(1.4)
-"""Data sheets alone: what the simulator's own comparison with published runs shows at worst."""
+"""With data sheets alone: the largest errors of the simulator against published runs."""
 
 BOUNDS: dict[str, tuple[float, float]] = {
     "compute": (0.01, 100.0),
@@ -33,31 +33,30 @@ def _bounded(name: str) -> object:
 
 
 class Coefficients(FrozenModel):
-    """Times are multiplied: `compute` = 2 means that products take twice what the data sheet
-    promises."""
+    """Factors of times: `compute` = 2 means that matrix products take twice as long as by the data
+    sheet."""
 
     compute: Annotated[float, _bounded("compute")] = 1.0
-    """Time of dense products."""
+    """Time of matrix products."""
     memory: Annotated[float, _bounded("memory")] = 1.0
-    """Time of what memory bandwidth limits, the optimizer's update among it."""
+    """Time of memory-bound kernels, the optimizer's update included."""
     network: Annotated[float, _bounded("network")] = 1.0
     """Time of collectives."""
     power: Annotated[float, _bounded("power")] = 1.0
     """Draw above idle."""
     overhead_seconds: Annotated[float, _bounded("overhead_seconds")] = 0.0
-    """Host time a step that nothing hides."""
+    """Host time of each step that no kernel hides."""
     shared_compute: Annotated[float, _bounded("shared_compute")] = 0.0
-    """How much slower each doubling of the workers on a node makes their kernels, as a share."""
+    """Contention: slowdown of kernels with each doubling of the workers on a node, as a share."""
     shared_update: Annotated[float, _bounded("shared_update")] = 0.0
-    """The same for the optimizer's update."""
+    """Contention in the optimizer's update."""
 
     def apply(self, workload: Workload, cluster: Cluster) -> tuple[Workload, Cluster]:
-        """The workload and the hardware as these coefficients see them."""
+        """The workload and the hardware with these coefficients applied."""
         gpu = cluster.node.gpu
         power = gpu.power
-        above = self.power * (power.busy_watts - power.idle_watts)
-        busy = power.idle_watts + above
-        changed = gpu.model_copy(
+        busy = power.idle_watts + self.power * (power.busy_watts - power.idle_watts)
+        calibrated_gpu = gpu.model_copy(
             update={
                 "peak_flops": {k: v / self.compute for k, v in gpu.peak_flops.items()},
                 "memory_bandwidth": gpu.memory_bandwidth / self.memory,
@@ -68,7 +67,7 @@ class Coefficients(FrozenModel):
         )
         node = cluster.node.model_copy(
             update={
-                "gpu": changed,
+                "gpu": calibrated_gpu,
                 "gpu_link": self._slower(cluster.node.gpu_link),
                 "network": self._slower(cluster.node.network),
                 "collective_seconds": cluster.node.collective_seconds * self.network,
@@ -76,11 +75,10 @@ class Coefficients(FrozenModel):
                 "shared_update": cluster.node.shared_update + self.shared_update,
             }
         )
-        seen = workload
-        if self.overhead_seconds:  # a copy would compute the layers' costs once more
+        if self.overhead_seconds:  # a copy computes the layers' costs again: make none without need
             overhead = workload.step_overhead_seconds + self.overhead_seconds
-            seen = workload.model_copy(update={"step_overhead_seconds": overhead})
-        return seen, cluster.model_copy(update={"node": node})
+            workload = workload.model_copy(update={"step_overhead_seconds": overhead})
+        return workload, cluster.model_copy(update={"node": node})
 
     def _slower(self, link: LinkModel) -> LinkModel:
         return link.model_copy(
@@ -92,26 +90,26 @@ class Coefficients(FrozenModel):
 
 
 class Provenance(FrozenModel):
-    """Where coefficients come from, for whoever has to trust them."""
+    """Where coefficients come from."""
 
     source: Source = "data sheet"
     calibrated: bool = False
     words: str = "uncalibrated: data sheets only, so the interval is wide"
     calibration: str | None = None
-    """The id of the calibration, if there is one."""
+    """The id of the stored calibration."""
     steps: int = 0
     batches: tuple[int, ...] = ()
     """Global batches that were measured."""
     workers: tuple[int, ...] = ()
     """GPU counts that were measured."""
     points: tuple[tuple[int, int], ...] = ()
-    """The pairs of batch and GPU count that were measured; unset in fits kept by older releases."""
+    """The measured pairs of batch and GPU count; unset in fits stored by older releases."""
     unseen: tuple[str, ...] = ()
-    """Coefficients that the measurements say nothing about: the data sheet's."""
+    """Coefficients that the measurements do not determine: those of the data sheet."""
 
 
 class Calibration(FrozenModel):
-    """Coefficients with what is known about their error."""
+    """Coefficients with their provenance and their uncertainty."""
 
     coefficients: Coefficients = Coefficients()
     provenance: Provenance = Provenance()

@@ -1,4 +1,4 @@
-"""A number for people: its value, its 90 % interval, its unit."""
+"""Estimates: a value with its 90 % interval and its unit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Unit = Literal["s", "J", "W", "g CO2e", "EUR", "USD", "GBP", "CHF", "currency"]
 NORMAL_90 = 1.645
-"""90 % of a normal distribution lie within so many standard deviations."""
+"""Standard deviations around the mean that hold 90 % of a normal distribution."""
 
 
 class FrozenModel(BaseModel):
-    """Frozen; what is not known is an error."""
+    """A frozen model; unknown fields are errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -21,7 +21,7 @@ class FrozenModel(BaseModel):
 
 
 class Estimate(FrozenModel):
-    """A predicted amount. The interval holds the truth nine times of ten, as far as is known."""
+    """A predicted quantity; the true value is meant to lie in the interval in 90 % of cases."""
 
     value: Annotated[float, Field(ge=0)]
     low: Annotated[float, Field(ge=0)]
@@ -30,15 +30,15 @@ class Estimate(FrozenModel):
 
 
 class Spread(FrozenModel):
-    """How unsure a factor is: standard deviation of its logarithm."""
+    """Uncertainty of a factor: the standard deviation of its logarithm."""
 
     sigma: Annotated[float, Field(ge=0)]
 
     def __mul__(self, other: Spread) -> Spread:
-        """Of the product of two factors that err independently."""
+        """The spread of a product of two independent factors."""
         return Spread(sigma=hypot(self.sigma, other.sigma))
 
-    def figure(self, value: float, unit: str) -> Estimate:
+    def estimate(self, value: float, unit: str) -> Estimate:
         """The value with its interval."""
         width = exp(min(NORMAL_90 * self.sigma, 20.0))
         return Estimate(value=value, low=value / width, high=value * width, unit=unit)

@@ -1,11 +1,11 @@
 """Coefficients of the simulator from measured steps, by bounded least squares.
 
-Steps of one batch and worker count are taken together by their medians: a disturbed step says
-something about the machine's neighbours, not about the workload. The unknowns are the logarithms
+Steps of one batch and worker count are combined by their medians, so that disturbed steps do not
+count. The unknowns are the logarithms
 of the coefficients (overhead and sharing as they are). Each timed phase, and each total, is one
 equation, weighted by the step's length; so is each phase that a worker was timed in alone, with
-the same samples of its own. A weak pull to the data sheet keeps what the steps do not determine
-where it was; how far a coefficient can move before the fit gets worse says whether it was seen.
+the same samples of its own. A weak pull towards the data sheet holds what the steps do not
+determine. A coefficient is `unseen` if doubling it hardly changes a fitted step.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from scipy.optimize import least_squares
 from carme.errors import InputError
 from carme.predict.coefficients import BOUNDS, Calibration, Coefficients, Provenance
 from carme.predict.estimates import Spread
-from carme.predict.measurements import OwnName, PhaseName, TrackedStep
+from carme.predict.measurements import PhaseName, SingleWorkerPhase, TrackedStep
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.plan import Synchronous
+from carme.simulator.runs import simulate
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.runs.simulate import simulate
 from carme.simulator.workloads.workload import Workload
 
 Floats = NDArray[np.float64]
 SCALES = ("compute", "memory", "network")
-SHARES: dict[str, OwnName] = {"shared_compute": "compute", "shared_update": "update"}
+SHARES: dict[str, SingleWorkerPhase] = {"shared_compute": "compute", "shared_update": "update"}
 NAMES = (*SCALES, "overhead_seconds", *SHARES)
 PULL = 0.002
-"""Of a step's length for each factor e away from the data sheet."""
+"""Residual, as a share of a step, for each factor e away from the data sheet."""
 SEEN = 0.005
 """A coefficient is seen if doubling it changes a fitted step by this share."""
 MOST_MISS = 0.5
-"""A fit that misses a measured step by so much explains nothing."""
+"""A fit with a larger relative error of a measured step is rejected."""
 MODEL_ERROR = 0.04
-"""Left over at the measured point itself, as a share."""
+"""Relative error of the model at a measured point."""
 
 
 class MeasuredPoint(NamedTuple):
-    """Steps of one batch and worker count, by their medians."""
+    """Medians of the steps of one batch and worker count."""
 
     batch: int
     gpus: int
-    number: int
+    steps: int
     seconds: float
     phases: dict[PhaseName, float]
-    alone: dict[OwnName, float]
+    alone: dict[SingleWorkerPhase, float]
     watts: float | None
     spread: float
-    """Relative, of the median."""
+    """Relative standard error of the median."""
 
     @property
-    def of_one(self) -> MeasuredPoint:
-        """The same samples a worker, for one worker."""
+    def single_worker(self) -> MeasuredPoint:
+        """The same local batch on one worker."""
         return self._replace(batch=max(round(self.batch / self.gpus), 1), gpus=1)
 
 
 def group(steps: Sequence[TrackedStep]) -> list[MeasuredPoint]:
-    """The points in the steps."""
-    found: dict[tuple[int, int], list[TrackedStep]] = defaultdict(list)
+    """The measured points of the steps."""
+    by_point: dict[tuple[int, int], list[TrackedStep]] = defaultdict(list)
     for step in steps:
-        found[step.batch, step.gpus].append(step)
-    return [_point(batch, gpus, members) for (batch, gpus), members in sorted(found.items())]
+        by_point[step.batch, step.gpus].append(step)
+    return [_point(batch, gpus, members) for (batch, gpus), members in sorted(by_point.items())]
 
 
 def _point(batch: int, gpus: int, members: list[TrackedStep]) -> MeasuredPoint:
@@ -79,28 +79,34 @@ def _point(batch: int, gpus: int, members: list[TrackedStep]) -> MeasuredPoint:
     own = set.intersection(*(set(m.alone) for m in members))
     alone = {name: float(np.median([m.alone[name] for m in members])) for name in own}
     watts = [m.gpu_watts for m in members if m.gpu_watts is not None]
-    # What disturbs now one phase and now another lengthens the median step, but no median phase:
-    # it is no overhead, and the step is as long as its phases and what each step left untimed.
+    # A disturbance of varying phases lengthens the median step but no median phase. It is not
+    # overhead, so the step is the sum of its median phases and the median untimed rest.
     untimed = [m.seconds - sum(m.phases[name] for name in names) for m in members]
     seconds = sum(phases.values()) + float(np.median(untimed))
-    if seconds < 0.1 * middle:  # each step spent its time in another phase: no median has any
+    if seconds < 0.1 * middle:  # the time was in another phase in each step: no median shows it
         seconds, phases = middle, {}
     return MeasuredPoint(
-        batch, gpus, len(members), seconds, phases, alone,
-        float(np.median(watts)) if watts else None,
-        1.2533 * deviation / middle / sqrt(len(members)),
-    )  # fmt: skip
+        batch=batch,
+        gpus=gpus,
+        steps=len(members),
+        seconds=seconds,
+        phases=phases,
+        alone=alone,
+        watts=float(np.median(watts)) if watts else None,
+        spread=1.2533 * deviation / middle / sqrt(len(members)),
+    )
 
 
 def fit(
     workload: Workload, cluster: Cluster, plan: Synchronous, steps: Sequence[TrackedStep]
 ) -> Calibration:
-    """Coefficients that make the simulator take as long as the steps did, and their provenance."""
+    """The calibration whose coefficients make the simulator reproduce the steps. Raises InputError
+    if no coefficients within their bounds do."""
     points = group(steps)
     _check(cluster, points)
     start = _start(workload, cluster, plan, points)
-    hidden = _hidden_shares(points)
-    low, high = _bounds(hidden)
+    undetermined = _undetermined_shares(points)
+    low, high = _bounds(undetermined)
     scales = len(SCALES)
 
     def coefficients(x: Floats) -> Coefficients:
@@ -114,21 +120,27 @@ def fit(
     def residuals(x: Floats) -> Floats:
         rows: list[float] = []
         for point in points:
-            rows += _misses(_run(workload, cluster, plan, point, coefficients(x)), point)
+            rows += _relative_errors(_run(workload, cluster, plan, point, coefficients(x)), point)
             if point.gpus > 1 and point.alone:
-                said = step_phases(_run(workload, cluster, plan, point.of_one, coefficients(x)))
-                rows += [(said[n] - point.alone[n]) / point.seconds for n in sorted(point.alone)]
+                simulated = step_phases(
+                    _run(workload, cluster, plan, point.single_worker, coefficients(x))
+                )
+                rows += [
+                    (simulated[n] - point.alone[n]) / point.seconds for n in sorted(point.alone)
+                ]
         pulls = x.copy()
         pulls[scales] /= points[0].seconds
         pulls[scales + 1 :] /= 10  # they have equations of their own, or are held
         return np.array([*rows, *(PULL * pulls)])
 
-    found = least_squares(residuals, np.clip(start, low, high), bounds=(low, high), x_scale="jac")
-    best = coefficients(found.x).model_copy(update=dict.fromkeys(hidden, 0.0))
+    solution = least_squares(
+        residuals, np.clip(start, low, high), bounds=(low, high), x_scale="jac"
+    )
+    best = coefficients(solution.x).model_copy(update=dict.fromkeys(undetermined, 0.0))
     unseen = _unseen(workload, cluster, plan, points, best)
     best = best.model_copy(update=dict.fromkeys(unseen, 1.0))
     best = _with_power(workload, cluster, plan, points, best)
-    return _knowledge(workload, cluster, plan, points, best, (*unseen, *hidden))
+    return _calibration(workload, cluster, plan, points, best, (*unseen, *undetermined))
 
 
 def _check(cluster: Cluster, points: list[MeasuredPoint]) -> None:
@@ -140,18 +152,21 @@ def _check(cluster: Cluster, points: list[MeasuredPoint]) -> None:
         )
 
 
-def _hidden_shares(points: list[MeasuredPoint]) -> tuple[str, ...]:
-    """How workers slow each other shows in what one takes alone, or in other worker counts."""
+def _undetermined_shares(points: list[MeasuredPoint]) -> tuple[str, ...]:
+    """Contention coefficients that the points do not determine: that takes a phase timed with one
+    worker alone, or several worker counts."""
     if len({point.gpus for point in points}) > 1:
         return ()
-    shown = {name for point in points if point.gpus > 1 for name in point.alone}
-    return tuple(share for share, phase in SHARES.items() if phase not in shown)
+    timed_alone = {name for point in points if point.gpus > 1 for name in point.alone}
+    return tuple(share for share, phase in SHARES.items() if phase not in timed_alone)
 
 
-def _bounds(hidden: tuple[str, ...]) -> tuple[Floats, Floats]:
-    """A share that does not show must not take anything from the coefficient it multiplies."""
+def _bounds(undetermined: tuple[str, ...]) -> tuple[Floats, Floats]:
+    """Bounds of the unknowns; undetermined shares stay 0."""
     pairs = [tuple(log(v) for v in BOUNDS[name]) for name in SCALES]
-    pairs += [(0.0, 1e-9) if name in hidden else BOUNDS[name] for name in NAMES[len(SCALES) :]]
+    pairs += [
+        (0.0, 1e-9) if name in undetermined else BOUNDS[name] for name in NAMES[len(SCALES) :]
+    ]
     low, high = zip(*pairs, strict=True)
     return np.array(low), np.array(high)
 
@@ -159,16 +174,16 @@ def _bounds(hidden: tuple[str, ...]) -> tuple[Floats, Floats]:
 def _run(
     workload: Workload, cluster: Cluster, plan: Synchronous, point: MeasuredPoint, c: Coefficients
 ) -> SimulationResult:
-    """One epoch at the point's batch and workers."""
-    seen, place = c.apply(workload, cluster)
-    here = plan.model_copy(
+    """The result of one epoch with the point's batch and workers."""
+    calibrated, hardware = c.apply(workload, cluster)
+    point_plan = plan.model_copy(
         update={"gpus": point.gpus, "batch": point.batch, "batch_rule": "constant", "epochs": 1.0}
     )
-    return simulate(seen, place, here)
+    return simulate(calibrated, hardware, point_plan)
 
 
 def step_phases(result: SimulationResult) -> dict[PhaseName, float]:
-    """Seconds of one mean step by phase, as steps are tracked."""
+    """Seconds of the mean step by phase, as in a TrackedStep."""
     steps = max(result.steps, 1.0)
     return {
         "compute": result.phases["compute"] / steps,
@@ -178,32 +193,33 @@ def step_phases(result: SimulationResult) -> dict[PhaseName, float]:
     }
 
 
-def _misses(result: SimulationResult, point: MeasuredPoint) -> list[float]:
-    """Simulated less measured, over the measured step: the total, and each phase that was timed."""
-    said = step_phases(result)
+def _relative_errors(result: SimulationResult, point: MeasuredPoint) -> list[float]:
+    """Relative errors (simulated minus measured, over the measured step) of the total and of each
+    timed phase."""
+    simulated = step_phases(result)
     rows = [(result.step_seconds - point.seconds) / point.seconds]
     for name, seconds in point.phases.items():
-        if name in said and name != "wait":
-            rows.append((said[name] - seconds) / point.seconds)
+        if name in simulated and name != "wait":
+            rows.append((simulated[name] - seconds) / point.seconds)
     return rows
 
 
 def _start(
     workload: Workload, cluster: Cluster, plan: Synchronous, points: list[MeasuredPoint]
 ) -> Floats:
-    """Where to begin: ratios of what was measured to what the data sheet says."""
+    """Start values: ratios of the measured times to those of the data sheet."""
     ratios: dict[str, float] = dict.fromkeys(SCALES, 0.0)
-    point = max(points, key=lambda p: p.number)
-    said = step_phases(_run(workload, cluster, plan, point, Coefficients()))
+    point = max(points, key=lambda p: p.steps)
+    simulated = step_phases(_run(workload, cluster, plan, point, Coefficients()))
     pairs: tuple[tuple[str, PhaseName], ...] = (
         ("compute", "compute"), ("memory", "update"), ("network", "communication"),
     )  # fmt: skip
     for scale, phase in pairs:
         measured = point.phases.get(phase)
-        if measured and said[phase] > 0:
-            ratios[scale] = log(measured / said[phase])
+        if measured and simulated[phase] > 0:
+            ratios[scale] = log(measured / simulated[phase])
     if not point.phases:
-        ratios["compute"] = log(point.seconds / max(sum(said.values()), 1e-12))
+        ratios["compute"] = log(point.seconds / max(sum(simulated.values()), 1e-12))
     rest = point.seconds - sum(point.phases.values()) if point.phases else 0.0
     return np.array([*(ratios[name] for name in SCALES), max(rest, 0.0), *(0.0 for _ in SHARES)])
 
@@ -215,8 +231,8 @@ def _unseen(
     points: list[MeasuredPoint],
     best: Coefficients,
 ) -> tuple[str, ...]:
-    """Coefficients whose doubling would change no fitted step."""
-    found = []
+    """Coefficients whose doubling changes no fitted step noticeably."""
+    unseen = []
     for name in SCALES:
         value = min(2 * getattr(best, name), BOUNDS[name][1])
         doubled = best.model_copy(update={name: value})
@@ -229,8 +245,8 @@ def _unseen(
             for p in points
         )
         if change < SEEN:
-            found.append(name)
-    return tuple(found)
+            unseen.append(name)
+    return tuple(unseen)
 
 
 def _with_power(
@@ -240,20 +256,20 @@ def _with_power(
     points: list[MeasuredPoint],
     best: Coefficients,
 ) -> Coefficients:
-    """The draw above idle is linear in its coefficient: one division, where watts were measured."""
+    """The coefficients with `power` set where watts were measured; the draw is linear in it."""
     measured = [(p, p.watts) for p in points if p.watts is not None]
     idle = cluster.node.gpu.power.idle_watts
-    above, said = 0.0, 0.0
+    above_idle, simulated = 0.0, 0.0
     for point, watts in measured:
-        above += max(watts - idle, 0.0)
-        said += _run(workload, cluster, plan, point, best).average_gpu_watts - idle
-    if not measured or said <= 0:
+        above_idle += max(watts - idle, 0.0)
+        simulated += _run(workload, cluster, plan, point, best).average_gpu_watts - idle
+    if not measured or simulated <= 0:
         return best
     low, high = BOUNDS["power"]
-    return best.model_copy(update={"power": min(max(above / said, low), high)})
+    return best.model_copy(update={"power": min(max(above_idle / simulated, low), high)})
 
 
-def _knowledge(
+def _calibration(
     workload: Workload,
     cluster: Cluster,
     plan: Synchronous,
@@ -261,17 +277,17 @@ def _knowledge(
     best: Coefficients,
     unseen: tuple[str, ...],
 ) -> Calibration:
-    misses = [_run(workload, cluster, plan, p, best).step_seconds / p.seconds - 1 for p in points]
-    worst, point = max(zip(map(abs, misses), points, strict=True), key=lambda pair: pair[0])
+    errors = [_run(workload, cluster, plan, p, best).step_seconds / p.seconds - 1 for p in points]
+    worst, point = max(zip(map(abs, errors), points, strict=True), key=lambda pair: pair[0])
     if worst > MOST_MISS:
         raise InputError(
             f"no coefficients within their bounds make a step of {point.batch} samples on"
             f" {point.gpus} workers take {point.seconds:.3g} s",
             "are workload, batch and hardware those that were measured?",
         )
-    count = sum(p.number for p in points)
+    count = sum(p.steps for p in points)
     noise = sqrt(float(np.mean([p.spread**2 for p in points])))
-    sigma = sqrt(MODEL_ERROR**2 + noise**2 + float(np.mean(np.square(misses))))
+    sigma = sqrt(MODEL_ERROR**2 + noise**2 + float(np.mean(np.square(errors))))
     watts = any(p.watts is not None for p in points)
     provenance = Provenance(
         source="fit",

@@ -1,4 +1,4 @@
-"""Measured steps: what `carme calibrate` and the API take, as JSON or CSV."""
+"""Measured steps for `carme calibrate` and the API, as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from carme.validation import explain
 
 PhaseName = Literal["compute", "communication", "update", "load", "wait"]
 PHASE_COLUMNS: tuple[PhaseName, ...] = ("compute", "communication", "update", "load", "wait")
-OwnName = Literal["compute", "update"]
-"""What a worker does by itself."""
-ALONE_COLUMNS: dict[str, OwnName] = {"alone_compute": "compute", "alone_update": "update"}
+SingleWorkerPhase = Literal["compute", "update"]
+"""Phases that a worker can run without the others."""
+ALONE_COLUMNS: dict[str, SingleWorkerPhase] = {"alone_compute": "compute", "alone_update": "update"}
 Seconds = Annotated[float, Field(ge=0, le=86400)]
 MOST_STEPS = 10_000
 M = TypeVar("M", bound=BaseModel)
@@ -34,10 +34,10 @@ class TrackedStep(FrozenModel):
     """Workers: GPUs, or processes where CPUs compute."""
     seconds: Annotated[float, Field(gt=0, le=86400)]
     phases: Mapping[PhaseName, Seconds] = Field(default_factory=dict)
-    """Parts of the step where they were timed; what is missing is not known."""
-    alone: Mapping[OwnName, Seconds] = Field(default_factory=dict)
-    """What these phases take one worker while the others wait, where that was timed, too: only
-    this tells how much workers on a node slow each other."""
+    """Seconds of the phases that were timed."""
+    alone: Mapping[SingleWorkerPhase, Seconds] = Field(default_factory=dict)
+    """Seconds of these phases on one worker while the others wait, if timed: they show the
+    contention of workers on a node."""
     gpu_watts: Annotated[float, Field(gt=0, le=100_000)] | None = None
     """Mean draw of one GPU in the step."""
 
@@ -52,7 +52,7 @@ Steps = Annotated[tuple[TrackedStep, ...], Field(min_length=3, max_length=MOST_S
 
 
 def validated(model: type[M], data: Any, source: str) -> M:
-    """`data` as a model; what is wrong is one line each, with where."""
+    """`data` as a model. Raises InputError with one line for each problem and its location."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -80,12 +80,12 @@ def parse_steps(text: str, source: str) -> tuple[TrackedStep, ...]:
 
 def _rows(text: str, source: str) -> list[dict[str, Any]]:
     reader = csv.DictReader(io.StringIO(text))
-    known = {*TrackedStep.model_fields, *PHASE_COLUMNS, *ALONE_COLUMNS} - {"phases", "alone"}
+    columns = {*TrackedStep.model_fields, *PHASE_COLUMNS, *ALONE_COLUMNS} - {"phases", "alone"}
     names = [name.strip() for name in reader.fieldnames or ()]
-    strange = sorted(set(names) - known)
-    if strange or not {"batch", "seconds"} <= set(names):
-        wrong = f"unknown columns {', '.join(strange)}" if strange else "batch or seconds missing"
-        raise InputError(f"{source}: {wrong}", f"columns are {', '.join(sorted(known))}")
+    unknown = sorted(set(names) - columns)
+    if unknown or not {"batch", "seconds"} <= set(names):
+        problem = f"unknown columns {', '.join(unknown)}" if unknown else "batch or seconds missing"
+        raise InputError(f"{source}: {problem}", f"columns are {', '.join(sorted(columns))}")
     rows = []
     for number, raw in enumerate(reader, 2):
         if number > MOST_STEPS + 1:
@@ -100,7 +100,7 @@ def _rows(text: str, source: str) -> list[dict[str, Any]]:
 
 
 def with_watts(steps: Iterable[TrackedStep], job: JobLine) -> tuple[TrackedStep, ...]:
-    """The steps with the mean draw of the job's GPUs, where they have none of their own."""
+    """The steps; those without measured watts get the mean draw of the job's GPUs."""
     measured = job.measured
     if not measured or not measured.gpu_held_seconds or not measured.joules.get("gpu"):
         return tuple(steps)

@@ -1,4 +1,4 @@
-"""One prediction: the simulator's answer with coefficients, intervals and everything said."""
+"""One prediction: the simulator's result with calibrated coefficients and 90 % intervals."""
 
 from __future__ import annotations
 
@@ -9,31 +9,27 @@ from typing import Any, Literal
 from carme.errors import InputError
 from carme.predict.coefficients import DATA_SHEET, Calibration, Coefficients, Provenance
 from carme.predict.estimates import Estimate, FrozenModel, Spread
-from carme.simulator.analysis.scaling_limits import ScalingLimits, survey
-from carme.simulator.analysis.scaling_limits import read as read_limit
-from carme.simulator.analysis.timeline import burst_figures, window
+from carme.simulator.analysis.scaling_limits import scaling_limits, scaling_point
+from carme.simulator.analysis.timeline import burst_figures, simulate_window
 from carme.simulator.costs.step import Step, plan_step
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.plan import BasePlan, Synchronous
+from carme.simulator.runs import simulate
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.runs.simulate import simulate
-from carme.simulator.runs.synchronous import from_step
+from carme.simulator.runs.synchronous import run_from_step
 from carme.simulator.runs.totals import JOULES_PER_KWH
 from carme.simulator.workloads.workload import Workload
 
 EXTRAPOLATION = 0.04
-"""Standard deviation for each doubling of the batch or of the workers away from what was seen."""
-
-
+"""Standard deviation for each doubling of the local batch or of the workers from a measured one."""
 SAMPLE_SECONDS = 0.05
-"""As the exporter profiles jobs."""
-
+"""The period of the exporter's job profiles."""
 MOST_PIECES = 4000
-"""Micro-batches times stages in which bursts are looked for: each is an event, all a second."""
+"""Micro-batches times stages up to which bursts are simulated, in about a second."""
 
 
 class Rates(FrozenModel):
-    """What a kilowatt hour emits and costs here."""
+    """Emissions and price of a kilowatt hour at this site."""
 
     grams_co2_per_kwh: float = 480.0
     pue: float = 1.0
@@ -49,11 +45,11 @@ class PhaseEstimate(FrozenModel):
     seconds: float
     share: float
     time: Estimate | None = None
-    """The seconds with their interval; unset in predictions kept by older releases."""
+    """The seconds with their interval; unset in predictions stored by older releases."""
 
 
 class MemoryFit(FrozenModel):
-    """Of one GPU."""
+    """Memory of one GPU."""
 
     fits: bool
     needed_bytes: float
@@ -62,19 +58,19 @@ class MemoryFit(FrozenModel):
 
 
 class BindingLimit(FrozenModel):
-    """What costs most beside the work itself."""
+    """The cause that costs most time, apart from the computation itself."""
 
     limit: str
     efficiency: float
-    """Work done over what each GPU would do alone."""
+    """Throughput over that of the same GPUs if each worked as fast as one alone."""
     next_limit: str | None = None
     next_limit_gpus: int | None = None
     stalls_at_gpus: int | None = None
-    """The first count that is not faster by a quarter than half as many."""
+    """The first GPU count that is not at least 1.25 times as fast as half as many GPUs."""
 
 
 class BurstEstimate(FrozenModel):
-    """How a resource is used within a step: bursts and idle times in turn, or one of them."""
+    """Use of a resource within a step: alternating bursts and idle times, or one of them."""
 
     resource: str
     pattern: Literal["BIB", "B", "I"]
@@ -84,19 +80,19 @@ class BurstEstimate(FrozenModel):
     idle_amount: float
     burst_time: Estimate | None = None
     idle_time: Estimate | None = None
-    """With their intervals; unset in predictions kept by older releases."""
+    """With their intervals; unset in predictions stored by older releases."""
 
 
 class IdleEstimate(FrozenModel):
-    """Of the plan's GPUs: time and energy in which they compute nothing."""
+    """Share of the time, and GPU energy, in which the plan's GPUs compute nothing."""
 
     share: float
     gpu_energy: Estimate
 
 
 class Prediction(FrozenModel):
-    """What a training run takes. `gpu_energy` is the plan's GPUs alone; `node_energy` is the nodes
-    they are in, idle GPUs and hosts included, without cooling."""
+    """What a training run takes. `gpu_energy` is that of the plan's GPUs. `node_energy` is what the
+    energy ledger charges to the job: its GPUs and its share of the hosts, without cooling."""
 
     workload: str
     hardware: str
@@ -112,12 +108,15 @@ class Prediction(FrozenModel):
     samples_per_second: float
     gpu_energy: Estimate
     node_energy: Estimate
+    whole_node_energy: Estimate | None = None
+    """Of the nodes as a meter reads them: hosts and all GPUs, those of nobody included; unset in
+    predictions stored by older releases."""
     average_gpu_power: Estimate
     """Of one GPU."""
     peak_gpu_power: Estimate
     """Of one GPU."""
     average_node_power: Estimate
-    """Of all nodes together."""
+    """Node energy over time: of all nodes together, charged to the job."""
     emissions: Estimate
     """From node energy times PUE."""
     cost: Estimate | None
@@ -136,26 +135,26 @@ def predict(
     workload: Workload,
     cluster: Cluster,
     plan: BasePlan,
-    knowledge: Calibration = DATA_SHEET,
+    calibration: Calibration = DATA_SHEET,
     rates: Rates = WORLD,
     *,
     scaling: bool = False,
     detail: bool = True,
 ) -> Prediction:
-    """The prediction; `scaling` also looks at larger GPU counts for the next limit, and without
-    `detail` there are no limit and no bursts, for comparing many choices."""
-    seen, place = knowledge.coefficients.apply(workload, cluster)
-    place = place.model_copy(
+    """The prediction. `scaling` also simulates larger GPU counts to find the next limit. Without
+    `detail` there is no limit and there are no bursts, which is faster for many choices."""
+    calibrated, hardware = calibration.coefficients.apply(workload, cluster)
+    hardware = hardware.model_copy(
         update={"grams_co2_per_kwh": rates.grams_co2_per_kwh, "pue": rates.pue}
     )
-    step = plan_step(seen, place, plan) if isinstance(plan, Synchronous) else None
+    step = plan_step(calibrated, hardware, plan) if isinstance(plan, Synchronous) else None
     result = (
-        from_step(seen, place, plan, step)
+        run_from_step(calibrated, hardware, plan, step)
         if step and isinstance(plan, Synchronous)
-        else simulate(seen, place, plan)
+        else simulate(calibrated, hardware, plan)
     )
-    time = knowledge.time * _far(knowledge.provenance, result)
-    energy = time * knowledge.power
+    time = calibration.time * _extrapolation(calibration.provenance, result)
+    energy = time * calibration.power
     facility_kwh = result.facility_joules / JOULES_PER_KWH
     price = rates.price_per_kwh
     return Prediction(
@@ -165,25 +164,26 @@ def predict(
         gpus=result.gpus,
         nodes=result.nodes,
         plan=result.plan,
-        time=time.figure(result.seconds, "s"),
-        step_time=time.figure(result.step_seconds, "s"),
+        time=time.estimate(result.seconds, "s"),
+        step_time=time.estimate(result.step_seconds, "s"),
         steps=result.steps,
         epochs=result.epochs,
         batch=result.batch,
         samples_per_second=result.throughput,
-        gpu_energy=energy.figure(result.gpu_joules, "J"),
-        node_energy=energy.figure(result.node_joules, "J"),
-        average_gpu_power=knowledge.power.figure(result.average_gpu_watts, "W"),
-        peak_gpu_power=knowledge.power.figure(result.peak_gpu_watts, "W"),
-        average_node_power=knowledge.power.figure(result.average_node_watts, "W"),
-        emissions=energy.figure(result.grams_co2, "g CO2e"),
-        cost=energy.figure(facility_kwh * price, rates.currency) if price is not None else None,
+        gpu_energy=energy.estimate(result.gpu_joules, "J"),
+        node_energy=energy.estimate(result.node_joules, "J"),
+        whole_node_energy=energy.estimate(result.whole_node_joules, "J"),
+        average_gpu_power=calibration.power.estimate(result.average_gpu_watts, "W"),
+        peak_gpu_power=calibration.power.estimate(result.peak_gpu_watts, "W"),
+        average_node_power=calibration.power.estimate(result.average_node_watts, "W"),
+        emissions=energy.estimate(result.grams_co2, "g CO2e"),
+        cost=energy.estimate(facility_kwh * price, rates.currency) if price is not None else None,
         phases=tuple(
             PhaseEstimate(
                 name=name,
                 seconds=seconds,
                 share=seconds / result.seconds,
-                time=time.figure(seconds, "s"),
+                time=time.estimate(seconds, "s"),
             )
             for name, seconds in result.phases.items()
             if seconds > 0
@@ -194,23 +194,25 @@ def predict(
             capacity_bytes=result.memory.capacity,
             why_not="" if result.memory.fits else result.memory.why_not(),
         ),
-        limit=_limit(seen, place, plan, step, result, scaling) if detail else None,
-        bursts=_bursts(seen, place, plan, step, result.step_seconds, time) if detail else (),
+        limit=_limit(calibrated, hardware, plan, step, result, scaling) if detail else None,
+        bursts=(
+            _bursts(calibrated, hardware, plan, step, result.step_seconds, time) if detail else ()
+        ),
         idle=_idle(result, energy),
-        coefficients=knowledge.coefficients,
-        provenance=knowledge.provenance,
-        notes=_notes(workload, result, knowledge),
+        coefficients=calibration.coefficients,
+        provenance=calibration.provenance,
+        notes=_notes(workload, result, calibration),
     )
 
 
-def _far(known: Provenance, result: SimulationResult) -> Spread:
-    """What going beyond the measured batches and workers adds to the error."""
-    points = known.points or tuple(product(known.batches, known.workers))
+def _extrapolation(provenance: Provenance, result: SimulationResult) -> Spread:
+    """The error that a distance to the measured batches and workers adds."""
+    points = provenance.points or tuple(product(provenance.batches, provenance.workers))
     if not points:
         return Spread(sigma=0.0)
-    each = result.batch / result.gpus
+    local_batch = result.batch / result.gpus
     doublings = min(
-        abs(log2(each / (batch / workers))) + abs(log2(result.gpus / workers))
+        abs(log2(local_batch / (batch / workers))) + abs(log2(result.gpus / workers))
         for batch, workers in points
     )
     return Spread(sigma=EXTRAPOLATION * doublings)
@@ -227,19 +229,19 @@ def _limit(
     if not isinstance(plan, Synchronous) or step is None:
         return None
     if not scaling:
-        read = read_limit(workload, cluster, plan, step, result)
-        return BindingLimit(limit=read.limit, efficiency=read.efficiency)
+        point = scaling_point(workload, cluster, plan, step, result)
+        return BindingLimit(limit=point.limit, efficiency=point.efficiency)
     try:
-        found: ScalingLimits = survey(workload, cluster, plan)
+        limits = scaling_limits(workload, cluster, plan)
     except InputError:
         return None
-    here = next(r for r in found.readings if r.gpus == found.gpus)
+    current = next(p for p in limits.points if p.gpus == limits.gpus)
     return BindingLimit(
-        limit=found.limit,
-        efficiency=here.efficiency,
-        next_limit=found.next_limit,
-        next_limit_gpus=found.next_gpus,
-        stalls_at_gpus=found.stalls_at,
+        limit=limits.limit,
+        efficiency=current.efficiency,
+        next_limit=limits.next_limit,
+        next_limit_gpus=limits.next_gpus,
+        stalls_at_gpus=limits.stalls_at,
     )
 
 
@@ -251,24 +253,24 @@ def _bursts(
     step_seconds: float,
     time: Spread,
 ) -> tuple[BurstEstimate, ...]:
-    """Of the first GPU; its neighbours look alike, so two are enough to look at."""
+    """Bursts on the first GPU; workers look alike, so two are simulated."""
     if isinstance(plan, Synchronous) and step and plan.pipeline > 1:
-        micro_batches = step.samples / plan.copies / (plan.micro_batch or 1)
+        micro_batches = step.samples / plan.data_parallel / (plan.micro_batch or 1)
         if plan.pipeline * micro_batches > MOST_PIECES:
             return ()
     try:
-        seen = window(workload, cluster, plan, steps=2, workers=2, step=step)
-        found = burst_figures(seen, max(SAMPLE_SECONDS, step_seconds / 200))
+        window = simulate_window(workload, cluster, plan, steps=2, workers=2, step=step)
+        bursts = burst_figures(window, max(SAMPLE_SECONDS, step_seconds / 200))
     except InputError:
         return ()
     return tuple(
         BurstEstimate(
             resource=name,
             **figures._asdict(),
-            burst_time=time.figure(figures.burst_seconds, "s"),
-            idle_time=time.figure(figures.idle_seconds, "s"),
+            burst_time=time.estimate(figures.burst_seconds, "s"),
+            idle_time=time.estimate(figures.idle_seconds, "s"),
         )
-        for name, figures in found.items()
+        for name, figures in bursts.items()
     )
 
 
@@ -280,18 +282,24 @@ def _idle(result: SimulationResult, energy: Spread) -> IdleEstimate:
     )
     return IdleEstimate(
         share=seconds / result.seconds if result.seconds else 0.0,
-        gpu_energy=energy.figure(result.gpus * joules, "J"),
+        gpu_energy=energy.estimate(result.gpus * joules, "J"),
     )
 
 
-def _notes(workload: Workload, result: SimulationResult, knowledge: Calibration) -> tuple[str, ...]:
+def _notes(
+    workload: Workload, result: SimulationResult, calibration: Calibration
+) -> tuple[str, ...]:
     notes: list[str] = []
     if workload.unknown_operators:
         names = ", ".join(workload.unknown_operators[:5])
         notes.append(f"operators estimated from their tensors: {names}")
-    if result.gpus > 1 and "network" in knowledge.provenance.unseen:
+    if result.gpus > 1 and "network" in calibration.provenance.unseen:
         notes.append("communication was not measured: it is the data sheet's")
-    crowd = knowledge.provenance.workers
-    if crowd and result.gpus not in crowd and "shared_compute" in knowledge.provenance.unseen:
+    measured = calibration.provenance.workers
+    if (
+        measured
+        and result.gpus not in measured
+        and "shared_compute" in calibration.provenance.unseen
+    ):
         notes.append("how workers on a node slow each other was not measured")
     return tuple(notes)

@@ -62,7 +62,7 @@ def calibrate(workload: str, file: Path, job_id: int | None, as_json: bool, **gi
         seen = "" if name not in known.provenance.unseen else "not seen in these steps"
         table.add_row(name, _amount(name, value), seen)
     console.print(table)
-    figure = known.time.figure(1.0, "")
+    figure = known.time.estimate(1.0, "")
     console.print(f"90 % of such runs take {figure.low:.2f} to {figure.high:.2f} of the prediction")
 
 

@@ -1,4 +1,4 @@
-"""What a training job takes and costs, on hardware one has or does not have.
+"""The time, energy and memory that a training run takes on given hardware.
 
     from carme import library
     from carme.simulator import Synchronous, simulate
@@ -6,14 +6,26 @@
     cluster = library.cluster_of("8xV100")
     result = simulate(library.workload("resnet-50"), cluster, Synchronous(gpus=8))
 
-Pure: no I/O, no wall clock, no global random state. Hardware and workload files are read by
-`carme.library`; commands live in `carme.simulator.commands`.
+The subpackages lead from the inputs to a result; each imports only those above it:
+
+    hardware   GPUs, links, nodes, storage, and the power they draw
+    workloads  layers and transformers with their flops, activations and parameters; the data set
+    plans      how a workload is distributed: data, tensor and pipeline parallel, and schedules
+    costs      one GPU's shard, kernel times, collectives, data loading, memory: one step
+    events     the discrete-event engine, and compiled queues for plans without a closed form
+    runs       whole runs: `simulate` sums steps into a SimulationResult
+    analysis   timelines, scaling limits, Monte Carlo, suites of many runs
+    papers     published figures beside ours
+    commands   the command line, the only part that reads files and prints
+
+Pure, except for `commands`: no I/O, no wall clock, no global random state. `carme.library` reads
+hardware and workload files.
 """
 
 from carme.simulator.analysis.monte_carlo import replicate
-from carme.simulator.analysis.scaling_limits import survey
+from carme.simulator.analysis.scaling_limits import scaling_limits
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
-from carme.simulator.analysis.timeline import burst_figures, chrome_trace, window
+from carme.simulator.analysis.timeline import burst_figures, chrome_trace, simulate_window
 from carme.simulator.events.engine import Simulation
 from carme.simulator.events.operations import Arrive, Compute, Get, Join, Load, Put, Transfer, Wait
 from carme.simulator.events.task_graph import TaskGraph
@@ -25,8 +37,8 @@ from carme.simulator.hardware.cluster import (
     StorageModel,
 )
 from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
+from carme.simulator.runs import simulate
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.runs.simulate import simulate
 from carme.simulator.workloads.workload import Dataset, Workload
 
 __all__ = [
@@ -60,7 +72,7 @@ __all__ = [
     "front",
     "points",
     "replicate",
+    "scaling_limits",
     "simulate",
-    "survey",
-    "window",
+    "simulate_window",
 ]

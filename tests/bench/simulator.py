@@ -17,14 +17,16 @@ import simpy
 from carme import library
 from carme.library.suite_runner import Suite, run_suite
 from carme.simulator.analysis.suite import Exhaustive
+from carme.simulator.costs.collectives import send_seconds
+from carme.simulator.costs.memory import model_bytes
 from carme.simulator.events import compiled_queues, models
 from carme.simulator.events.engine import Simulation
 from carme.simulator.events.operations import Compute, Transfer
 from carme.simulator.papers import merpsys
-from carme.simulator.plans.averaging_schedule import message_seconds, package_sizes, schedule
+from carme.simulator.plans.averaging_schedule import package_sizes, schedule
 from carme.simulator.plans.plan import Synchronous
+from carme.simulator.runs import simulate
 from carme.simulator.runs.averaging import run as run_averaging
-from carme.simulator.runs.simulate import simulate
 
 WORKERS, ROUNDS, TRANSFER = 64, 500, 0.015
 TARGETS = {
@@ -127,7 +129,8 @@ def merpsys_points():
     def general():
         found = []
         for plan in plans:
-            near, far = message_seconds(workload, cluster, plan)
+            size = model_bytes(workload, plan)
+            near, far = (send_seconds(size, cluster.node, crosses) for crosses in (False, True))
             report = models.averaging(
                 schedule(packages, plan.first_slaves, plan.gpus).tolist(),
                 (seconds * package_sizes(plan, packages)).tolist(),

@@ -12,6 +12,7 @@ from carme.predict.advice import (
     starts_now,
     suggestions,
 )
+from carme.predict.cluster_hardware import held_node_share
 from carme.predict.prediction import Prediction
 from carme.service.api.predictions import prediction_for
 from carme.service.context import ServiceContext, current_context
@@ -88,9 +89,9 @@ def advise(here: ServiceContext, who: Caller, wish: AdviceRequest) -> RequestAdv
         return RequestAdvice(wait=wait, prediction=None, suggestions=(), notes=(note,))
 
     def ask(other: AdviceRequest) -> Prediction:
-        return prediction_for(here, who, _request(other), detail=False)
+        return prediction_for(here, who, _request(other, snapshot), detail=False)
 
-    found = prediction_for(here, who, _request(wish))
+    found = prediction_for(here, who, _request(wish, snapshot))
     return RequestAdvice(
         wait=wait,
         prediction=found,
@@ -99,9 +100,16 @@ def advise(here: ServiceContext, who: Caller, wish: AdviceRequest) -> RequestAdv
     )
 
 
-def _request(wish: AdviceRequest) -> PredictionRequest:
+def _request(wish: AdviceRequest, snapshot: Snapshot) -> PredictionRequest:
     count = wish.nodes * max(wish.gpus, 1)
-    fields = {"gpus": count, "batch": wish.batch, "epochs": wish.epochs}
+    share = held_node_share(
+        snapshot,
+        wish.partition,
+        wish.gpu_type,
+        cpus=wish.cpus,
+        memory_bytes=wish.memory_gb * GIB,
+    )
+    fields = {"gpus": count, "batch": wish.batch, "epochs": wish.epochs, "node_share": share}
     plan = Synchronous.model_validate({k: v for k, v in fields.items() if v is not None})
     hardware = HardwareQuery(
         partition=wish.partition, gpu_type=wish.gpu_type if wish.gpus else "", count=count

@@ -1,1 +1,1 @@
-"""What is read from runs: timelines, limits of scaling, suites."""
+"""Analyses of runs: timelines, scaling limits, Monte Carlo, suites."""

@@ -1,4 +1,4 @@
-"""Monte Carlo: the same run with other seeds, and what that spreads."""
+"""Monte Carlo: the same run with different seeds, and the distribution of its results."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.plan import BasePlan
+from carme.simulator.runs import simulate
 from carme.simulator.runs.result import QUANTILES
-from carme.simulator.runs.simulate import simulate
 from carme.simulator.workloads.workload import Workload
 
 Floats = NDArray[np.float64]
 
 
 class Replicas(NamedTuple):
-    """One value a replica."""
+    """One value for each replica."""
 
     seconds: Floats
     gpu_joules: Floats
@@ -26,11 +26,11 @@ class Replicas(NamedTuple):
 
     def quantiles(self) -> dict[str, dict[str, float]]:
         """Quantiles and mean of each quantity, and the number of replicas."""
-        found = {"count": {"replicas": float(len(self.seconds))}}
+        quantities = {"count": {"replicas": float(len(self.seconds))}}
         for name, values in self._asdict().items():
-            found[name] = {f"{q:g}": float(np.quantile(values, q)) for q in QUANTILES}
-            found[name]["mean"] = float(values.mean())
-        return found
+            quantities[name] = {f"{q:g}": float(np.quantile(values, q)) for q in QUANTILES}
+            quantities[name]["mean"] = float(values.mean())
+        return quantities
 
 
 def replicate(
@@ -40,10 +40,10 @@ def replicate(
     count: int,
     done: Callable[[], object] = lambda: None,
 ) -> Replicas:
-    """`count` runs whose seeds follow from the plan's; `done` is called after each.
+    """`count` runs whose seeds derive from the plan's; `done` is called after each.
 
-    A run longer than the steps that were drawn averages more of them, so the spread of its total
-    is smaller by the square root of that ratio.
+    A run with more steps than were drawn averages more of them, so the deviation of its total is
+    smaller by the square root of that ratio.
     """
     seeds = np.random.SeedSequence(plan.seed).generate_state(count, dtype=np.uint32)
     runs = []
@@ -53,12 +53,12 @@ def replicate(
     drawn = min(plan.sample_steps, max(runs[0].steps, 1))
     shrink = (drawn / max(runs[0].steps, 1)) ** 0.5
 
-    def spread(values: list[float]) -> Floats:
+    def scaled(values: list[float]) -> Floats:
         array = np.array(values)
         return np.asarray(array.mean() + (array - array.mean()) * shrink)
 
     return Replicas(
-        spread([r.seconds for r in runs]),
-        spread([r.gpu_joules for r in runs]),
-        spread([r.node_joules for r in runs]),
+        scaled([r.seconds for r in runs]),
+        scaled([r.gpu_joules for r in runs]),
+        scaled([r.node_joules for r in runs]),
     )

@@ -1,6 +1,6 @@
-"""What stops the scaling: for each GPU count the cause that costs most, and where the next one
-takes over. The causes are those of Keuper and Pfreundt (communication, skinny products, input),
-and memory, imbalance and the pipeline's bubble beside them."""
+"""Scaling limits: the cause that costs most time at each GPU count, and where the next one takes
+over. The causes are those of Keuper and Pfreundt (communication, skinny products, input), and
+memory, imbalance and the pipeline's bubble."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from carme.simulator.costs.step import Step, plan_step
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.plan import Synchronous
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.runs.synchronous import from_step
+from carme.simulator.runs.synchronous import run_from_step
 from carme.simulator.workloads.workload import Workload
 
 COMPUTE = "compute"
-"""Nothing costs much beside the work itself."""
+"""The limit where no cause costs a noticeable time."""
 NOTICEABLE = 0.1
 """A loss below this share of the run does not count as a limit."""
 
@@ -27,100 +27,104 @@ class ScalingPoint(NamedTuple):
     gpus: int
     seconds: float
     efficiency: float
-    """Work done over what the same GPUs would do if each worked as one does alone."""
+    """Throughput over that of the same GPUs if each worked as fast as one alone."""
     limit: str
     losses: dict[str, float]
     """Seconds of the run by cause."""
 
 
 class ScalingLimits(NamedTuple):
-    """What binds at the plan's own count, and what comes next."""
+    """The limit at the plan's GPU count, and the next one."""
 
     gpus: int
     limit: str
     next_limit: str | None
     next_gpus: int | None
     stalls_at: int | None
-    """The first count that is not faster by a quarter than half as many GPUs."""
-    readings: list[ScalingPoint]
+    """The first GPU count that is not at least 1.25 times as fast as half as many GPUs."""
+    points: list[ScalingPoint]
 
 
-def survey(
+def scaling_limits(
     workload: Workload, cluster: Cluster, plan: Synchronous, most: int = 4096
 ) -> ScalingLimits:
-    """Read the plan at its own count and at every doubling from one copy on, up to `most` GPUs.
+    """The limits at the plan's GPU count and at every doubling from one copy up to `most` GPUs.
 
-    The cluster is taken to have as many nodes of its kind as needed.
+    The cluster may have any number of nodes of its type.
     """
-    block = plan.tensor * plan.pipeline
-    counts, count = [], block
+    model_parallel = plan.tensor * plan.pipeline
+    counts, count = [], model_parallel
     while count <= most:
         counts.append(count)
         count *= 2
     counts = sorted({*counts, plan.gpus})
-    readings = list(_readings(workload, cluster, plan, counts))
-    if not readings:
+    points = list(_points(workload, cluster, plan, counts))
+    if not points:
         raise InputError(f"no GPU count up to {most} can run this plan", "try a larger batch")
-    here = min(readings, key=lambda r: abs(r.gpus - plan.gpus))
-    after = next((r for r in readings if r.gpus > here.gpus and r.limit != here.limit), None)
-    by_count = {r.gpus: r.seconds for r in readings}
+    current = min(points, key=lambda p: abs(p.gpus - plan.gpus))
+    following = next(
+        (p for p in points if p.gpus > current.gpus and p.limit != current.limit), None
+    )
+    by_count = {p.gpus: p.seconds for p in points}
     stalls = next(
         (n for n in by_count if n // 2 in by_count and by_count[n] > by_count[n // 2] / 1.25), None
     )
     return ScalingLimits(
-        here.gpus,
-        here.limit,
-        after.limit if after else None,
-        after.gpus if after else None,
-        stalls if plan.scaling == "strong" else None,
-        readings,
+        gpus=current.gpus,
+        limit=current.limit,
+        next_limit=following.limit if following else None,
+        next_gpus=following.gpus if following else None,
+        stalls_at=stalls if plan.scaling == "strong" else None,
+        points=points,
     )
 
 
-def read(
+def scaling_point(
     workload: Workload, cluster: Cluster, plan: Synchronous, step: Step, result: SimulationResult
 ) -> ScalingPoint:
-    """The plan at its own count, when its step and its run are known already."""
-    best = per_sample = step.kernels * plan.copies / step.samples
-    block = plan.tensor * plan.pipeline
-    if plan.gpus > block:
+    """The limit at the plan's GPU count, from its step and its result."""
+    best = per_sample = step.kernels * plan.data_parallel / step.samples
+    model_parallel = plan.tensor * plan.pipeline
+    if plan.gpus > model_parallel:
+        one_copy = Synchronous(**plan.model_dump(exclude={"gpus"}), gpus=model_parallel)
         try:
-            alone = Synchronous(**plan.model_dump(exclude={"gpus"}), gpus=block)
-            single = plan_step(workload, cluster, alone)
+            single = plan_step(workload, cluster, one_copy)
             best = min(per_sample, single.kernels / single.samples)
         except InputError:
             best = per_sample
-    return _reading(result, _losses(result, step.input, best * step.samples / plan.copies))
+    return _point(
+        result, _losses(result, step.data_loading, best * step.samples / plan.data_parallel)
+    )
 
 
-def _readings(
+def _points(
     workload: Workload, cluster: Cluster, plan: Synchronous, counts: Sequence[int]
 ) -> list[ScalingPoint]:
-    readings: list[ScalingPoint] = []
+    points: list[ScalingPoint] = []
     best = 0.0
     for gpus in counts:
         nodes = -(-gpus // cluster.node.gpus)
-        place = cluster.model_copy(update={"nodes": max(nodes, cluster.nodes)})
+        larger = cluster.model_copy(update={"nodes": max(nodes, cluster.nodes)})
         try:
-            here = Synchronous(**plan.model_dump(exclude={"gpus"}), gpus=gpus)
-            step = plan_step(workload, place, here)
+            scaled = Synchronous(**plan.model_dump(exclude={"gpus"}), gpus=gpus)
+            step = plan_step(workload, larger, scaled)
         except InputError:
-            break  # fewer samples than copies: the batch cannot be cut further
-        result = from_step(workload, place, here, step)
-        per_sample = step.kernels * here.copies / step.samples
+            break  # fewer samples than copies: the batch cannot be divided further
+        result = run_from_step(workload, larger, scaled, step)
+        per_sample = step.kernels * scaled.data_parallel / step.samples
         best = min(best or per_sample, per_sample)
-        losses = _losses(result, step.input, best * step.samples / here.copies)
-        readings.append(_reading(result, losses))
-    return readings
+        losses = _losses(result, step.data_loading, best * step.samples / scaled.data_parallel)
+        points.append(_point(result, losses))
+    return points
 
 
 def _losses(
-    result: SimulationResult, input_seconds: float, ideal_kernels: float
+    result: SimulationResult, data_loading: float, ideal_kernels: float
 ) -> dict[str, float]:
     phases, steps = result.phases, result.steps
     compute = phases["compute"] / steps
     rest = (phases["compute"] + phases["communication"] + phases["update"]) / steps
-    late = max(min(input_seconds - rest, phases["wait"] / steps), 0.0)
+    late = max(min(data_loading - rest, phases["wait"] / steps), 0.0)
     return {
         "communication": phases["communication"] + phases["broadcast"],
         "skinny products": max(compute - ideal_kernels, 0.0) * steps,
@@ -130,7 +134,7 @@ def _losses(
     }
 
 
-def _reading(result: SimulationResult, losses: dict[str, float]) -> ScalingPoint:
+def _point(result: SimulationResult, losses: dict[str, float]) -> ScalingPoint:
     cause = max(losses, key=lambda name: losses[name])
     limit = cause if losses[cause] > NOTICEABLE * result.seconds else COMPUTE
     if not result.memory.fits:

@@ -1,4 +1,4 @@
-"""Suites: parameter ranges, the points in them, and who decides which points to run next."""
+"""Suites: ranges of parameters, the points in them, and strategies that choose points to run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_POINTS = 1_000_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """A point and what came of it: the result's figures, or why there is none."""
+    """A point with the figures of its result, or the reason why it cannot run."""
 
     point: Point
     figures: Mapping[str, Any]
@@ -38,29 +38,29 @@ def points(ranges: Mapping[str, Sequence[Any]]) -> Iterator[Point]:
         yield dict(zip(ranges, values, strict=True))
 
 
-class Optimizer(Protocol):
-    """Decides which points to run next, knowing what came of those before."""
+class SearchStrategy(Protocol):
+    """Chooses the points to run next from the outcomes so far."""
 
     def ask(self) -> list[Point]:
-        """The next points, in an order that does not matter; empty when there is no more to do."""
+        """The next points, in any order; empty at the end of the search."""
         ...
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """What came of points that were asked for."""
+        """Receives the outcomes of points that `ask` returned."""
         ...
 
 
 class Exhaustive:
-    """Every point, in pieces of `size`."""
+    """Every point, `size` at a time."""
 
     def __init__(self, ranges: Mapping[str, Sequence[Any]], size: int = 256) -> None:
-        self._left = list(points(ranges))[::-1]
+        self._remaining = list(points(ranges))[::-1]
         self._size = size
 
     def ask(self) -> list[Point]:
-        taken = self._left[-self._size :][::-1]
-        del self._left[-self._size :]
-        return taken
+        batch = self._remaining[-self._size :][::-1]
+        del self._remaining[-self._size :]
+        return batch
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
         """Nothing to learn."""
@@ -74,23 +74,23 @@ class Random(Exhaustive):
     ) -> None:
         super().__init__(ranges, size)
         rng = np.random.default_rng(seed)
-        chosen = rng.permutation(len(self._left))[:count]
-        self._left = [self._left[i] for i in chosen]
+        chosen = rng.permutation(len(self._remaining))[:count]
+        self._remaining = [self._remaining[i] for i in chosen]
 
 
 def front(outcomes: Sequence[Outcome], objectives: Sequence[str]) -> list[Outcome]:
     """Outcomes that no other beats in every objective (less is better), by the first objective."""
-    good = [o for o in outcomes if not o.error]
-    if not good:
+    valid = [o for o in outcomes if not o.error]
+    if not valid:
         return []
-    values = np.array([[float(o.figures[name]) for name in objectives] for o in good])
+    values = np.array([[float(o.figures[name]) for name in objectives] for o in valid])
     order = np.lexsort(values.T[::-1])
-    kept: list[int] = []
+    chosen: list[int] = []
     best = np.empty((0, len(objectives)))
     for index in order:
-        # Sorted by the first objective: only points already kept can dominate this one.
+        # Sorted by the first objective: only chosen points can dominate this one.
         row = values[index]
         if not np.any(np.all(best <= row, axis=1)):
-            kept.append(int(index))
+            chosen.append(int(index))
             best = np.vstack([best, row])
-    return [good[i] for i in kept]
+    return [valid[i] for i in chosen]

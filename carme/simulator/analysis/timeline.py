@@ -8,15 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carme.jobs.bursts import Bursts, bursts
-from carme.simulator.analysis.sampling import RESOURCES, sample
-from carme.simulator.costs.collectives import Group, all_reduce_bytes, all_reduce_seconds, spread
-from carme.simulator.costs.jitter import factors
+from carme.simulator.costs.collectives import (
+    CollectiveGroup,
+    all_reduce_bytes,
+    all_reduce_seconds,
+    collective_group,
+    send_seconds,
+)
+from carme.simulator.costs.jitter import jitter_factors
+from carme.simulator.costs.memory import model_bytes
+from carme.simulator.costs.shard import shard_workload
 from carme.simulator.costs.step import Step, plan_step, stage_seconds
 from carme.simulator.events import models
 from carme.simulator.events.trace import TraceReport
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.averaging_schedule import (
-    message_seconds,
     package_count,
     package_sizes,
     schedule,
@@ -27,20 +33,19 @@ from carme.simulator.plans.plan import (
     BasePlan,
     ParameterServer,
     Synchronous,
-    alone,
     require,
+    single_gpu_plan,
 )
-from carme.simulator.plans.shard import shard
-from carme.simulator.runs.totals import model_bytes, startup
-from carme.simulator.workloads.measured_steps import measured_seconds
+from carme.simulator.runs.totals import startup
 from carme.simulator.workloads.workload import Workload
 
 Floats = NDArray[np.float64]
+RESOURCES = ("gpu_utilization", "gpu_memory_utilization", "network_sent", "network_received")
 MOST_WORKERS = 256
 MOST_UPDATES = 20_000
-"""Of an asynchronous plan, on each node."""
+"""Updates of an asynchronous plan in a window."""
 SENDERS = frozenset({"all-reduce", "worker 0", "slave 0", "update"})
-"""Processes of the models that use the first GPU's link."""
+"""Processes of the event models that use the first GPU's link."""
 
 
 class Window(NamedTuple):
@@ -48,14 +53,14 @@ class Window(NamedTuple):
 
     report: TraceReport
     before: float
-    """Seconds of the run before this window: start, loading, broadcast."""
+    """Seconds of the run before this window: startup, loading, broadcast."""
     step: Step
     bytes_per_second: float
-    """Over a node's network while gradients are reduced, each way; inside a node nothing."""
+    """Over a node's network in an all-reduce, in each direction; 0 inside a node."""
     steps: int
 
 
-def window(
+def simulate_window(
     workload: Workload,
     cluster: Cluster,
     plan: BasePlan,
@@ -63,9 +68,9 @@ def window(
     workers: int | None = None,
     step: Step | None = None,
 ) -> Window:
-    """The first `steps` steps of a plan, run in the general engine; of a pipeline, one step of one
-    copy, stage by stage. `workers`: only so many of a synchronous plan, which look alike;
-    `step`: its step, where that is known already."""
+    """The first `steps` steps of a plan, run in the event engine; of a pipeline, one step of one
+    copy, stage by stage. `workers` limits the workers of a synchronous plan, which look alike;
+    `step` is its step, if `plan_step` has computed it already."""
     require(
         plan.gpus <= MOST_WORKERS,
         f"a timeline of {plan.gpus} GPUs",
@@ -89,17 +94,17 @@ def _before(workload: Workload, cluster: Cluster, plan: BasePlan) -> float:
     return sum(segment.seconds for segment in startup(workload, cluster, plan))
 
 
-def _stretch(plan: BasePlan, steps: int) -> Floats:
-    return factors(plan, steps, plan.gpus, np.random.default_rng(plan.seed))
+def _jitter(plan: BasePlan, steps: int) -> Floats:
+    return jitter_factors(plan, steps, plan.gpus, np.random.default_rng(plan.seed))
 
 
 def _network_rate(step: Step, cluster: Cluster, plan: Synchronous) -> float:
-    group = spread(plan.copies, cluster.node, plan.tensor * plan.pipeline)
-    busy = float(step.reduce.sum())
-    # All groups on the node send; a pipeline's stages have a link each.
+    group = collective_group(plan.data_parallel, cluster.node, plan.tensor * plan.pipeline)
+    seconds = float(step.bucket_all_reduce.sum())
+    # All groups on the node send; the stages of a pipeline have a link each.
     groups = group.sharing / plan.pipeline
-    sent = groups * all_reduce_bytes(step.gradient_bytes, Group(1, group.nodes))
-    return sent / busy if busy else 0.0
+    sent = groups * all_reduce_bytes(step.gradient_bytes, CollectiveGroup(1, group.nodes))
+    return sent / seconds if seconds else 0.0
 
 
 def _synchronous(
@@ -108,25 +113,25 @@ def _synchronous(
     plan: Synchronous,
     steps: int,
     workers: int | None,
-    known: Step | None,
+    step: Step | None,
 ) -> Window:
-    step = known or plan_step(workload, cluster, plan)
+    step = step or plan_step(workload, cluster, plan)
     idle = cluster.node.gpu.power.idle_watts
-    report = models.synchronous(step, _stretch(plan, steps)[:, :workers], idle_watts=idle)
+    report = models.synchronous(step, _jitter(plan, steps)[:, :workers], idle_watts=idle)
     rate = _network_rate(step, cluster, plan)
     return Window(report, _before(workload, cluster, plan), step, rate, steps)
 
 
 def _pipeline(workload: Workload, cluster: Cluster, plan: Synchronous) -> Window:
     step = plan_step(workload, cluster, plan)
-    piece = shard(workload, cluster, plan)
-    forward, backward, send = stage_seconds(piece)
+    shard = shard_workload(workload, cluster, plan)
+    forward, backward, send = stage_seconds(shard)
     report = models.pipeline(
         forward,
         backward,
         send,
-        piece.micro_batches,
-        reduce=float(step.reduce.sum()),
+        shard.micro_batches,
+        all_reduce=float(step.bucket_all_reduce.sum()),
         idle_watts=cluster.node.gpu.power.idle_watts,
         busy_watts=step.busy_watts,
     )
@@ -137,10 +142,10 @@ def _pipeline(workload: Workload, cluster: Cluster, plan: Synchronous) -> Window
 def _parameter_server(
     workload: Workload, cluster: Cluster, plan: ParameterServer, steps: int
 ) -> Window:
-    step = plan_step(workload, cluster, alone(plan))
+    step = plan_step(workload, cluster, single_gpu_plan(plan))
     size, link = model_bytes(workload, plan), cluster.node.network
     transfer = 2 * (link.latency_seconds + size / (plan.servers * link.rate))
-    compute = (step.kernels + step.overhead) * _stretch(plan, steps).T
+    compute = (step.kernels + step.overhead) * _jitter(plan, steps).T
     idle = cluster.node.gpu.power.idle_watts
     report = models.shared_link(
         compute.tolist(), transfer, idle_watts=idle, busy_watts=step.busy_watts
@@ -149,8 +154,8 @@ def _parameter_server(
 
 
 def _asynchronous(workload: Workload, cluster: Cluster, plan: Asynchronous, steps: int) -> Window:
-    step = plan_step(workload, cluster, alone(plan))
-    size, group = model_bytes(workload, plan), spread(plan.gpus, cluster.node)
+    step = plan_step(workload, cluster, single_gpu_plan(plan))
+    size, group = model_bytes(workload, plan), collective_group(plan.gpus, cluster.node)
     gradient = plan.gradient_seconds or step.kernels + step.overhead
     update = plan.update_seconds or all_reduce_seconds(size, group, cluster.node) + step.update
     updates = steps * gradient / update
@@ -160,26 +165,27 @@ def _asynchronous(workload: Workload, cluster: Cluster, plan: Asynchronous, step
         f"at most {MOST_UPDATES:,}: is one of the times in another unit?",
     )
     report, _ = models.asynchronous(
-        gradient * _stretch(plan, steps).T,
+        gradient * _jitter(plan, steps).T,
         np.full(max(int(updates), 1), update),
         cluster.node.gpus,
         idle_watts=cluster.node.gpu.power.idle_watts,
         busy_watts=step.busy_watts,
     )
-    sent = all_reduce_bytes(size, Group(1, group.nodes))
+    sent = all_reduce_bytes(size, CollectiveGroup(1, group.nodes))
     return Window(report, _before(workload, cluster, plan), step, sent / update, steps)
 
 
 def _averaging(workload: Workload, cluster: Cluster, plan: Averaging, steps: int) -> Window:
-    step = plan_step(workload, cluster, alone(plan))
+    step = plan_step(workload, cluster, single_gpu_plan(plan))
     packages = package_count(plan, workload)
     per_package = workload.dataset.samples / packages
     seconds = (
-        measured_seconds(workload, cluster.node.gpu.name, per_package)
+        workload.measured_seconds(cluster.node.gpu.name, per_package)
         if workload.measured
         else step.nominal * per_package / step.samples
     )
-    near, far = message_seconds(workload, cluster, plan)
+    size = model_bytes(workload, plan)
+    near, far = send_seconds(size, cluster.node, False), send_seconds(size, cluster.node, True)
     report = models.averaging(
         schedule(packages, plan.first_slaves, plan.gpus)[-steps:].tolist(),
         (seconds * package_sizes(plan, packages)).tolist(),
@@ -189,15 +195,14 @@ def _averaging(workload: Workload, cluster: Cluster, plan: Averaging, steps: int
         idle_watts=cluster.node.gpu.power.idle_watts,
         busy_watts=step.busy_watts,
     )
-    rate = model_bytes(workload, plan) / far
-    return Window(report, _before(workload, cluster, plan), step, rate, steps)
+    return Window(report, _before(workload, cluster, plan), step, size / far, steps)
 
 
-def chrome_trace(seen: Window) -> dict[str, Any]:
-    """The window in Chrome's trace event format, which Perfetto opens, too.
+def chrome_trace(window: Window) -> dict[str, Any]:
+    """The window in Chrome's trace event format, which Perfetto also opens.
 
-    One process row for each resource (what it did), one for each of the model's processes that
-    only waited, and a counter with the power of each device.
+    It has one row for each resource, one for each process that only waited, and a counter with the
+    power of each device.
     """
     events: list[dict[str, Any]] = []
     rows: dict[str, int] = {}
@@ -210,9 +215,9 @@ def chrome_trace(seen: Window) -> dict[str, Any]:
         return rows[name]
 
     events.append(_meta("process_name", 0, "carme"))
-    for resource in seen.report.resources:
+    for resource in window.report.resources:
         row(resource.name)
-    for record in seen.report.records():
+    for record in window.report.records():
         if record.end <= record.start or record.process == "gradient":
             continue
         events.append(
@@ -232,9 +237,9 @@ def chrome_trace(seen: Window) -> dict[str, Any]:
                 },
             }
         )
-    for resource in seen.report.resources:
+    for resource in window.report.resources:
         if resource.busy_watts:
-            times, watts = seen.report.power_curve(resource.name)
+            times, watts = window.report.power_curve(resource.name)
             events += [
                 {"name": f"{resource.name} power", "ph": "C", "ts": t * 1e6, "pid": 1,
                  "args": {"watts": round(float(w), 3)}}
@@ -243,7 +248,7 @@ def chrome_trace(seen: Window) -> dict[str, Any]:
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
-        "otherData": {"window begins after seconds": seen.before},
+        "otherData": {"window begins after seconds": window.before},
     }
 
 
@@ -252,9 +257,9 @@ def _meta(kind: str, tid: int, value: Any) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": 1, "tid": tid, "args": {key: value}}
 
 
-def series(seen: Window, period_seconds: float) -> dict[str, Floats]:
-    """What an exporter on the first GPU's node would sample: shares (0..1) and bytes a second."""
-    report = seen.report
+def series(window: Window, period_seconds: float) -> dict[str, Floats]:
+    """What an exporter on the first GPU's node would sample: shares (0..1) and bytes per second."""
+    report = window.report
     first = next(r.name for r in report.resources if r.busy_watts)
     busy, links = [], []
     for record in report.records():
@@ -268,16 +273,32 @@ def series(seen: Window, period_seconds: float) -> dict[str, Floats]:
         levels = np.full(len(pairs), level)
         return sample(pairs[:, 0], pairs[:, 1], levels, report.seconds, period_seconds)
 
-    network = sampled(links, seen.bytes_per_second)
+    network = sampled(links, window.bytes_per_second)
     return {
         "gpu_utilization": sampled(busy, 1.0),
-        "gpu_memory_utilization": sampled(busy, seen.step.traffic),
+        "gpu_memory_utilization": sampled(busy, window.step.memory_busy),
         "network_sent": network,
         "network_received": network.copy(),
     }
 
 
-def burst_figures(seen: Window, period_seconds: float = 0.05) -> dict[str, Bursts]:
-    """The twelve figures: burst and idle seconds and burst amount of four resources."""
-    sampled = series(seen, period_seconds)
+def sample(
+    begin: Floats, end: Floats, level: Floats, length: float, period_seconds: float
+) -> Floats:
+    """Means over each period of a signal that is `level` between `begin` and `end`, else 0; the
+    intervals do not overlap. An exporter also reads means: a share of busy time, or bytes."""
+    grid = np.arange(0, max(round(length / period_seconds), 1) + 1) * period_seconds
+    if not len(begin):
+        return np.zeros(len(grid) - 1)
+    order = np.argsort(begin, kind="stable")
+    begin, end, level = begin[order], end[order], level[order]
+    times = np.column_stack([begin, end]).ravel()
+    amounts = np.column_stack([np.zeros_like(level), level * (end - begin)]).ravel()
+    total = np.interp(grid, times, np.cumsum(amounts), left=0.0)
+    return np.asarray(np.diff(total) / period_seconds)
+
+
+def burst_figures(window: Window, period_seconds: float = 0.05) -> dict[str, Bursts]:
+    """Burst seconds, idle seconds and burst amount of each of the four resources."""
+    sampled = series(window, period_seconds)
     return {name: bursts(sampled[name], period_seconds) for name in RESOURCES}

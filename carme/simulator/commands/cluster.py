@@ -1,4 +1,4 @@
-"""`carme cluster`: cluster files, and one written from the running Slurm."""
+"""`carme cluster`: checks cluster files, and writes one from what Slurm reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from carme.view.client import ViewClient
 
 
 class SlurmNode(Protocol):
-    """What is needed of a node; `carme.slurm.models.Node` has it."""
+    """The attributes of `carme.slurm.models.Node` that a cluster file needs."""
 
     @property
     def name(self) -> str: ...
@@ -59,37 +59,37 @@ def describe(gpu: str | None, output: Path | None) -> None:
 @cluster.command()
 @click.argument("path")
 def check(path: str) -> None:
-    """Say whether the cluster file PATH is right, and what it means."""
-    found = library.cluster(path)
-    node = found.node
+    """Check the cluster file PATH and summarise it."""
+    described = library.cluster(path)
+    node = described.node
     click.echo(
-        f"{path}: fine: {found.nodes} nodes x {node.gpus} {node.gpu.name}, "
+        f"{path}: fine: {described.nodes} nodes x {node.gpus} {node.gpu.name}, "
         f"{node.gpu_link.name} inside, {node.adapters} x {node.network.name} between"
     )
 
 
 def slurm_nodes() -> Iterable[SlurmNode]:
-    """The nodes as carme-view has them."""
+    """The nodes from carme-view's snapshot."""
     return ViewClient.of(load().view).snapshot().nodes
 
 
-def describe_nodes(nodes: Iterable[SlurmNode], wanted: str | None = None) -> str:
-    """A cluster file for the nodes with one GPU type; what was guessed is said in comments."""
+def describe_nodes(nodes: Iterable[SlurmNode], gpu_type: str | None = None) -> str:
+    """A cluster file for the nodes with one GPU type; comments mark what is guessed."""
     groups: Counter[tuple[str, int]] = Counter()
     names: dict[tuple[str, int], list[str]] = {}
     features: dict[tuple[str, int], set[str]] = {}
     for node in nodes:
         for kind, count in node.gpus.items():
-            if count > 0 and (wanted is None or kind == wanted):
+            if count > 0 and (gpu_type is None or kind == gpu_type):
                 key = (kind, count)
                 groups[key] += 1
                 names.setdefault(key, []).append(node.name)
                 features.setdefault(key, set()).update(node.features)
     if not groups:
-        what = f"no node has GPUs of type {wanted!r}" if wanted else "no node has GPUs"
-        raise InputError(what, "carme nodes shows what Slurm knows")
+        message = f"no node has GPUs of type {gpu_type!r}" if gpu_type else "no node has GPUs"
+        raise InputError(message, "carme nodes shows what Slurm knows")
     kind, count = max(groups, key=lambda key: (groups[key] * key[1], key))
-    known = match_gpu(kind)
+    bundled = match_gpu(kind)
     lines = [
         f"# {groups[kind, count]} nodes with {count} GPUs that Slurm calls {kind!r}: "
         + _some(names[kind, count]),
@@ -107,14 +107,17 @@ def describe_nodes(nodes: Iterable[SlurmNode], wanted: str | None = None) -> str
         "",
         "[node]",
     ]
-    if known is None:
+    if bundled is None:
         lines += [
             f"# No bundled GPU is like {kind!r}. Take the nearest (carme hardware gpus), or",
             "# give it a table [node.gpu] of its own.",
             'like = "dgx-a100"',
         ]
     else:
-        lines.append(f'like = "{library.gpu(known).default_node}"')
+        default_node = library.gpu(bundled).default_node
+        lines.append(f'like = "{default_node}"')
+        if library.node(default_node).gpu.name != bundled:
+            lines.append(f'gpu = "{bundled}"')
     network = _network(features[kind, count])
     lines += [
         f"gpus = {count}",
@@ -130,20 +133,20 @@ def match_gpu(slurm_name: str) -> str | None:
     """The bundled GPU that Slurm's type means: `nvidia_a100-sxm4-80gb` → `a100-80gb`."""
     name = re.sub(r"[_\s]+", "-", slurm_name.lower())
     name = re.sub(r"\b(virtual|nvidia|tesla|geforce|quadro|gtx)-", "", name)
-    known = library.names("gpus")
-    if name in known:
+    bundled = library.names("gpus")
+    if name in bundled:
         return name
     words = set(re.findall(r"[a-z0-9]+", name))
-    fits = [k for k in known if set(re.findall(r"[a-z0-9]+", k)) <= words]
-    # A board's form says more about its speed than its memory does.
+    fits = [k for k in bundled if set(re.findall(r"[a-z0-9]+", k)) <= words]
+    # The form factor affects speed more than the memory size does.
     return max(fits, key=lambda k: ("pcie" in k, len(k)), default=None)
 
 
 def _network(features: set[str]) -> str | None:
     """A link that one of the nodes' features names, such as `hdr` or `edr`."""
     words = {word for feature in features for word in re.findall(r"[a-z]+", feature.lower())}
-    found = [rate for rate in ("ndr", "hdr", "edr", "fdr", "qdr") if rate in words]
-    return f"infiniband-{found[0]}" if found else None
+    rate = next((r for r in ("ndr", "hdr", "edr", "fdr", "qdr") if r in words), None)
+    return f"infiniband-{rate}" if rate else None
 
 
 def _some(names: list[str]) -> str:

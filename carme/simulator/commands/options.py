@@ -1,4 +1,4 @@
-"""Options that several commands share, and the workload, cluster and plan they describe."""
+"""Options that several commands share, and the workload, cluster and plan that they describe."""
 
 from __future__ import annotations
 
@@ -63,6 +63,12 @@ _PLAN = (
     click.option(
         "--power-cap", "power_cap_watts", type=float, metavar="WATTS", help="Of each GPU."
     ),
+    click.option(
+        "--node-share",
+        type=click.FloatRange(0, 1, min_open=True),
+        metavar="SHARE",
+        help="Largest of the job's shares of a node's GPUs, processors and memory.",
+    ),
     click.option("--tensor", type=int, help="GPUs that share each layer."),
     click.option("--pipeline", type=int, help="Stages of the pipeline."),
     click.option("--micro-batch", type=int, help="Samples in the pipeline at once."),
@@ -110,21 +116,21 @@ def _apply(options: tuple[Callable[[Any], Any], ...], command: F) -> F:
     return command
 
 
-def find_workload(name: str, given: dict[str, Any]) -> Workload:
-    """The workload, with --samples instead of its own number if given."""
-    samples = given.pop("samples")
-    subject = library.workload(name)
+def find_workload(name: str, options: dict[str, Any]) -> Workload:
+    """The workload; --samples replaces the number of its data set."""
+    samples = options.pop("samples")
+    workload = library.workload(name)
     if samples is None:
-        return subject
-    dataset = subject.dataset.model_copy(update={"samples": samples})
-    return subject.model_copy(update={"dataset": dataset})
+        return workload
+    dataset = workload.dataset.model_copy(update={"samples": samples})
+    return workload.model_copy(update={"dataset": dataset})
 
 
-def find_cluster(given: dict[str, Any]) -> tuple[Cluster, int]:
-    """The cluster that the hardware options describe and the GPUs asked for; the options leave
-    `given`."""
-    gpus, node, network = given.pop("gpus"), given.pop("node"), given.pop("network")
-    file, storage = given.pop("cluster"), given.pop("storage")
+def find_cluster(options: dict[str, Any]) -> tuple[Cluster, int]:
+    """The cluster that the hardware options describe, and the number of GPUs; removes these options
+    from `options`."""
+    gpus, node, network = options.pop("gpus"), options.pop("node"), options.pop("network")
+    file, storage = options.pop("cluster"), options.pop("storage")
     if file:
         cluster = library.cluster(file)
         count = cluster.gpus if gpus is None else _count(gpus, cluster)
@@ -147,18 +153,18 @@ def _count(text: str, cluster: Cluster) -> int:
     return count
 
 
-def find_plan(given: dict[str, Any], gpus: int) -> BasePlan:
-    """The plan that the plan options describe; they leave `given`."""
-    kind = given.pop("kind")
+def find_plan(options: dict[str, Any], gpus: int) -> BasePlan:
+    """The plan that the plan options describe; removes them from `options`."""
+    kind = options.pop("kind")
     fields: dict[str, Any] = {"gpus": gpus}
-    if path := given.pop("jitter_file"):
+    if path := options.pop("jitter_file"):
         fields["jitter_samples"] = _read_numbers(path)
-    if given.pop("no_overlap"):
+    if options.pop("no_overlap"):
         fields["overlap"] = False
     for option in _PLAN:
         name = _parameter(option)
-        if name in given:
-            value = given.pop(name)
+        if name in options:
+            value = options.pop(name)
             if value is not None and value is not False:
                 fields[name] = value
     return make_plan(kind, fields)
@@ -177,7 +183,7 @@ def _parameter(option: Callable[[Any], Any]) -> str:
     """The parameter name of a click option decorator."""
 
     def probe() -> None:
-        """Carries the option."""
+        """A command to attach the option to."""
 
     name = option(probe).__click_params__[0].name
     return str(name)

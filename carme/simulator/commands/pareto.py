@@ -1,4 +1,4 @@
-"""`carme pareto`: many points, and those that no other beats."""
+"""`carme pareto`: simulates many points and shows the Pareto front."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _RANGE = re.compile(r"(-?[\d.]+):(-?[\d.]+)(?::([\d.]+))?")
 
 
 @click.command()
-@click.argument("workload")
+@click.argument("name", metavar="WORKLOAD")
 @hardware_options
 @plan_options
 @click.option(
@@ -65,7 +65,7 @@ _RANGE = re.compile(r"(-?[\d.]+):(-?[\d.]+)(?::([\d.]+))?")
 @click.option("--all", "show_all", is_flag=True, help="List every point, not only the front.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def pareto(
-    workload: str,
+    name: str,
     vary: tuple[str, ...],
     objectives: str,
     keep: tuple[str, ...],
@@ -75,39 +75,39 @@ def pareto(
     html: Path | None,
     show_all: bool,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Simulate WORKLOAD over ranges of parameters; show what no other choice beats."""
-    subject = find_workload(workload, given)
-    wanted = _objectives(objectives)
+    """Simulate WORKLOAD over ranges of parameters and show the Pareto front."""
+    workload = find_workload(name, options)
+    axes = _objectives(objectives)
     ranges = dict(parse_range(text) for text in vary)
-    if given["gpus"] is None and given["cluster"] is None and "gpu" in ranges:
-        given["gpus"] = f"1x{ranges['gpu'][0]}"
-    cluster, gpus = find_cluster(given)
-    plan = find_plan(given, gpus)
+    if options["gpus"] is None and options["cluster"] is None and "gpu" in ranges:
+        options["gpus"] = f"1x{ranges['gpu'][0]}"
+    cluster, gpus = find_cluster(options)
+    plan = find_plan(options, gpus)
     fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": gpus}
     kind = str(plan.model_dump()["kind"])
-    suite = Suite(subject, cluster, kind, fields)
-    optimizer = Random(ranges, random_count, plan.seed) if random_count else Exhaustive(ranges)
+    suite = Suite(workload, cluster, kind, fields)
+    strategy = Random(ranges, random_count, plan.seed) if random_count else Exhaustive(ranges)
     total = random_count or sum(1 for _ in points(ranges))
     with progress_bar("simulating") as progress:
         task = progress.add_task("", total=total)
         outcomes = run_suite(
-            suite, optimizer, jobs=jobs, store=store, done=lambda n: progress.advance(task, n)
+            suite, strategy, jobs=jobs, store=store, done=lambda n: progress.advance(task, n)
         )
-    outcomes = [o for o in outcomes if _kept(o, keep)]
-    best = front(outcomes, wanted)
+    outcomes = [o for o in outcomes if _is_in_ranges(o, keep)]
+    best = front(outcomes, axes)
     if not best:
         reasons = sorted({o.error for o in outcomes if o.error})
         raise InputError("no point can run", reasons[0] if reasons else "no point is kept")
     if as_json:
-        click.echo(json.dumps(_document(outcomes, best, wanted), indent=2))
+        click.echo(json.dumps(_document(outcomes, best, axes), indent=2))
     else:
-        _print(outcomes, best, wanted, list(ranges), show_all)
+        _print(outcomes, best, axes, list(ranges), show_all)
     if html:
         from carme.simulator.commands.pareto_page import write_page  # Plotly is an extra
 
-        write_page(html, outcomes, best, wanted, list(ranges), subject.title or subject.name)
+        write_page(html, outcomes, best, axes, list(ranges), workload.title or workload.name)
         click.echo(f"{html}: {len(outcomes)} points", err=True)
 
 
@@ -118,8 +118,8 @@ def parse_range(text: str) -> tuple[str, list[Any]]:
     name = {"power_cap": "power_cap_watts"}.get(name, name)
     if not equals or not values:
         raise InputError(f"{text!r} is not a range", "write it like gpus=1,2,4 or batch=32:256:32")
-    if found := _RANGE.fullmatch(values):
-        low, high, step = float(found[1]), float(found[2]), float(found[3] or 1)
+    if bounds := _RANGE.fullmatch(values):
+        low, high, step = float(bounds[1]), float(bounds[2]), float(bounds[3] or 1)
         if step <= 0 or high < low:
             raise InputError(
                 f"{text!r} has no values", "first:last:step needs last ≥ first, step > 0"
@@ -153,28 +153,30 @@ def _objectives(text: str) -> list[str]:
     return names
 
 
-def _kept(outcome: Outcome, keep: Sequence[str]) -> bool:
+def _is_in_ranges(outcome: Outcome, keep: Sequence[str]) -> bool:
     for text in keep:
         name, _, limits = text.partition("=")
-        found = _RANGE.fullmatch(limits)
-        if not found:
+        bounds = _RANGE.fullmatch(limits)
+        if not bounds:
             raise InputError(f"{text!r} is not a limit", "write it like batch=104:172")
         if outcome.error:
             continue
         if not isinstance(outcome.figures.get(name), int | float):
-            known = ", ".join(k for k, v in outcome.figures.items() if isinstance(v, int | float))
-            raise InputError(f"no figure {name!r}", f"take {known}")
-        if not float(found[1]) <= outcome.figures[name] <= float(found[2]):
+            numbers = ", ".join(k for k, v in outcome.figures.items() if isinstance(v, int | float))
+            raise InputError(f"no figure {name!r}", f"take {numbers}")
+        if not float(bounds[1]) <= outcome.figures[name] <= float(bounds[2]):
             return False
     return True
 
 
-def _document(outcomes: list[Outcome], best: list[Outcome], wanted: list[str]) -> dict[str, Any]:
+def _document(
+    outcomes: list[Outcome], best: list[Outcome], objectives: list[str]
+) -> dict[str, Any]:
     def plain(outcome: Outcome) -> dict[str, Any]:
         return {"point": outcome.point, "error": outcome.error, **outcome.figures}
 
     return {
-        "objectives": wanted,
+        "objectives": objectives,
         "front": [plain(o) for o in best],
         "points": [plain(o) for o in outcomes],
     }
@@ -183,20 +185,20 @@ def _document(outcomes: list[Outcome], best: list[Outcome], wanted: list[str]) -
 def _print(
     outcomes: list[Outcome],
     best: list[Outcome],
-    wanted: list[str],
+    objectives: list[str],
     varied: list[str],
     show_all: bool,
 ) -> None:
-    others = [name for name in OBJECTIVES if name not in wanted]
+    others = [name for name in OBJECTIVES if name not in objectives]
     table = Table(
-        *varied, *(OBJECTIVES[name][0] for name in (*wanted, *others)),
+        *varied, *(OBJECTIVES[name][0] for name in (*objectives, *others)),
         *(["on the front"] if show_all else []), box=None, header_style="bold",
     )  # fmt: skip
     chosen = {id(o) for o in best}
     shown = [o for o in outcomes if not o.error] if show_all else best
     for outcome in shown:
         cells = [f"{outcome.point[name]}" for name in varied]
-        cells += [OBJECTIVES[name][1](outcome.figures[name]) for name in (*wanted, *others)]
+        cells += [OBJECTIVES[name][1](outcome.figures[name]) for name in (*objectives, *others)]
         if show_all:
             cells.append("●" if id(outcome) in chosen else "")
         table.add_row(*cells)

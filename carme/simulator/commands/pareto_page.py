@@ -79,9 +79,9 @@ def _colours(outcomes: list[Outcome], name: str) -> tuple[list[Any], dict[str, A
     values = [outcome.point[name] for outcome in outcomes]
     if all(isinstance(value, int | float) for value in values):
         return values, {"colorscale": "Viridis", "colorbar": {"title": name}}
-    known = sorted({str(value) for value in values})
-    ticks = {"tickvals": list(range(len(known))), "ticktext": known, "title": name}
-    return [known.index(str(v)) for v in values], {"colorscale": "Viridis", "colorbar": ticks}
+    categories = sorted({str(value) for value in values})
+    ticks = {"tickvals": list(range(len(categories))), "ticktext": categories, "title": name}
+    return [categories.index(str(v)) for v in values], {"colorscale": "Viridis", "colorbar": ticks}
 
 
 def _hover(outcome: Outcome, varied: list[str]) -> str:

@@ -62,7 +62,7 @@ def _plain(row: PublishedFigure) -> dict[str, Any]:
     return {
         "figure": row.figure,
         "published": row.published,
-        "here": float(row.here),
+        "here": float(row.simulated),
         "unit": row.unit,
         "band": band,
         "inside": row.inside,
@@ -77,13 +77,18 @@ def _print(rows: list[PublishedFigure]) -> None:
     for row in rows:
         unit = f" {row.unit}" if row.unit else ""
         try:
-            difference = f"{row.here - float(row.published):+.3g}{unit}"
+            difference = f"{row.simulated - float(row.published):+.3g}{unit}"
         except ValueError:
             difference = ""
         band = f"{row.low:.4g} to {row.high:.4g}{unit}" if row.judged else "not judged"
         verdict = ("[green]in[/]" if row.inside else "[bold red]outside[/]") if row.judged else ""
         note = f"{verdict} [dim]{row.note}[/]" if row.note else verdict
         table.add_row(
-            row.figure, f"{row.published}{unit}", f"{row.here:.4g}{unit}", difference, band, note
+            row.figure,
+            f"{row.published}{unit}",
+            f"{row.simulated:.4g}{unit}",
+            difference,
+            band,
+            note,
         )
     print_wide(table)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from carme.simulator.analysis.monte_carlo import replicate
-from carme.simulator.analysis.scaling_limits import ScalingLimits, survey
+from carme.simulator.analysis.scaling_limits import ScalingLimits, scaling_limits
 from carme.simulator.commands.options import (
     find_cluster,
     find_plan,
@@ -21,31 +21,31 @@ from carme.simulator.commands.options import (
 from carme.simulator.commands.tables import counted, format_emissions, format_watts, progress_bar
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.plan import BasePlan, Synchronous
+from carme.simulator.runs import simulate as run_simulation
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.runs.simulate import simulate as run_simulation
 from carme.simulator.workloads.workload import Workload
 from carme.units import format_bytes, format_duration, format_joules
 
 
 @click.command()
-@click.argument("workload")
+@click.argument("name", metavar="WORKLOAD")
 @hardware_options
 @plan_options
 @click.option(
     "--replicas", type=click.IntRange(2, 100_000), help="Monte Carlo: runs with other seeds."
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def simulate(workload: str, replicas: int | None, as_json: bool, **given: Any) -> None:
-    """Say what training WORKLOAD takes: time, energy, memory, and what limits it.
+def simulate(name: str, replicas: int | None, as_json: bool, **options: Any) -> None:
+    """Show what training WORKLOAD takes: time, energy, memory, and what limits it.
 
     WORKLOAD is a bundled name (carme workloads), a .toml or an .onnx file.
     """
-    subject = find_workload(workload, given)
-    cluster, gpus = find_cluster(given)
-    plan = find_plan(given, gpus)
-    result = run_simulation(subject, cluster, plan)
-    limits = survey(subject, cluster, plan) if isinstance(plan, Synchronous) else None
-    spread = _replicas(subject, cluster, plan, replicas) if replicas else None
+    workload = find_workload(name, options)
+    cluster, gpus = find_cluster(options)
+    plan = find_plan(options, gpus)
+    result = run_simulation(workload, cluster, plan)
+    limits = scaling_limits(workload, cluster, plan) if isinstance(plan, Synchronous) else None
+    replica_quantiles = _replicas(workload, cluster, plan, replicas) if replicas else None
     if as_json:
         document = result.to_dict()
         if limits:
@@ -53,34 +53,40 @@ def simulate(workload: str, replicas: int | None, as_json: bool, **given: Any) -
             document["next_limit"] = limits.next_limit
             document["next_limit_gpus"] = limits.next_gpus
             document["stalls_at_gpus"] = limits.stalls_at
-            document["scaling"] = [reading._asdict() for reading in limits.readings]
-        if spread:
-            document["replicas"] = spread
+            document["scaling"] = [point._asdict() for point in limits.points]
+        if replica_quantiles:
+            document["replicas"] = replica_quantiles
         click.echo(json.dumps(document, indent=2))
         return
-    _print(result, limits, spread, subject.title or subject.name, cluster.title or cluster.name)
-    for operator in subject.unknown_operators:
+    _print(
+        result,
+        limits,
+        replica_quantiles,
+        workload.title or workload.name,
+        cluster.title or cluster.name,
+    )
+    for operator in workload.unknown_operators:
         click.echo(f"estimated from its tensors: operator {operator}", err=True)
 
 
 def _replicas(
-    subject: Workload, cluster: Cluster, plan: BasePlan, count: int
+    workload: Workload, cluster: Cluster, plan: BasePlan, count: int
 ) -> dict[str, dict[str, float]]:
     with progress_bar("replicas") as progress:
         task = progress.add_task("", total=count)
-        found = replicate(subject, cluster, plan, count, lambda: progress.advance(task))
-    return found.quantiles()
+        replicas = replicate(workload, cluster, plan, count, lambda: progress.advance(task))
+    return replicas.quantiles()
 
 
 def _print(
     result: SimulationResult,
     limits: ScalingLimits | None,
-    spread: dict[str, dict[str, float]] | None,
+    replica_quantiles: dict[str, dict[str, float]] | None,
     title: str,
-    place: str,
+    hardware: str,
 ) -> None:
     console = Console(highlight=False, width=max(Console().width, 110))
-    console.print(f"[bold]{title}[/] on {counted(result.gpus, 'GPU')} ({place})")
+    console.print(f"[bold]{title}[/] on {counted(result.gpus, 'GPU')} ({hardware})")
     grid = Table.grid(padding=(0, 2))
     watts = f"{result.average_gpu_watts:.0f} W a GPU on average"
     grid.add_row("time", f"[bold]{format_duration(result.seconds)}[/]", _rate(result))
@@ -91,14 +97,17 @@ def _print(
         f"{format_watts(result.average_node_watts)} on {counted(result.nodes, 'node')}; "
         f"{format_emissions(result.grams_co2)}",
     )
+    if result.whole_node_joules > 1.005 * result.node_joules:
+        whole = format_joules(result.whole_node_joules)
+        grid.add_row("whole nodes", whole, "with what the job does not hold")
     memory = result.memory
     fits = "fits" if memory.fits else f"[red]does not fit[/]: {memory.why_not()}"
     grid.add_row("memory", f"{format_bytes(memory.total)} of {format_bytes(memory.capacity)}", fits)
     if result.clock < 0.995:
         grid.add_row("clock", f"{result.clock:.0%}", "held back by the power limit")
     if limits:
-        here = next(r for r in limits.readings if r.gpus == limits.gpus)
-        grid.add_row("efficiency", f"{here.efficiency:.0%}", "of what each GPU would do alone")
+        current = next(p for p in limits.points if p.gpus == limits.gpus)
+        grid.add_row("efficiency", f"{current.efficiency:.0%}", "of what each GPU would do alone")
         grid.add_row("limit", f"[bold]{limits.limit}[/]", _next(limits))
     if result.mini_batch:
         grid.add_row("mini-batch", *_distribution(result.mini_batch))
@@ -113,10 +122,10 @@ def _print(
     if result.step_quantiles:
         low, high = result.step_quantiles["0.05"], result.step_quantiles["0.95"]
         console.print(f"90 % of the steps take {low:.4g} to {high:.4g} s")
-    if spread:
-        time = spread["seconds"]
+    if replica_quantiles:
+        time = replica_quantiles["seconds"]
         console.print(
-            f"90 % of {int(spread['count']['replicas'])} replicas take "
+            f"90 % of {int(replica_quantiles['count']['replicas'])} replicas take "
             f"{format_duration(time['0.05'])} to {format_duration(time['0.95'])}"
         )
 

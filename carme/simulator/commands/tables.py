@@ -1,4 +1,4 @@
-"""What commands share on the terminal: wide tables, figures, signs of life while they work."""
+"""Terminal output that commands share: wide tables, progress, formatted figures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +10,13 @@ from rich.table import Table
 
 
 def print_wide(table: Table) -> None:
-    """Print a table that needs room: never squeezed into the 80 columns of a pipe."""
+    """Print a table at least 140 columns wide, also into a pipe."""
     width = max(Console().width, 140)
     Console(highlight=False, width=width).print(table)
 
 
 def progress_bar(what: str) -> Progress:
-    """A bar on stderr that leaves nothing behind."""
+    """A progress bar on stderr that disappears at the end."""
     return Progress(
         what,
         BarColumn(),
@@ -29,7 +29,7 @@ def progress_bar(what: str) -> Progress:
 
 @contextmanager
 def working(what: str) -> Iterator[Status]:
-    """A spinner on stderr for what takes a second and has no steps to count."""
+    """A spinner on stderr for work of a second or more without countable steps."""
     with Console(stderr=True).status(what) as status:
         yield status
 

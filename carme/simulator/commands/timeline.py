@@ -12,7 +12,7 @@ from rich.table import Table
 
 from carme.errors import ConfigError
 from carme.jobs.bursts import Bursts
-from carme.simulator.analysis.timeline import burst_figures, chrome_trace, window
+from carme.simulator.analysis.timeline import burst_figures, chrome_trace, simulate_window
 from carme.simulator.commands.options import (
     find_cluster,
     find_plan,
@@ -23,7 +23,7 @@ from carme.simulator.commands.options import (
 
 
 @click.command()
-@click.argument("workload")
+@click.argument("name", metavar="WORKLOAD")
 @hardware_options
 @plan_options
 @click.option("--steps", type=click.IntRange(1, 10_000), default=20, show_default=True)
@@ -37,27 +37,27 @@ from carme.simulator.commands.options import (
 )
 @click.option("--json", "as_json", is_flag=True, help="The burst figures for programs.")
 def timeline(
-    workload: str, steps: int, output: Path | None, hertz: float, as_json: bool, **given: Any
+    name: str, steps: int, output: Path | None, hertz: float, as_json: bool, **options: Any
 ) -> None:
     """Run a few steps of WORKLOAD operation by operation.
 
     Open the trace in chrome://tracing or ui.perfetto.dev. The burst figures are those that the
     exporter's samples of such a job would give.
     """
-    subject = find_workload(workload, given)
-    cluster, gpus = find_cluster(given)
-    seen = window(subject, cluster, find_plan(given, gpus), steps)
-    figures = burst_figures(seen, 1 / hertz)
+    workload = find_workload(name, options)
+    cluster, gpus = find_cluster(options)
+    window = simulate_window(workload, cluster, find_plan(options, gpus), steps)
+    figures = burst_figures(window, 1 / hertz)
     if output:
         try:
-            output.write_text(json.dumps(chrome_trace(seen)), encoding="utf-8")
+            output.write_text(json.dumps(chrome_trace(window)), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{output}: cannot be written: {error.strerror}") from error
-        click.echo(f"{output}: {seen.report.operations} operations", err=True)
+        click.echo(f"{output}: {window.report.operations} operations", err=True)
     if as_json:
         click.echo(json.dumps({name: b._asdict() for name, b in figures.items()}, indent=2))
         return
-    _print(figures, seen.report.seconds, seen.steps)
+    _print(figures, window.report.seconds, window.steps)
 
 
 def _print(figures: dict[str, Bursts], seconds: float, steps: int) -> None:

@@ -1,15 +1,14 @@
-"""`carme validate`: the simulator against published measurements, error by error.
+"""`carme validate`: errors of the simulator against published measurements.
 
-The measurements are not part of Carme; --data or CARME_DATA names the folder they are in. Nothing
-is fitted here: the figures are those of the bundled hardware files, some of which were fitted to
-part of these data (their sources say which).
+The measurements are not part of Carme: --data or CARME_DATA names their folder. Nothing is fitted
+here: the figures are those of the bundled hardware files, some of which were fitted to part of
+these data (their sources name them).
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,15 +20,15 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from carme import library
-from carme.errors import MissingError
+from carme.errors import InputError, MissingError
 from carme.simulator.commands.tables import print_wide, working
-from carme.simulator.costs.collectives import all_reduce_seconds, spread
+from carme.simulator.costs.collectives import all_reduce_seconds, collective_group
 from carme.simulator.costs.jitter import lognormal
-from carme.simulator.costs.kernels import product_seconds
+from carme.simulator.costs.kernels import gemm_seconds
 from carme.simulator.costs.step import plan_step
 from carme.simulator.hardware.cluster import Cluster, Gpu
 from carme.simulator.plans.plan import Synchronous
-from carme.simulator.runs.simulate import simulate
+from carme.simulator.runs import simulate
 from carme.simulator.workloads.transformer import Transformer
 from carme.simulator.workloads.workload import Dataset, Workload
 
@@ -40,7 +39,7 @@ Pairs = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How far off the simulator is on one set of measurements."""
+    """Errors of the simulator on one set of measurements."""
 
     what: str
     source: str
@@ -68,21 +67,25 @@ class Accuracy:
 
 @click.command()
 @click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of the measurements (CARME_DATA)."
+    "--data",
+    type=click.Path(path_type=Path),
+    envvar="CARME_DATA",
+    help="Folder of the measurements; CARME_DATA if unset.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def validate(data: Path | None, as_json: bool) -> None:
     """Compare the simulator with published measurements and print its errors."""
-    folder = data or Path(os.environ.get("CARME_DATA") or "../shared/data")
+    if data is None:
+        raise InputError("name the folder of measurements with --data or CARME_DATA")
     with working("comparing with measurements"):
-        found = accuracies(folder)
+        results = accuracies(data)
     if as_json:
-        click.echo(json.dumps([a.__dict__ for a in found], indent=2))
+        click.echo(json.dumps([a.__dict__ for a in results], indent=2))
         return
     table = Table(
         "what", "points", "median", "mean", "9 of 10 within", "sim/meas", "measured by", box=None
     )
-    for a in found:
+    for a in results:
         table.add_row(
             a.what, str(a.points), f"{a.median_error:.1%}", f"{a.mean_error:.1%}",
             f"{a.ninth_decile:.0%}", f"{a.bias:.2f}", a.source,
@@ -93,7 +96,7 @@ def validate(data: Path | None, as_json: bool) -> None:
 def accuracies(folder: Path) -> list[Accuracy]:
     """All comparisons that the folder has measurements for."""
     if not folder.is_dir():
-        raise MissingError(f"no measurements in {folder}", "set --data or CARME_DATA")
+        raise MissingError(f"no measurements in {folder}", "give --data FOLDER or set CARME_DATA")
     sets: list[tuple[str, str, Callable[[], Pairs]]] = [
         ("GPT steps, 2 to 8 A100", "vTrain", lambda: _gpt(folder, "2_to_8_a100")),
         ("GPT steps, 64 A100", "vTrain", lambda: _gpt(folder, "64_a100")),
@@ -161,7 +164,7 @@ def _nccl(folder: Path) -> Pairs:
     node = library.node("dgx-a100")
     pairs = []
     for gpus in (2, 4, 8):
-        group = spread(gpus, node)
+        group = collective_group(gpus, node)
         for row in _rows(folder / "vtrain" / f"allreduce_a100_{gpus}gpu.txt"):
             seconds = all_reduce_seconds(float(row["size(B)"]), group, node, "ring")
             pairs.append((float(row["time(ns)"]) / 1e9, seconds))
@@ -179,7 +182,7 @@ def _products(folder: Path, file: str, name: str) -> Pairs:
 
 def _product(gpu: Gpu, m: Floats, n: Floats, k: Floats) -> float:
     rate = gpu.peak_flops["fp32"] * gpu.efficiency("fp32")
-    seconds = product_seconds(m, n, k, np.ones(1), gpu, rate)
+    seconds = gemm_seconds(m, n, k, np.ones(1), gpu, rate)
     moved = 4 * (m * k + k * n + m * n) / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
     return float(np.maximum(seconds, moved)[0]) + gpu.kernel_seconds
 
@@ -190,7 +193,7 @@ def _ring(folder: Path) -> Pairs:
         (
             float(row["mean_ms"]) / 1e3,
             all_reduce_seconds(
-                4 * float(row["floats"]), spread(int(row["gpus"]), node), node, "ring"
+                4 * float(row["floats"]), collective_group(int(row["gpus"]), node), node, "ring"
             ),
         )
         for row in _rows(folder / "deepbench" / "allreduce_m40.csv")
@@ -202,12 +205,12 @@ Zeus = dict[int, dict[int, tuple[float, float]]]
 
 def _zeus(folder: Path, gpu: str) -> Zeus:
     """ResNet-50's seconds an epoch and watts, by batch and cap."""
-    found: Zeus = defaultdict(dict)
+    by_batch: Zeus = defaultdict(dict)
     for row in _rows(folder / "zeus" / f"summary_power_{gpu}.csv"):
         if row["network"] == "resnet50":
             figures = (float(row["time_per_epoch"]), float(row["average_power"]))
-            found[int(row["batch_size"])][int(row["power_limit"])] = figures
-    return found
+            by_batch[int(row["batch_size"])][int(row["power_limit"])] = figures
+    return by_batch
 
 
 def _resnet(gpu: str, batch: int, cap: int | None) -> tuple[float, float]:
@@ -265,15 +268,15 @@ def _node_power(folder: Path) -> Pairs:
 
 
 def _convergence(folder: Path) -> Pairs:
-    found: dict[int, list[float]] = defaultdict(list)
+    epochs: dict[int, list[float]] = defaultdict(list)
     for row in _rows(folder / "zeus" / "summary_train.csv"):
         if row["network"] == "shufflenetv2" and float(row["target_metric"]) == 0.5:
-            found[int(row["batch_size"])].append(float(row["target_epoch"]))
+            epochs[int(row["batch_size"])].append(float(row["target_epoch"]))
     curve = library.workload("shufflenet-v2").convergence
     if curve is None:
         return []
     # Below 16 samples the learning rate, not the batch, sets the epochs.
-    return [(float(np.mean(e)), curve.epochs_for(b)) for b, e in found.items() if b >= 16]
+    return [(float(np.mean(e)), curve.epochs_for(b)) for b, e in epochs.items() if b >= 16]
 
 
 def _stragglers(folder: Path) -> Pairs:

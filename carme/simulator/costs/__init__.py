@@ -1,1 +1,1 @@
-"""What one step costs: kernels, memory, collectives, data loading."""
+"""The cost of one step: a GPU's shard, kernels, collectives, data loading, memory."""

@@ -1,4 +1,4 @@
-"""Getting the data: while training, or all of it at the start, alone or with others."""
+"""Reading the data set: each step's samples while training, or the whole set at the start."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from carme.simulator.plans.plan import BasePlan, require
 from carme.simulator.workloads.workload import Workload
 
 
-def pick_loader(workload: Workload, wanted: str | None) -> str:
-    """The loading method by name, or the first."""
+def pick_loader(workload: Workload, name: str | None) -> str:
+    """The loading method of this name, or the first; empty if the data set has none."""
     loaders = workload.dataset.loaders
     require(
-        wanted is None or wanted in loaders,
-        f"no loading method {wanted!r} for {workload.name}",
+        name is None or name in loaders,
+        f"no loading method {name!r} for {workload.name}",
         f"it has {', '.join(loaders) or 'none'}",
     )
-    return wanted or next(iter(loaders), "")
+    return name or next(iter(loaders), "")
 
 
-def input_seconds(workload: Workload, cluster: Cluster, plan: BasePlan, global_batch: int) -> float:
-    """Reading one step's samples: what the readers parse, and what storage gives to all."""
+def step_loading_seconds(
+    workload: Workload, cluster: Cluster, plan: BasePlan, global_batch: int
+) -> float:
+    """Seconds to read one step's samples, limited by the readers' parsing or by storage."""
     data = workload.dataset
     loader = pick_loader(workload, plan.loader)
     if data.at_start or not data.sample_bytes:
@@ -36,8 +38,8 @@ def input_seconds(workload: Workload, cluster: Cluster, plan: BasePlan, global_b
     return size / min(rates) if rates else 0.0
 
 
-def skew_seconds(workload: Workload, plan: BasePlan) -> float:
-    """How long the first reader waits for the last before weights can be broadcast."""
+def loading_skew_seconds(workload: Workload, plan: BasePlan) -> float:
+    """Seconds that the first reader waits for the last before the weights are broadcast."""
     data = workload.dataset
     if not data.at_start or plan.gpus == 1:
         return 0.0
@@ -46,11 +48,11 @@ def skew_seconds(workload: Workload, plan: BasePlan) -> float:
     return plan.load_skew * data.samples * data.sample_bytes / rate
 
 
-def start_seconds(workload: Workload, cluster: Cluster, plan: BasePlan) -> float:
-    """Reading the whole set before the first step, every GPU for itself.
+def initial_loading_seconds(workload: Workload, cluster: Cluster, plan: BasePlan) -> float:
+    """Seconds in which every GPU reads the whole set before the first step.
 
-    A reader is as fast as its method parses, or as its share of the storage; sharing many readers
-    costs more than the bytes (metadata, locks), which the storage's `contention` accounts for.
+    A reader is limited by its parsing or by its share of the storage. Many readers also slow each
+    other by metadata and locks: the storage's `contention`.
     """
     data = workload.dataset
     if not data.at_start:
@@ -58,10 +60,10 @@ def start_seconds(workload: Workload, cluster: Cluster, plan: BasePlan) -> float
     loader = pick_loader(workload, plan.loader)
     size = data.samples * data.sample_bytes
     rate = data.loaders[loader].bytes_per_second if loader else float("inf")
-    alone = size / rate
+    parsing = size / rate
     if not cluster.storage:
-        return alone
+        return parsing
     storage = cluster.storage
     share = min(storage.reader_bandwidth, storage.bandwidth / plan.gpus)
-    contended = 1 + storage.contention * log2(plan.gpus)
-    return max(alone * contended, size / share)
+    contention = 1 + storage.contention * log2(plan.gpus)
+    return max(parsing * contention, size / share)

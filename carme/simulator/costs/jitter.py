@@ -1,4 +1,4 @@
-"""Random factors: how a worker's compute time varies from step to step."""
+"""Jitter: random factors by which a worker's compute time varies from step to step."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def lognormal(cv: float) -> tuple[float, float]:
     return -variance / 2, sqrt(variance)
 
 
-def factors(plan: BasePlan, steps: int, workers: int, rng: np.random.Generator) -> Floats:
-    """factors[k, w] with mean 1: all ones without jitter."""
+def jitter_factors(plan: BasePlan, steps: int, workers: int, rng: np.random.Generator) -> Floats:
+    """Factor [k, w] of step k and worker w, with mean 1; all ones without jitter."""
     if plan.jitter_samples:
         samples = np.asarray(plan.jitter_samples)
         return rng.choice(samples / samples.mean(), (steps, workers))
@@ -33,8 +33,8 @@ def factors(plan: BasePlan, steps: int, workers: int, rng: np.random.Generator) 
     return result
 
 
-def slowest(plan: BasePlan, steps: int, workers: int, rng: np.random.Generator) -> Floats:
-    """The largest of each step's factors; the same numbers as `factors`, without keeping them."""
+def slowest_factors(plan: BasePlan, steps: int, workers: int, rng: np.random.Generator) -> Floats:
+    """The largest of each step's `jitter_factors`, without holding all of them in memory."""
     if not plan.jitter and not plan.jitter_samples:
         return np.ones(steps)
     result = np.empty(steps)
@@ -42,9 +42,9 @@ def slowest(plan: BasePlan, steps: int, workers: int, rng: np.random.Generator) 
     for begin in range(0, steps, rows):
         end = min(begin + rows, steps)
         if plan.jitter_samples:
-            result[begin:end] = factors(plan, end - begin, workers, rng).max(axis=1)
+            result[begin:end] = jitter_factors(plan, end - begin, workers, rng).max(axis=1)
         else:
-            # exp rises, so it is enough to take it of the maxima.
+            # exp is monotonic, so it is enough to take it of the maxima.
             result[begin:end] = rng.standard_normal((end - begin, workers)).max(axis=1)
     if plan.jitter_samples:
         return result

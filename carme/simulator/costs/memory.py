@@ -1,4 +1,4 @@
-"""Memory need of one GPU, and the reason when it is too much."""
+"""Memory that a plan needs on one GPU, and why it does not fit."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from carme.simulator.costs.shard import Shard
 from carme.simulator.hardware.cluster import BYTES_PER_ELEMENT, Cluster, Precision
-from carme.simulator.plans.shard import Shard
+from carme.simulator.plans.plan import BasePlan
 from carme.simulator.workloads.workload import OPTIMIZER_STATES, Optimizer, Workload
 from carme.units import format_bytes
 
 Floats = NDArray[np.float64]
 
-# CUDA context, kernels and the allocator's slack, as frameworks take them on an idle model.
-# An assumption, not a data-sheet figure: between 0.5 and 1.5 GB are seen.
+# CUDA context, kernels and the allocator's slack of a framework. An assumption, not a data-sheet
+# figure: frameworks take between 0.5 and 1.5 GB.
 FRAMEWORK_BYTES = 1.0e9
-
 
 REMEDIES = {
     "weights": "use tensor or pipeline parallelism",
@@ -30,7 +30,7 @@ REMEDIES = {
 
 
 class Memory(NamedTuple):
-    """Bytes on the fullest GPU, by what they are for."""
+    """Bytes on the GPU that needs the most, by use."""
 
     weights: float
     gradients: float
@@ -49,64 +49,79 @@ class Memory(NamedTuple):
         return self.total <= self.capacity
 
     def why_not(self) -> str:
-        """One sentence: how much is needed, how much there is, what takes most."""
-        parts = {name: getattr(self, name) for name in self._fields[:-1]}
-        largest = max(parts, key=lambda name: parts[name])
-        needed, there = format_bytes(self.total), format_bytes(self.capacity)
-        most = f"{largest} ({format_bytes(parts[largest])})"
-        return f"needs {needed} of {there} a GPU; most is {most}: {REMEDIES[largest]}"
+        """One sentence: bytes needed, bytes available, the largest use and a remedy."""
+        uses = {name: getattr(self, name) for name in self._fields[:-1]}
+        largest = max(uses, key=lambda name: uses[name])
+        needed, available = format_bytes(self.total), format_bytes(self.capacity)
+        most = f"{largest} ({format_bytes(uses[largest])})"
+        return f"needs {needed} of {available} a GPU; most is {most}: {REMEDIES[largest]}"
+
+
+def model_bytes(workload: Workload, plan: BasePlan) -> float:
+    """Bytes of the weights, and of the gradients."""
+    return workload.parameter_count * BYTES_PER_ELEMENT[plan.precision or workload.precision]
 
 
 def parameter_bytes(
     parameters: float, precision: Precision, optimizer: Optimizer, shards: int
 ) -> tuple[float, float, float]:
-    """Bytes of weights, gradients and optimizer state; below fp32 a master copy is kept."""
-    size = BYTES_PER_ELEMENT[precision]
-    master = 4 if size < 4 else 0
-    state = (OPTIMIZER_STATES[optimizer] * max(size, 4) + master) / shards
-    return parameters * size, parameters * size, parameters * state
+    """Bytes of weights, gradients and optimizer state; below fp32 with fp32 master weights."""
+    element_bytes = BYTES_PER_ELEMENT[precision]
+    master = 4 if element_bytes < 4 else 0
+    state = (OPTIMIZER_STATES[optimizer] * max(element_bytes, 4) + master) / shards
+    return parameters * element_bytes, parameters * element_bytes, parameters * state
 
 
-def memory_of(piece: Shard) -> Memory:
-    """Bytes on the first stage's GPU, which keeps the most micro-batches at once."""
-    plan, arrays = piece.plan, piece.arrays
-    shards = plan.copies if plan.shard_optimizer else 1
+def shard_memory(shard: Shard) -> Memory:
+    """Memory of the first stage's GPU, which has the most micro-batches in flight."""
+    plan, arrays = shard.plan, shard.arrays
+    shards = plan.data_parallel if plan.shard_optimizer else 1
     weights, gradients, state = parameter_bytes(
-        piece.parameters, piece.precision, piece.optimizer, shards
+        shard.parameters, shard.precision, shard.optimizer, shards
     )
-    in_flight = min(plan.pipeline, piece.micro_batches)
-    kept = arrays.kept[piece.stages[0]]
-    total = float(kept.sum())
+    in_flight = min(plan.pipeline, shard.micro_batches)
+    stored = arrays.activations[shard.stages[0]]
+    elements = float(stored.sum())
     if plan.recompute == "full":
-        # Each block's input stays, and one block at a time is built again.
+        # The input of each block is stored, and the activations of one block at a time.
         block = 1
-        if piece.workload.transformer:
-            kept, block = _blocks(kept, len(arrays.kept))
-        total = float(kept[::block].sum() + kept[:block].sum())
-    activations = total * piece.micro_batch * piece.element_bytes * in_flight
-    inputs = 2 * piece.micro_batch * piece.workload.dataset.input_elements * 4  # two: prefetched
+        if shard.workload.transformer:
+            stored, block = _blocks(stored, len(arrays.activations))
+        elements = float(stored[::block].sum() + stored[:block].sum())
+    activations = elements * shard.micro_batch * shard.element_bytes * in_flight
+    inputs = (
+        2 * shard.micro_batch * shard.workload.dataset.input_elements * 4
+    )  # 2: the next one is prefetched
     return Memory(
-        weights,
-        gradients,
-        state,
-        activations,
-        inputs,
-        FRAMEWORK_BYTES,
-        piece.cluster.node.gpu.memory_bytes,
+        weights=weights,
+        gradients=gradients,
+        optimizer=state,
+        activations=activations,
+        data=inputs,
+        framework=FRAMEWORK_BYTES,
+        capacity=shard.cluster.node.gpu.memory_bytes,
     )
 
 
-def _blocks(kept: Floats, rows: int) -> tuple[Floats, int]:
-    """The first stage's whole blocks of a transformer with so many rows, and the rows of one.
+def _blocks(stored: Floats, rows: int) -> tuple[Floats, int]:
+    """Activations of the first stage's whole transformer blocks, and the rows of one block.
 
-    The embedding is before the blocks; norm, output and loss are after them. A block's first row
-    keeps the block's input."""
+    `rows` of a transformer are the embedding, one block, and norm, output and loss. The first row
+    of a block stores the block's input."""
     block = rows - 4
-    return kept[1 : 1 + (len(kept) - 1) // block * block], block
+    return stored[1 : 1 + (len(stored) - 1) // block * block], block
 
 
-def memory_of_measured(workload: Workload, cluster: Cluster, optimizer: Optimizer) -> Memory:
-    """What is known without layers: parameters only, a lower bound."""
+def measured_memory(workload: Workload, cluster: Cluster, optimizer: Optimizer) -> Memory:
+    """Memory without activations, which measured steps do not tell: a lower bound."""
     weights, gradients, state = parameter_bytes(workload.parameter_count, "fp32", optimizer, 1)
     capacity = cluster.node.gpu.memory_bytes
-    return Memory(weights, gradients, state, 0.0, 0.0, FRAMEWORK_BYTES, capacity)
+    return Memory(
+        weights=weights,
+        gradients=gradients,
+        optimizer=state,
+        activations=0.0,
+        data=0.0,
+        framework=FRAMEWORK_BYTES,
+        capacity=capacity,
+    )

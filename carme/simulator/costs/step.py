@@ -1,7 +1,7 @@
 """One synchronous step: seconds of each part, before jitter.
 
-The parts are those of the slowest GPU. `Step.seconds(slowest)` puts them together for the jitter
-factor of the slowest worker: kernels stretch with it, links do not.
+The parts are those of the busiest GPU. `Step.seconds(slowest)` combines them, given the jitter
+factor of the slowest worker: it multiplies kernel times, not communication.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from numpy.typing import NDArray
 from carme.simulator.costs.collectives import (
     all_reduce_costs,
     all_reduce_seconds,
+    collective_group,
     send_seconds,
-    spread,
 )
-from carme.simulator.costs.data_loading import input_seconds
-from carme.simulator.costs.memory import Memory, memory_of, memory_of_measured
+from carme.simulator.costs.data_loading import step_loading_seconds
+from carme.simulator.costs.memory import Memory, measured_memory, shard_memory
+from carme.simulator.costs.shard import Shard, batch_sizes, shard_workload
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.hardware.power import check_cap, under_cap, wait_watts
 from carme.simulator.plans.pipeline_schedule import makespan
 from carme.simulator.plans.plan import BasePlan, Synchronous, require
-from carme.simulator.plans.shard import Shard, batches, shard
-from carme.simulator.workloads.measured_steps import measured_seconds
 from carme.simulator.workloads.workload import OPTIMIZER_STATES, Workload
 
 Floats = NDArray[np.float64]
 
 
 class Step(NamedTuple):
-    """Parts of a step in seconds, and what the GPU draws in them."""
+    """Seconds of the parts of a step, and the draw of a GPU in them."""
 
     kernels: float
-    """Busy computing, all micro-batches."""
+    """Forward and backward kernels of all micro-batches."""
     forward: float
-    """Of it, the forward pass."""
+    """Of these, the forward pass."""
     bubble: float
     """Idle in the pipeline, messages between stages included."""
-    tensor: float
-    """All-reduces inside layers, exposed."""
-    ready: Floats
-    """When each gradient bucket is ready, from the step's begin; stretches with jitter."""
-    reduce: Floats
-    """All-reduce of each bucket, in the order they are ready."""
+    tensor_parallel: float
+    """All-reduces inside layers, which nothing hides."""
+    bucket_ready: Floats
+    """When each gradient bucket is ready, from the start of the step; grows with jitter."""
+    bucket_all_reduce: Floats
+    """All-reduce of each bucket, in the order they get ready."""
     update: float
+    """The optimizer's update."""
     overhead: float
     """Host time that no kernel hides."""
-    input: float
-    """Reading this step's samples; hidden unless it is the longest."""
+    data_loading: float
+    """Reading this step's samples; hidden unless it takes longer than the rest of the step."""
     busy_watts: float
     wait_watts: float
     clock: float
@@ -57,27 +57,27 @@ class Step(NamedTuple):
     """In one step, over all copies."""
     gradient_bytes: float
     memory: Memory
-    traffic: float
+    memory_busy: float
     """Share of the kernels' time in which memory is read or written."""
 
     def seconds(self, slowest: Floats) -> Floats:
         """Step time for each jitter factor of the slowest worker."""
-        own = slowest * (self.kernels + self.bubble) + self.tensor
-        own = np.maximum(own, self.reduced(slowest))
-        result: Floats = np.maximum(own + self.update + self.overhead, self.input)
+        computed = slowest * (self.kernels + self.bubble) + self.tensor_parallel
+        reduced = np.maximum(computed, self.all_reduced(slowest))
+        result: Floats = np.maximum(reduced + self.update + self.overhead, self.data_loading)
         return result
 
-    def reduced(self, slowest: Floats) -> Floats:
-        """When the last gradient is reduced: each bucket waits for its own and for those before,
-        so the end is the latest of (bucket ready + all reductions from it on)."""
+    def all_reduced(self, slowest: Floats) -> Floats:
+        """When the last gradient bucket is reduced. A bucket waits until it is ready and those
+        before it are reduced, so this is the latest of (ready + all-reduces from it on)."""
         end = np.zeros_like(slowest)
-        if not len(self.ready):
+        if not len(self.bucket_ready):
             return end
-        following = np.cumsum(self.reduce[::-1])[::-1] + self.tensor
+        following = np.cumsum(self.bucket_all_reduce[::-1])[::-1] + self.tensor_parallel
         rows = max(1, 4_000_000 // len(following))  # 32 MB at a time
         for begin in range(0, len(slowest), rows):
             part = slowest[begin : begin + rows, None]
-            end[begin : begin + rows] = np.max(part * self.ready + following, axis=1)
+            end[begin : begin + rows] = np.max(part * self.bucket_ready + following, axis=1)
         return end
 
     @property
@@ -86,43 +86,44 @@ class Step(NamedTuple):
         return float(self.seconds(np.ones(1))[0])
 
     @property
-    def exposed(self) -> float:
-        """Communication that nothing hides, without jitter."""
-        tail = float(self.reduced(np.ones(1))[0]) - self.kernels - self.bubble - self.tensor
-        return self.tensor + max(tail, 0.0)
+    def exposed_communication(self) -> float:
+        """Communication that no computation hides, without jitter."""
+        computed = self.kernels + self.bubble + self.tensor_parallel
+        tail = float(self.all_reduced(np.ones(1))[0]) - computed
+        return self.tensor_parallel + max(tail, 0.0)
 
 
 def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
-    """One step of a synchronous plan, after checking that the plan can be."""
+    """One step of a synchronous plan. Raises InputError if the plan cannot run."""
     check_size(cluster, plan)
     check_cap(cluster.node.gpu, plan.power_cap_watts)
     if workload.measured:
         return _measured_step(workload, cluster, plan)
-    piece = shard(workload, cluster, plan)
-    kernels, bubble = _pipeline(piece)
-    ready, reduce = _buckets(piece, kernels, bubble)
+    shard = shard_workload(workload, cluster, plan)
+    kernels, bubble = _pipeline(shard)
+    bucket_ready, bucket_all_reduce = _buckets(shard, kernels, bubble)
     return Step(
         kernels=kernels,
-        forward=_forward(piece),
+        forward=_forward_seconds(shard),
         bubble=bubble,
-        tensor=_tensor_seconds(piece),
-        ready=ready,
-        reduce=reduce,
-        update=_update_seconds(piece),
+        tensor_parallel=_tensor_parallel_seconds(shard),
+        bucket_ready=bucket_ready,
+        bucket_all_reduce=bucket_all_reduce,
+        update=_update_seconds(shard),
         overhead=cluster.node.step_seconds + workload.step_overhead_seconds,
-        input=input_seconds(workload, cluster, plan, piece.global_batch),
-        busy_watts=piece.pace.busy_watts,
+        data_loading=step_loading_seconds(workload, cluster, plan, shard.global_batch),
+        busy_watts=shard.capped_gpu.busy_watts,
         wait_watts=wait_watts(cluster.node.gpu, plan.power_cap_watts),
-        clock=piece.pace.clock,
-        samples=piece.global_batch,
-        gradient_bytes=piece.parameters * piece.element_bytes if plan.copies > 1 else 0.0,
-        memory=memory_of(piece),
-        traffic=piece.traffic,
+        clock=shard.capped_gpu.clock,
+        samples=shard.global_batch,
+        gradient_bytes=shard.parameters * shard.element_bytes if plan.data_parallel > 1 else 0.0,
+        memory=shard_memory(shard),
+        memory_busy=shard.memory_busy,
     )
 
 
 def check_size(cluster: Cluster, plan: BasePlan) -> None:
-    """Refuse more GPUs than there are."""
+    """Raises InputError if the plan has more GPUs than the cluster."""
     require(
         plan.gpus <= cluster.gpus,
         f"{plan.gpus} GPUs on {cluster.name}",
@@ -130,117 +131,121 @@ def check_size(cluster: Cluster, plan: BasePlan) -> None:
     )
 
 
-def stage_seconds(piece: Shard) -> tuple[list[float], list[float], list[float]]:
-    """Forward and backward seconds of a micro-batch on each stage, and of messages between them."""
-    ahead = [float(piece.forward[rows].sum()) for rows in piece.stages]
-    back = [float(piece.backward[rows].sum()) for rows in piece.stages]
-    plan, node = piece.plan, piece.cluster.node
-    # Tensor-parallel GPUs are neighbours, then stages: a stage boundary may leave the node.
+def stage_seconds(shard: Shard) -> tuple[list[float], list[float], list[float]]:
+    """Seconds of a micro-batch's forward and backward pass on each stage, and of each message from
+    a stage to the next."""
+    forward = [float(shard.forward[rows].sum()) for rows in shard.stages]
+    backward = [float(shard.backward[rows].sum()) for rows in shard.stages]
+    plan, node = shard.plan, shard.cluster.node
+    # Nodes are filled with tensor-parallel GPUs first, then stages: messages may leave the node.
     leaves_node = plan.tensor * plan.pipeline > node.gpus
-    sample_bytes = piece.element_bytes * piece.micro_batch
+    sample_bytes = shard.element_bytes * shard.micro_batch
     send = [
-        send_seconds(float(piece.arrays.outputs[rows[-1]]) * sample_bytes, node, leaves_node)
-        for rows in piece.stages[:-1]
+        send_seconds(float(shard.arrays.outputs[rows[-1]]) * sample_bytes, node, leaves_node)
+        for rows in shard.stages[:-1]
     ]
-    return ahead, back, send
+    return forward, backward, send
 
 
-def _pipeline(piece: Shard) -> tuple[float, float]:
-    """Kernel seconds of the busiest stage, and what it waits in the pipeline."""
-    ahead, back, send = stage_seconds(piece)
-    busiest = max(f + b for f, b in zip(ahead, back, strict=True)) * piece.micro_batches
+def _pipeline(shard: Shard) -> tuple[float, float]:
+    """Kernel seconds of the busiest stage, and its idle seconds in the pipeline (the bubble)."""
+    forward, backward, send = stage_seconds(shard)
+    busiest = max(f + b for f, b in zip(forward, backward, strict=True)) * shard.micro_batches
     if not send:
         return busiest, 0.0
-    total, _ = makespan(ahead, back, send, piece.micro_batches)
+    total, _ = makespan(forward, backward, send, shard.micro_batches)
     return busiest, total - busiest
 
 
-def _forward(piece: Shard) -> float:
-    """Forward seconds of the stage that computes longest."""
-    ahead, back = piece.forward, piece.backward
-    busiest = max(piece.stages, key=lambda rows: float(ahead[rows].sum() + back[rows].sum()))
-    return float(ahead[busiest].sum()) * piece.micro_batches
+def _forward_seconds(shard: Shard) -> float:
+    """Forward seconds of the busiest stage."""
+    both = shard.forward + shard.backward
+    busiest = max(shard.stages, key=lambda rows: float(both[rows].sum()))
+    return float(shard.forward[busiest].sum()) * shard.micro_batches
 
 
-def _tensor_seconds(piece: Shard) -> float:
-    """All-reduces inside transformer blocks: two forward, two backward, two more to recompute."""
-    spec, plan, node = piece.workload.transformer, piece.plan, piece.cluster.node
-    if plan.tensor == 1 or spec is None:
+def _tensor_parallel_seconds(shard: Shard) -> float:
+    """All-reduces inside transformer blocks: two forward, two backward, two for recomputation."""
+    transformer, plan, node = shard.workload.transformer, shard.plan, shard.cluster.node
+    if plan.tensor == 1 or transformer is None:
         return 0.0
-    size = piece.micro_batch * spec.sequence * spec.hidden * piece.element_bytes
-    one = all_reduce_seconds(size, spread(plan.tensor, node), node, plan.all_reduce)
-    rounds = 6 if plan.recompute == "full" else 4
-    # Every micro-batch passes every stage, so the pipeline's bubble holds these, too.
-    pieces = piece.micro_batches + plan.pipeline - 1
-    return rounds * -(-spec.layers // plan.pipeline) * pieces * one
+    elements = shard.micro_batch * transformer.sequence * transformer.hidden
+    group = collective_group(plan.tensor, node)
+    seconds = all_reduce_seconds(elements * shard.element_bytes, group, node, plan.all_reduce)
+    per_layer = 6 if plan.recompute == "full" else 4
+    layers = -(-transformer.layers // plan.pipeline)
+    # Every micro-batch passes every stage, so these all-reduces lengthen the bubble, too.
+    slots = shard.micro_batches + plan.pipeline - 1
+    return per_layer * layers * slots * seconds
 
 
-def _buckets(piece: Shard, kernels: float, bubble: float) -> tuple[Floats, Floats]:
-    """When gradient buckets are ready and how long each all-reduce takes."""
-    plan, node = piece.plan, piece.cluster.node
-    if plan.copies == 1:
+def _buckets(shard: Shard, kernels: float, bubble: float) -> tuple[Floats, Floats]:
+    """When each gradient bucket is ready, and the seconds of its all-reduce."""
+    plan, node = shard.plan, shard.cluster.node
+    if plan.data_parallel == 1:
         return np.empty(0), np.empty(0)
-    group = spread(plan.copies, node, plan.tensor * plan.pipeline)
-    lines = all_reduce_costs(group, node, plan.all_reduce)
+    group = collective_group(plan.data_parallel, node, plan.tensor * plan.pipeline)
+    algorithms = all_reduce_costs(group, node, plan.all_reduce)
     if plan.overlap and plan.pipeline == 1:
-        rows = piece.stages[0][::-1]
+        rows = shard.stages[0][::-1]
         # The last micro-batch's backward pass, layer by layer from the end.
-        spent = np.cumsum(piece.backward[rows])
-        total = np.cumsum(piece.arrays.parameters[rows] * piece.element_bytes)
-        bucket = np.ceil(total / plan.bucket_bytes)
-        last = np.append(np.flatnonzero(np.diff(bucket)), len(rows) - 1)
-        size = np.diff(total[last], prepend=0.0)
-        ready = kernels - spent[-1] + spent[last]
+        elapsed = np.cumsum(shard.backward[rows])
+        gradient_bytes = np.cumsum(shard.arrays.parameters[rows] * shard.element_bytes)
+        bucket = np.ceil(gradient_bytes / plan.bucket_bytes)
+        last_row = np.append(np.flatnonzero(np.diff(bucket)), len(rows) - 1)
+        size = np.diff(gradient_bytes[last_row], prepend=0.0)
+        ready = kernels - elapsed[-1] + elapsed[last_row]
         ready, size = ready[size > 0], size[size > 0]
     else:
-        size = np.array([piece.parameters * piece.element_bytes])
-        # A pipeline's first stage is done last, so its reduction is behind the whole schedule.
+        size = np.array([shard.parameters * shard.element_bytes])
+        # The first stage of a pipeline ends last, so its all-reduce follows the whole schedule.
         ready = np.array([kernels + bubble])
-    return ready, np.min([line.start + line.per_byte * size for line in lines], axis=0)
+    return ready, np.min([cost.seconds(size) for cost in algorithms], axis=0)
 
 
-def _update_seconds(piece: Shard) -> float:
+def _update_seconds(shard: Shard) -> float:
     """The optimizer reads and writes weights, gradients and state once."""
-    node = piece.cluster.node
+    node = shard.cluster.node
     gpu = node.gpu
-    state = 2 * 4 * (OPTIMIZER_STATES[piece.optimizer] + 1)
-    moved = piece.parameters * (state + 3 * piece.element_bytes)
-    if piece.plan.shard_optimizer:
-        moved /= piece.plan.copies
-    seconds = moved / (gpu.memory_bandwidth * gpu.bandwidth_efficiency) + gpu.kernel_seconds
-    return seconds * node.crowded(node.shared_update, piece.plan.gpus)
+    state = 2 * 4 * (OPTIMIZER_STATES[shard.optimizer] + 1)
+    moved_bytes = shard.parameters * (state + 3 * shard.element_bytes)
+    if shard.plan.shard_optimizer:
+        moved_bytes /= shard.plan.data_parallel
+    seconds = moved_bytes / (gpu.memory_bandwidth * gpu.bandwidth_efficiency) + gpu.kernel_seconds
+    return seconds * node.contention_factor(node.shared_update, shard.plan.gpus)
 
 
 def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
-    """A step whose kernels were measured; only data parallelism can be asked of it."""
+    """A step whose compute time was measured; the plan can only be data parallel."""
     require(
         plan.tensor == plan.pipeline == 1,
         f"{workload.name} is known by measured steps, so its layers cannot be cut",
         "use tensor = 1 and pipeline = 1",
     )
     node = cluster.node
-    per_copy, global_batch = batches(workload, plan)
-    pace = under_cap(node.gpu, 1.0, plan.power_cap_watts)
-    compute = measured_seconds(workload, node.gpu.name, per_copy) / pace.clock
-    compute *= node.crowded(node.shared_compute, plan.gpus)
-    gradient_bytes = workload.parameter_count * 4 if plan.copies > 1 else 0.0
-    reduce = all_reduce_seconds(gradient_bytes, spread(plan.copies, node), node, plan.all_reduce)
-    several = plan.copies > 1
+    local_batch, global_batch = batch_sizes(workload, plan)
+    capped_gpu = under_cap(node.gpu, 1.0, plan.power_cap_watts)
+    compute = workload.measured_seconds(node.gpu.name, local_batch) / capped_gpu.clock
+    compute *= node.contention_factor(node.shared_compute, plan.gpus)
+    gradient_bytes = workload.parameter_count * 4 if plan.data_parallel > 1 else 0.0
+    group = collective_group(plan.data_parallel, node)
+    all_reduce = all_reduce_seconds(gradient_bytes, group, node, plan.all_reduce)
+    has_gradients = plan.data_parallel > 1
     return Step(
         kernels=compute,
         forward=compute / 3,
         bubble=0.0,
-        tensor=0.0,
-        ready=np.array([compute]) if several else np.empty(0),
-        reduce=np.array([reduce]) if several else np.empty(0),
+        tensor_parallel=0.0,
+        bucket_ready=np.array([compute]) if has_gradients else np.empty(0),
+        bucket_all_reduce=np.array([all_reduce]) if has_gradients else np.empty(0),
         update=0.0,
         overhead=node.step_seconds + workload.step_overhead_seconds,
-        input=input_seconds(workload, cluster, plan, global_batch),
-        busy_watts=pace.busy_watts,
+        data_loading=step_loading_seconds(workload, cluster, plan, global_batch),
+        busy_watts=capped_gpu.busy_watts,
         wait_watts=wait_watts(node.gpu, plan.power_cap_watts),
-        clock=pace.clock,
+        clock=capped_gpu.clock,
         samples=global_batch,
         gradient_bytes=gradient_bytes,
-        memory=memory_of_measured(workload, cluster, plan.optimizer or workload.optimizer),
-        traffic=0.5,  # not known from a time alone
+        memory=measured_memory(workload, cluster, plan.optimizer or workload.optimizer),
+        memory_busy=0.5,  # a measured time does not tell it
     )

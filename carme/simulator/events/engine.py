@@ -1,5 +1,5 @@
 """The event engine: processes that yield operations, a calendar ordered by (time, priority,
-sequence), and an account of energy, bytes and every operation.
+sequence), and a record of energy, bytes and every operation.
 
     def worker(gpu, link):
         for _ in range(10):
@@ -45,12 +45,12 @@ class SimulatedProcess:
         self.joiners: list[tuple[SimulatedProcess, float]] = []
 
 
-def _forget(_: Iterable[Any]) -> None:
-    """Instead of a trace."""
+def _discard(_: Iterable[Any]) -> None:
+    """Records nothing, for a simulation without a trace."""
 
 
 class Call:
-    """A plain function on the calendar; looks like a process that yields nothing."""
+    """A function on the calendar, with the interface of a process and of an operation."""
 
     __slots__ = ("cancelled", "function")
 
@@ -63,11 +63,11 @@ class Call:
         return self
 
     def begin(self, simulation: Simulation, process: Any) -> None:
-        """Nothing follows."""
+        """Does nothing: a call has no next operation."""
 
 
 class Simulation:
-    """One model under construction, then its run. The same calls give the same events, always."""
+    """A model and its run. The same calls always give the same events."""
 
     def __init__(self, *, trace: bool = True) -> None:
         self.now = 0.0
@@ -79,7 +79,7 @@ class Simulation:
         self.calendar: list[tuple[float, int, int, Any, Any]] = []
         self.sequence = 0
         self._records: list[Any] = []
-        self.record: Callable[[Iterable[Any]], None] = self._records.extend if trace else _forget
+        self.record: Callable[[Iterable[Any]], None] = self._records.extend if trace else _discard
 
     # Building a model
 
@@ -115,7 +115,7 @@ class Simulation:
         return self._add(Storage(name, bandwidth=bandwidth, latency=latency))
 
     def barrier(self, parties: int, name: str = "barrier") -> Barrier:
-        """A new meeting point."""
+        """A new barrier of `parties` processes."""
         return Barrier(parties, name)
 
     def mailbox(self, name: str = "mailbox") -> Mailbox:
@@ -150,22 +150,22 @@ class Simulation:
     def release(
         self, process: SimulatedProcess, label: str, since: float, value: Any = None
     ) -> None:
-        """Resume a process that waited for others since `since`."""
+        """Resume a process that has waited for others since `since`."""
         process.blocked_on = ""
         if self.now > since:
             self.record((process, label, None, since, since, self.now, 0.0, 0.0))
         self.schedule(self.now, process, value)
 
     def deliver(self, source: str, target: str, size: float) -> None:
-        """Count bytes at both ends."""
+        """Count the bytes of a transfer at both ends."""
         self.sent[source] += size
         self.received[target] += size
 
     def arrived(self, flow: Flow) -> None:
-        """Account for a fairly shared transfer that has ended, and resume its process."""
+        """Record a fairly shared transfer that has ended, and resume its process."""
         for link in flow.links:
             link.bytes += flow.transfer.size
-            # A shared link is busy by the bytes it moves, whoever moves them.
+            # Transfers overlap on a shared link, so its busy time follows from the bytes.
             link.busy_seconds += flow.transfer.size / link.bandwidth
         transfer, since = flow.transfer, flow.since
         self.record(
@@ -185,7 +185,8 @@ class Simulation:
     # Running it
 
     def run(self, until: float = float("inf")) -> TraceReport:
-        """Run until nothing is left to do, or to `until`; the account of what happened."""
+        """Run until no event is left, or to `until`, and report what happened. Raises InputError if
+        processes wait that no event can resume."""
         calendar = self.calendar
         while calendar:
             now, priority, _, process, value = event = heappop(calendar)
@@ -211,7 +212,7 @@ class Simulation:
                     "yield an operation: Compute, Transfer, Load, Wait, Arrive, Put, Get or Join",
                 ) from None
         if not calendar:
-            self._check_nobody_waits()
+            self._check_deadlock()
         return TraceReport(
             self.now, self._records, self.resources, dict(self.sent), dict(self.received)
         )
@@ -222,11 +223,11 @@ class Simulation:
         for joiner, since in process.joiners:
             self.release(joiner, "join", since, value)
 
-    def _check_nobody_waits(self) -> None:
-        stuck = [f"{p.name} (for {p.blocked_on})" for p in self._processes if p.blocked_on]
-        if stuck:
+    def _check_deadlock(self) -> None:
+        waiting = [f"{p.name} (for {p.blocked_on})" for p in self._processes if p.blocked_on]
+        if waiting:
             raise InputError(
-                f"the model stands still at {self.now:g} s: {len(stuck)} processes wait: "
-                + ", ".join(stuck[:5]),
+                f"the model stands still at {self.now:g} s: {len(waiting)} processes wait: "
+                + ", ".join(waiting[:5]),
                 "nothing is left that could wake them",
             )

@@ -1,5 +1,5 @@
-"""Max-min fair sharing: flows over links, each rate as large as it can be without taking from a
-smaller one. Rates change only when a flow starts or ends, so the state is exact between events."""
+"""Max-min fair sharing of links: each flow gets the largest rate that takes nothing from a slower
+one. Rates change only when a flow starts or ends, so the state is exact between events."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Sharing:
         self._last = now
 
     def _plan(self, simulation: Simulation) -> None:
-        """Give everyone the new fair rate and come back when the first flow ends."""
+        """Set the fair rate of every flow and schedule the end of the first to finish."""
         if self._next:
             self._next.cancelled = True
         self._next = None

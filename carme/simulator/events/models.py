@@ -1,7 +1,7 @@
-"""The common plans as models of the general engine, in the style a user would write them.
+"""The plans as models of the event engine, written as a user would write them.
 
-They are slow and plain; the fast paths (`queues.py`, `synchronous.py`, `asynchronous.py`) are
-tested against them, and timelines are drawn from them.
+They are slow and simple. The fast paths (`compiled_queues.py`, `synchronous.py`,
+`asynchronous.py`) are tested against them, and timelines are drawn from them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from carme.simulator.events.operations import Arrive, Compute, Get, Put, Transfe
 from carme.simulator.events.resources import Barrier, Device, Link, Mailbox
 from carme.simulator.events.task_graph import TaskGraph
 from carme.simulator.events.trace import TraceReport
-from carme.simulator.plans.pipeline_schedule import ScheduleSlot, order
+from carme.simulator.plans.pipeline_schedule import ScheduleSlot, stage_schedule
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def averaging(
     idle_watts: float = 0.0,
     busy_watts: float = 0.0,
 ) -> TraceReport:
-    """A master that hands out packages and averages what comes back (Kaldi, MERPSYS)."""
+    """A master that sends packages and averages the returned models (Kaldi, MERPSYS)."""
     simulation = Simulation()
     inside = simulation.link("device to host", bandwidth=1.0)
     outside = simulation.link("network", bandwidth=1.0)
@@ -88,24 +88,25 @@ def averaging(
 
 
 def synchronous(step: Step, factors: Floats, *, idle_watts: float = 0.0) -> TraceReport:
-    """Data-parallel steps: factors[k, w] stretches worker w's kernels in step k.
+    """Data-parallel steps: factors[k, w] multiplies the kernel time of worker w in step k.
 
-    Each worker hands its gradient buckets to a reducer as they get ready; a bucket is reduced
-    when the last worker has it, one after the other; then all update.
+    Each worker passes its gradient buckets to a reducer as they get ready. The reducer all-reduces
+    one bucket after the other, each when the last worker has it; then all workers update.
     """
     simulation = Simulation()
     steps, workers = factors.shape
     ring = simulation.link("all-reduce", bandwidth=1.0)
     reduced = simulation.barrier(workers + 1, "step")
-    ready = [simulation.barrier(workers + 1, f"bucket {b}") for b in range(len(step.ready))]
+    buckets = len(step.bucket_ready)
+    ready = [simulation.barrier(workers + 1, f"bucket {b}") for b in range(buckets)]
 
-    def worker(gpu: Device, stretch: Floats) -> Steps:
-        for factor in stretch:
+    def worker(gpu: Device, jitter: Floats) -> Steps:
+        for factor in jitter:
             begin = simulation.now
-            yield Wait(step.tensor, label="all-reduce in layers")
-            spent = min(step.forward, *step.ready, step.kernels)
+            yield Wait(step.tensor_parallel, label="all-reduce in layers")
+            spent = min(step.forward, *step.bucket_ready, step.kernels)
             yield Compute(gpu, spent * factor, step.busy_watts, "forward")
-            for at, barrier in zip(step.ready, ready, strict=True):
+            for at, barrier in zip(step.bucket_ready, ready, strict=True):
                 yield Compute(gpu, (at - spent) * factor, step.busy_watts, "backward")
                 simulation.process(hand_over(barrier), "gradient")
                 spent = at
@@ -114,14 +115,14 @@ def synchronous(step: Step, factors: Floats, *, idle_watts: float = 0.0) -> Trac
             yield Arrive(reduced)
             yield Compute(gpu, step.update, step.busy_watts, "update")
             yield Wait(step.overhead, label="host")
-            yield Wait(max(begin + step.input - simulation.now, 0.0), label="input")
+            yield Wait(max(begin + step.data_loading - simulation.now, 0.0), label="input")
 
     def hand_over(barrier: Barrier) -> Steps:
         yield Arrive(barrier)
 
     def reducer(link: Link) -> Steps:
         for _ in range(steps):
-            for barrier, seconds in zip(ready, step.reduce, strict=True):
+            for barrier, seconds in zip(ready, step.bucket_all_reduce, strict=True):
                 yield Arrive(barrier)
                 yield Transfer(link, seconds, label="all-reduce")
             yield Arrive(reduced)
@@ -176,7 +177,7 @@ def pipeline(
     send: list[float],
     micro_batches: int,
     *,
-    reduce: float = 0.0,
+    all_reduce: float = 0.0,
     idle_watts: float = 0.0,
     busy_watts: float = 0.0,
 ) -> TraceReport:
@@ -184,7 +185,7 @@ def pipeline(
     each stage's gradients are reduced after its last backward pass."""
     simulation = Simulation()
     stages = len(forward)
-    work = [(s, slot) for s in range(stages) for slot in order(s, stages, micro_batches)]
+    work = [(s, slot) for s in range(stages) for slot in stage_schedule(s, stages, micro_batches)]
     # Tasks may wait for ones that are added later, so all numbers are known before.
     number = {key: index for index, key in enumerate(work)}
     devices = [
@@ -207,11 +208,11 @@ def pipeline(
         graph.add(_title(slot), Compute(devices[s], seconds, label=label), after)
     for name, seconds, sent_by in messages:
         graph.add(name, Wait(seconds, label="message"), [sent_by])
-    if reduce:
+    if all_reduce:
         for s in range(stages):
             link = simulation.link(f"all-reduce of stage {s}", bandwidth=1.0)
             last = number[s, ScheduleSlot(True, micro_batches - 1)]
-            graph.add("all-reduce", Transfer(link, reduce, label="all-reduce"), [last])
+            graph.add("all-reduce", Transfer(link, all_reduce, label="all-reduce"), [last])
     graph.start(simulation)
     return simulation.run()
 

@@ -1,10 +1,10 @@
-"""What a process can yield: compute, transfer, load, wait, and ways to meet other processes.
+"""Operations that a process can yield: compute, transfer, load, wait, and synchronisation.
 
-An operation says what is wanted; its `begin` asks the resource when that is done and puts the
-process back on the calendar for then. Operations never change, so one may be yielded many times.
+The engine calls `begin`, which computes when the operation ends and schedules the process for that
+time. Operations are immutable, so a process may yield one many times.
 
-`Compute.begin` and `Transfer.begin` spell out the same few lines instead of sharing a method: the
-two are most of all events, and the calls saved are a third of the engine's time.
+`Compute.begin` and `Transfer.begin` repeat a few lines instead of sharing a method: they are most
+of all events, and the saved calls are a third of the engine's time.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Operation(Protocol):
-    """What the engine asks of an operation; a model may bring its own."""
+    """The interface of operations; a model may define its own."""
 
     def begin(self, simulation: Simulation, process: SimulatedProcess) -> None: ...
 
 
-def _amount(value: float, what: str) -> float:
+def _amount(value: float, quantity: str) -> float:
     if not 0 <= value < float("inf"):
-        raise InputError(f"{what} is {value}", "it must be a finite number, zero or more")
+        raise InputError(f"{quantity} is {value}", "it must be a finite number, zero or more")
     return value
 
 
 class Compute:
-    """Keep `device` busy with `work`; takes work / device.rate, after what was asked before."""
+    """Keep `device` busy for work / device.rate seconds, after the operations before it."""
 
     __slots__ = ("label", "resource", "seconds", "watts")
 
@@ -118,7 +118,7 @@ class Transfer:
 
 
 class Load(Transfer):
-    """Read `size` bytes from storage, at most at `limit` bytes a second ."""
+    """Read `size` bytes from storage, at most at `limit` bytes per second."""
 
     __slots__ = ()
 
@@ -129,7 +129,7 @@ class Load(Transfer):
 
 
 class Wait:
-    """Do nothing for `seconds`; no resource is held."""
+    """Do nothing for `seconds`, without a resource."""
 
     __slots__ = ("label", "seconds")
 
@@ -145,7 +145,7 @@ class Wait:
 
 
 class Arrive:
-    """Meet at a barrier: all go on when its last party has arrived."""
+    """Wait at a barrier until its last party has arrived."""
 
     __slots__ = ("barrier",)
 
@@ -164,7 +164,7 @@ class Arrive:
 
 
 class Put:
-    """Leave `item` in a mailbox; takes no time."""
+    """Put `item` into a mailbox; takes no time."""
 
     __slots__ = ("item", "mailbox")
 
@@ -182,7 +182,7 @@ class Put:
 
 
 class Get:
-    """Take the oldest item of a mailbox, which `yield` gives back; wait until there is one."""
+    """Take the oldest item of a mailbox, which `yield` returns; waits until there is one."""
 
     __slots__ = ("mailbox",)
 
@@ -198,7 +198,7 @@ class Get:
 
 
 class Join:
-    """Wait until another process has ended; `yield` gives back what it returned."""
+    """Wait until another process has ended; `yield` returns its return value."""
 
     __slots__ = ("other",)
 

@@ -1,4 +1,4 @@
-"""What operations need: devices, links and storage, meeting points."""
+"""Resources of operations: devices, links, storage, barriers and mailboxes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from carme.simulator.events.engine import SimulatedProcess
 
 
-def positive(value: float, what: str) -> float:
-    """`value`, or an error that names it."""
+def positive(value: float, quantity: str) -> float:
+    """`value`. Raises InputError unless it is finite and above zero."""
     if not 0 < value < float("inf"):
-        raise InputError(f"{what} is {value}", "it must be a finite number above zero")
+        raise InputError(f"{quantity} is {value}", "it must be a finite number above zero")
     return value
 
 
 class Resource:
-    """Something with a power draw: idle all the time, more while an operation holds it."""
+    """A resource with an idle draw, and a busy draw while an operation holds it."""
 
     __slots__ = ("busy_seconds", "busy_watts", "extra_joules", "free_at", "idle_watts", "name")
 
@@ -33,7 +33,7 @@ class Resource:
         self.busy_watts = max(busy_watts, idle_watts)
         self.free_at = 0.0
         self.busy_seconds = 0.0
-        self.extra_joules = 0.0  # of operations with a draw of their own, against busy_watts
+        self.extra_joules = 0.0  # of operations with their own watts, relative to busy_watts
 
     def joules(self, seconds: float) -> float:
         """Energy over a run of `seconds`, idle power included."""
@@ -42,7 +42,7 @@ class Resource:
 
 
 class Device(Resource):
-    """Computes one thing after the other, in the order asked, `rate` units of work a second."""
+    """Computes one operation after the other, first come, `rate` units of work per second."""
 
     __slots__ = ("rate",)
 
@@ -54,7 +54,7 @@ class Device(Resource):
 
 
 class Link(Resource):
-    """Carries bytes: one transfer at a time in the order asked, or all at once in fair shares."""
+    """Carries bytes: one transfer at a time, first come, or all at once in fair shares."""
 
     __slots__ = ("bandwidth", "bytes", "fair", "latency")
 
@@ -78,7 +78,7 @@ class Link(Resource):
 
 
 class Storage(Link):
-    """A link that data sets are read from; shared fairly unless told otherwise."""
+    """A link from which data sets are read; by default shared fairly."""
 
     __slots__ = ()
 
@@ -89,7 +89,7 @@ class Storage(Link):
 
 
 class Barrier:
-    """A meeting point of `parties` processes; `parties` may change between meetings."""
+    """A barrier of `parties` processes; `parties` may change while nobody waits."""
 
     __slots__ = ("name", "parties", "waiting")
 
@@ -102,7 +102,7 @@ class Barrier:
 
 
 class Mailbox:
-    """Items in the order they were put; readers in the order they came."""
+    """A queue of items, and of readers that wait for one; both first in, first out."""
 
     __slots__ = ("items", "name", "readers")
 

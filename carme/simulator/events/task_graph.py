@@ -23,7 +23,7 @@ class GraphTask(NamedTuple):
 
 
 class TaskGraph:
-    """Tasks in any order; `add` gives back a number to depend on."""
+    """Tasks in any order; `add` returns the number of a task, for others to depend on."""
 
     def __init__(self) -> None:
         self.tasks: list[GraphTask] = []
@@ -34,7 +34,7 @@ class TaskGraph:
         return len(self.tasks) - 1
 
     def start(self, simulation: Simulation) -> list[SimulatedProcess]:
-        """Start every task as a process, in an order in which each finds its inputs started."""
+        """Start every task as a process, after the tasks that it depends on."""
         started: dict[int, SimulatedProcess] = {}
         for number in self._order():
             task = self.tasks[number]

@@ -1,4 +1,4 @@
-"""The account of a run: every operation, power over time, energy, bytes."""
+"""The report of a run: every operation, power over time, energy, bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from carme.simulator.events.resources import Resource
 
 
 class OperationRecord(NamedTuple):
-    """One completed operation. `asked` to `start` it queued for the resource."""
+    """One completed operation; from `asked` to `start` it waited for the resource."""
 
     process: str
     label: str
@@ -26,7 +26,7 @@ class OperationRecord(NamedTuple):
 
 
 class TraceReport:
-    """What happened in a run of the engine. Energies here are of the model's resources."""
+    """Operations, bytes and energy of a run of the engine; energy is that of its resources."""
 
     def __init__(
         self,
@@ -40,12 +40,10 @@ class TraceReport:
         self.resources = resources
         self.sent_bytes = sent
         self.received_bytes = received
-        self._flat = (
-            flat  # one entry after the other: lists of floats cost the garbage collector nothing
-        )
+        self._flat = flat  # fields in one flat list, which the garbage collector need not scan
 
     def records(self) -> Iterator[OperationRecord]:
-        """Operations in the order they were asked for (fairly shared ones: in which they ended)."""
+        """Operations in the order they began (fairly shared transfers: in which they ended)."""
         for process, label, resource, *figures in self._entries():
             yield OperationRecord(process.name, label, resource.name if resource else "", *figures)
 
@@ -54,7 +52,7 @@ class TraceReport:
 
     @property
     def operations(self) -> int:
-        """How many operations were completed."""
+        """Number of completed operations."""
         return len(self._flat) // len(OperationRecord._fields)
 
     def joules(self, name: str | None = None) -> float:

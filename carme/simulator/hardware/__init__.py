@@ -1,1 +1,1 @@
-"""What it runs on: GPUs, links, nodes, and the power they draw."""
+"""The hardware: GPUs, links, nodes, storage, and the power they draw."""

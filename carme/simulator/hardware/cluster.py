@@ -1,7 +1,7 @@
-"""Hardware as values: GPUs, links, nodes, storage and the cluster they make.
+"""Hardware: GPUs, links, nodes, storage and the cluster of them.
 
-SI base units throughout: bytes, seconds, bytes a second, operations a second, watts. Each thing
-carries the sources of its figures; `carme hardware NAME` prints them.
+All figures are in SI base units: bytes, seconds, bytes per second, flops per second, watts. Each
+entry has the sources of its figures; `carme hardware NAME` prints them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ BYTES_PER_ELEMENT: dict[Precision, int] = {
 }
 
 
-class Described(BaseModel):
-    """Something from a data file: unknown keys are errors, values do not change after reading."""
+class LibraryEntry(BaseModel):
+    """An entry of the library, read from a TOML file; unknown keys are errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -37,13 +37,13 @@ class Described(BaseModel):
 
     name: Name
     title: str = ""
-    """What people call it."""
+    """The name that people use."""
     sources: dict[str, str] = {}
     """Where each figure comes from."""
 
 
 class Power(BaseModel):
-    """How the draw of a device follows what it does, and its clock follows a cap."""
+    """The draw of a device by its activity, and its clock under a power cap."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -55,12 +55,12 @@ class Power(BaseModel):
     minimum_watts: NotNegative = 0
     """The lowest cap that the device accepts."""
     busy_watts: Positive
-    """Drawn in long dense products, uncapped."""
+    """Draw in large matrix products, uncapped."""
     memory_share: Share = 0.75
-    """Of the draw above idle, how much memory-bound kernels take."""
+    """Draw above idle of memory-bound kernels, as a share of that of large products."""
     cap_curve: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 1.0))
-    """Points (what the cap leaves above idle over the mean draw wanted, relative clock). A cap
-    begins to bind somewhat above the mean draw, because the draw has peaks."""
+    """Points (cap above idle over the uncapped mean draw above idle, relative clock). A cap binds
+    somewhat above the mean draw, because the draw has peaks."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Power:
@@ -72,43 +72,42 @@ class Power(BaseModel):
         return self
 
 
-class Gpu(Described):
+class Gpu(LibraryEntry):
     """A GPU, or a CPU socket that computes like one."""
 
     kind: Literal["gpu", "cpu"] = "gpu"
     peak_flops: dict[Precision, Positive]
-    """Dense peak by precision, without sparsity; a precision that is missing is not supported."""
+    """Peak flops per second by precision, without sparsity; a missing precision is unsupported."""
     memory_bytes: Positive
     memory_bandwidth: Positive
     units: Count
-    """Multiprocessors (cores of a CPU): products are cut in tiles that these work off in waves."""
+    """Multiprocessors (cores of a CPU), which compute the tiles of a product in waves."""
     tile: Count = 128
-    """Edge of these tiles; half tiles are made for narrow products."""
+    """Edge of these tiles; narrow products use half tiles."""
     overlaps_memory: bool = True
-    """A kernel's memory traffic goes on while it computes; a single core does one after the
-    other."""
+    """Memory traffic overlaps with computation; a single core does one after the other."""
     operand_passes: Annotated[float, Field(ge=1, le=10)] = 1
-    """How often a product moves its operands: twice where they are packed before."""
+    """How often a product moves its operands: 2 where they are packed first."""
     power: Power
     product_efficiency: dict[Precision, Share] = {}
-    """Share of the peak that large dense products reach, by precision."""
+    """Share of the peak that large products reach, by precision."""
     bandwidth_efficiency: Share = 0.8
     """Share of the memory bandwidth that element-wise kernels reach."""
     kernel_seconds: NotNegative = 6e-6
-    """What a kernel costs on the device beside its work."""
+    """Fixed time of a kernel on the device."""
     default_node: str = ""
-    """The node that `--gpus 8xNAME` means."""
+    """The node that `--gpus 8xNAME` uses; if it has another GPU, this one takes its place."""
 
     def efficiency(self, precision: Precision) -> float:
-        """Share of the peak that large dense products reach."""
+        """Share of the peak that large products reach."""
         return self.product_efficiency.get(precision, 0.7)
 
 
-class LinkModel(Described):
-    """A kind of link, one direction."""
+class LinkModel(LibraryEntry):
+    """A type of link, one direction."""
 
     latency_seconds: NotNegative
-    """Per message, as a collective's step sees it."""
+    """Of each message in a collective."""
     bandwidth: Positive
     """Data rate of one direction from the data sheet."""
     efficiency: Share = 0.8
@@ -116,21 +115,20 @@ class LinkModel(Described):
 
     @property
     def rate(self) -> float:
-        """Bytes a second that large transfers reach."""
+        """Bytes per second that large transfers reach."""
         return self.bandwidth * self.efficiency
 
 
-class StorageModel(Described):
-    """A file system: what all readers get together, and what one reader can get."""
+class StorageModel(LibraryEntry):
+    """A file system: the bandwidth of all readers together and of one reader."""
 
     bandwidth: Positive
     reader_bandwidth: Positive
     contention: NotNegative = 0
-    """How much slower every doubling of the readers makes all of them, as a share: metadata
-    and locks, beside the bytes."""
+    """Slowdown of readers with each doubling of their number, as a share: metadata and locks."""
 
 
-class NodeModel(Described):
+class NodeModel(LibraryEntry):
     """A host with its GPUs and the links between and out of them."""
 
     gpu: Gpu
@@ -140,35 +138,37 @@ class NodeModel(Described):
     network: LinkModel
     """Between nodes, one adapter."""
     adapters: Count = 1
-    """Adapters a node can use at once."""
+    """Network adapters that a node can use at once."""
     congestion: Annotated[float, Field(ge=0, le=1)] = 0
-    """Collectives over k nodes get a k^-congestion part of the network's rate."""
+    """A collective over k nodes gets the network's rate times k^-congestion."""
     idle_watts: NotNegative
-    """What the node draws beside its GPUs when nothing runs."""
+    """Draw of the host, without the GPUs, when idle."""
     busy_watts: NotNegative
-    """What it draws beside its GPUs while training."""
+    """Draw of the host, without the GPUs, while training."""
     launch_seconds: NotNegative = 1e-4
-    """Host time to launch one pass of one layer; kernels shorter than that wait for the host."""
+    """Host time to launch one pass of one layer; shorter kernels wait for the host."""
     step_seconds: NotNegative = 0
-    """Host time a step that nothing hides."""
+    """Host time of each step that no kernel hides."""
     collective_seconds: NotNegative = 30e-6
-    """What starting one collective costs."""
+    """Fixed time to start one collective."""
     shared_compute: NotNegative = 0
-    """How much slower each doubling of the node's busy workers makes their kernels, as a share."""
+    """Contention: slowdown of kernels with each doubling of the busy workers on a node, as a
+    share."""
     shared_update: NotNegative = 0
-    """The same for the optimizer's update, which lives on memory that they share."""
+    """Contention in the optimizer's update, whose memory bandwidth the workers share."""
 
-    def crowded(self, share: float, workers: int) -> float:
-        """By what factor so many workers, spread over as few nodes as possible, slow each other."""
+    def contention_factor(self, share: float, workers: int) -> float:
+        """Factor by which `workers`, on as few nodes as possible, slow each other; `share` is
+        `shared_compute` or `shared_update`."""
         return 1 + share * log2(min(workers, self.gpus))
 
     def network_rate(self, nodes: int) -> float:
-        """Bytes a second out of a node in a collective of so many, all adapters together."""
+        """Bytes per second out of a node, over all adapters, in a collective of `nodes` nodes."""
         return float(self.network.rate * self.adapters / nodes**self.congestion)
 
 
-class Cluster(Described):
-    """So many nodes of one kind, and where their data lie."""
+class Cluster(LibraryEntry):
+    """A number of nodes of one type, and their storage."""
 
     node: NodeModel
     nodes: Count

@@ -1,4 +1,4 @@
-"""Published figures, computed here: one module a paper, one row a figure, with its band."""
+"""Published figures beside simulated ones: a module for each paper, a row for each figure."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ class PublishedFigure(NamedTuple):
 
     figure: str
     published: str
-    here: float
+    simulated: float
     unit: str
     low: float = float("-inf")
     high: float = float("inf")
@@ -20,13 +20,13 @@ class PublishedFigure(NamedTuple):
 
     @property
     def inside(self) -> bool:
-        return bool(self.low <= self.here <= self.high)
+        return bool(self.low <= self.simulated <= self.high)
 
 
 def around(
-    figure: str, published: float, here: float, unit: str, band: float, note: str = ""
+    figure: str, published: float, simulated: float, unit: str, band: float, note: str = ""
 ) -> PublishedFigure:
     """A row whose band is the published figure ± `band`."""
     return PublishedFigure(
-        figure, f"{published:g}", here, unit, published - band, published + band, note
+        figure, f"{published:g}", simulated, unit, published - band, published + band, note
     )

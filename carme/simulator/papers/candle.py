@@ -101,7 +101,7 @@ def _fitted(
     # gain = saved / (original + fixed), solved for fixed
     fixed = max((original.seconds - chunked.seconds) / (gain / 100) - original.seconds, 0.0)
     weak = [_pair(workload, cluster, n, "weak", fixed) for n in WEAK]
-    here = _saved(_pair(workload, cluster, gpus, "strong", fixed), "seconds")
+    saved = _saved(_pair(workload, cluster, gpus, "strong", fixed), "seconds")
     energy = [
         row._replace(low=float("-inf"), high=float("inf"))
         for row in _range(name, weak, "gpu_joules", weak_energy, 0)
@@ -110,7 +110,7 @@ def _fitted(
         around(
             f"{name}: strong scaling, time saved up to",
             gain,
-            here,
+            saved,
             "%",
             0.5,
             f"fitted: {fixed:.1f} s of fixed time",

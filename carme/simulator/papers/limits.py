@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from carme.simulator.analysis.scaling_limits import survey
+from carme.simulator.analysis.scaling_limits import scaling_limits
 from carme.simulator.hardware.cluster import Cluster, NodeModel
 from carme.simulator.papers import PublishedFigure, around
 from carme.simulator.plans.plan import Synchronous
@@ -23,23 +23,23 @@ def rows(workloads: Mapping[str, Workload], node: NodeModel) -> list[PublishedFi
     """Stall counts and the causes that the paper names."""
     single = node.model_copy(update={"gpus": 1})
     cluster = Cluster(name="k80-fdr", node=single, nodes=1)
-    found = [
+    figures = [
         around(
             "VGG-19, million parameters", 144, workloads["vgg-19"].parameter_count / 1e6, "", 1.0
         )
     ]
     for name, batch in BATCHES.items():
         plan = Synchronous(gpus=1, batch=batch, overlap=False, loader="raw")
-        limits = survey(workloads[name], cluster, plan, most=256)
-        stall = limits.stalls_at or limits.readings[-1].gpus
-        cause = next(r.limit for r in limits.readings if r.gpus >= stall)
+        limits = scaling_limits(workloads[name], cluster, plan, most=256)
+        stall = limits.stalls_at or limits.points[-1].gpus
+        cause = next(r.limit for r in limits.points if r.gpus >= stall)
         named = CAUSES.index(cause) + 1 if cause in CAUSES else 0
-        found.append(
+        figures.append(
             PublishedFigure(
                 f"{name}, batch {batch}: stalls at", "a few dozen", stall, "nodes", 4, 48, cause
             )
         )
-        found.append(
+        figures.append(
             PublishedFigure(
                 f"{name}, batch {batch}: cause is one that the paper names",
                 "yes",
@@ -50,16 +50,16 @@ def rows(workloads: Mapping[str, Workload], node: NodeModel) -> list[PublishedFi
                 cause,
             )
         )
-    larger = survey(
+    larger = scaling_limits(
         workloads["alexnet"], cluster, Synchronous(gpus=1, batch=1024, overlap=False, loader="raw")
     )
-    usual = survey(
+    usual = scaling_limits(
         workloads["alexnet"], cluster, Synchronous(gpus=1, batch=256, overlap=False, loader="raw")
     )
     ratio = (larger.stalls_at or 4096) / (usual.stalls_at or 4096)
-    found.append(
+    figures.append(
         PublishedFigure(
             "alexnet: a batch 4 times as large stalls later by", "later", ratio, "x", 1.0, 8
         )
     )
-    return found
+    return figures

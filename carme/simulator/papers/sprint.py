@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carme.simulator.papers import PublishedFigure
-from carme.simulator.runs.staleness import closed_form, simulated
+from carme.simulator.runs.staleness import closed_form, simulate_staleness
 
 SAMPLES = 1_281_167
 GPUS_PER_NODE = 8
@@ -51,35 +51,35 @@ def exact_inputs(row: Setup) -> tuple[float, float]:
 
 def rows() -> list[PublishedFigure]:
     """Closed form, event simulation and what-if against the table."""
-    found: list[PublishedFigure] = []
+    figures: list[PublishedFigure] = []
     for row in TABLE:
         gpus = row.nodes * GPUS_PER_NODE
         gradient, update = exact_inputs(row)
         formula = closed_form(gradient, update, gpus, row.sub_batch, SAMPLES)
-        events = simulated(
+        events = simulate_staleness(
             gradient, update, gpus, row.sub_batch, SAMPLES, jitter=0.05, update_jitter=0.05
         )
-        for way, found_here, band in (("closed form", formula, 0.001), ("events", events, 0.02)):
-            found.append(
+        for way, statistics, band in (("closed form", formula, 0.001), ("events", events, 0.02)):
+            figures.append(
                 _relative(
                     f"{row.name}: epoch, {way}",
                     row.epoch_seconds,
-                    found_here.epoch_seconds,
+                    statistics.epoch_seconds,
                     "s",
                     band,
                 )
             )
-            found.append(
+            figures.append(
                 _relative(
                     f"{row.name}: mini-batch, {way}",
                     row.mini_batch,
-                    found_here.mini_batch.mean,
+                    statistics.mini_batch.mean,
                     "",
                     band,
                 )
             )
         r = gradient / update
-        found.append(
+        figures.append(
             PublishedFigure(
                 f"{row.name}: staleness, events",
                 f"{r + 1:.2f}",
@@ -90,23 +90,25 @@ def rows() -> list[PublishedFigure]:
                 "r + 1, the closed form's mean",
             )
         )
-    return found + what_if()
+    return figures + what_if()
 
 
 def what_if() -> list[PublishedFigure]:
     """Four coefficients fitted on all rows: the rows again, and the optimum's node count."""
     compute, update = fit()
-    found = []
+    figures = []
     note = "in-sample: coefficients fitted on these rows"
     for row in TABLE:
         gradient, updating = times(row, row.nodes, row.sub_batch, compute, update)
-        here = closed_form(gradient, updating, row.nodes * GPUS_PER_NODE, row.sub_batch, SAMPLES)
+        statistics = closed_form(
+            gradient, updating, row.nodes * GPUS_PER_NODE, row.sub_batch, SAMPLES
+        )
         nodes, _ = optimum(row, compute, update)
-        found += [
+        figures += [
             _relative(
                 f"{row.name}: epoch, what-if",
                 row.epoch_seconds,
-                here.epoch_seconds,
+                statistics.epoch_seconds,
                 "s",
                 0.07,
                 note,
@@ -114,7 +116,7 @@ def what_if() -> list[PublishedFigure]:
             _relative(
                 f"{row.name}: mini-batch, what-if",
                 row.mini_batch,
-                here.mini_batch.mean,
+                statistics.mini_batch.mean,
                 "",
                 0.12,
                 note,
@@ -129,7 +131,7 @@ def what_if() -> list[PublishedFigure]:
                 note,
             ),
         ]
-    return found
+    return figures
 
 
 def fit() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -144,16 +146,16 @@ def fit() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return compute, _minimax(update, mini_batch / samples * (gradient @ compute))
 
 
-def _minimax(terms: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+def _minimax(terms: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
     """Lawson's algorithm: least squares whose weights move to the worst rows."""
-    relative = terms / wanted[:, None]
-    weight = np.full(len(wanted), 1 / len(wanted))
+    relative = terms / targets[:, None]
+    weight = np.full(len(targets), 1 / len(targets))
     for _ in range(200):
         root = np.sqrt(weight)
-        found = np.linalg.lstsq(relative * root[:, None], root, rcond=None)[0]
-        weight *= np.abs(relative @ found - 1)
+        coefficients = np.linalg.lstsq(relative * root[:, None], root, rcond=None)[0]
+        weight *= np.abs(relative @ coefficients - 1)
         weight /= weight.sum()
-    return np.asarray(found)
+    return np.asarray(coefficients)
 
 
 def _gradient_terms(row: Setup, sub_batch: int) -> list[float]:
@@ -182,7 +184,7 @@ def times(
 def optimum(
     row: Setup, compute: NDArray[np.float64], update: NDArray[np.float64]
 ) -> tuple[int, int]:
-    """Nodes and sub-batch of the shortest epoch whose mean mini-batch is in the wanted range."""
+    """Nodes and sub-batch of the shortest epoch whose mean mini-batch is in the targets range."""
     best = (float("inf"), 0, 0)
     largest = LARGEST_SUB_BATCH * (2 if row.half_precision else 1)
     for nodes in range(2, 17):
@@ -196,7 +198,7 @@ def optimum(
 
 
 def _relative(
-    figure: str, published: float, here: float, unit: str, band: float, note: str = ""
+    figure: str, published: float, simulated: float, unit: str, band: float, note: str = ""
 ) -> PublishedFigure:
     low, high = published * (1 - band), published * (1 + band)
-    return PublishedFigure(figure, f"{published:g}", here, unit, low, high, note)
+    return PublishedFigure(figure, f"{published:g}", simulated, unit, low, high, note)

@@ -1,1 +1,1 @@
-"""How a workload is spread over GPUs."""
+"""The plan: how a workload is distributed over GPUs, and the schedules of its work."""

@@ -10,10 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from carme.simulator.costs.collectives import send_seconds
-from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.plan import Averaging, require
-from carme.simulator.runs.totals import model_bytes
 from carme.simulator.workloads.workload import Workload
 
 Floats = NDArray[np.float64]
@@ -21,12 +18,12 @@ Ints = NDArray[np.int64]
 
 
 def package_count(plan: Averaging, workload: Workload) -> int:
-    """Packages of an epoch: every sample is one where the plan names no number."""
+    """Data packages of an epoch; every sample is one if the plan sets no number."""
     return plan.packages if plan.packages > 1 else workload.dataset.samples
 
 
 def schedule(packages: int, first: int, final: int) -> Ints:
-    """Slaves that take part in each iteration of an epoch."""
+    """Number of slaves in each iteration of an epoch."""
     iterations = 2 * packages // (first + final)
     require(
         iterations > 0,
@@ -38,17 +35,10 @@ def schedule(packages: int, first: int, final: int) -> Ints:
 
 
 def package_sizes(plan: Averaging, packages: int) -> Floats:
-    """Relative sizes with mean 1: the plan's own, or normal with its spread."""
+    """Relative package sizes with mean 1: measured, or normally distributed by `imbalance`."""
     if plan.package_bytes:
         sizes = np.asarray(plan.package_bytes, dtype=float)
     else:
         rng = np.random.default_rng(plan.seed)
         sizes = np.maximum(1 + plan.imbalance * rng.standard_normal(packages), 0.05)
     return np.asarray(sizes / sizes.mean())
-
-
-def message_seconds(workload: Workload, cluster: Cluster, plan: Averaging) -> tuple[float, float]:
-    """Sending the model to a slave on the master's host, and to one on another."""
-    size = model_bytes(workload, plan)
-    node = cluster.node
-    return send_seconds(size, node, False), send_seconds(size, node, True)

@@ -1,4 +1,4 @@
-"""The 1F1B pipeline schedule: order of work on each stage, and when each piece is done."""
+"""The 1F1B pipeline schedule: the order of passes on each stage, and when each pass ends."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MOST_SLOTS = 20_000
-"""Worked out one by one, some hundredths of a second; longer steps are continued evenly."""
+"""Slots computed one by one, in some 0.01 s; longer steps are extrapolated."""
 
 
 class ScheduleSlot(NamedTuple):
-    """Forward or backward of one micro-batch on one stage."""
+    """Forward or backward pass of one micro-batch on one stage."""
 
     backward: bool
     micro_batch: int
 
 
-def order(stage: int, stages: int, micro_batches: int) -> Iterator[ScheduleSlot]:
-    """What a stage does, in order: warm up with forwards, alternate, drain with backwards."""
+def stage_schedule(stage: int, stages: int, micro_batches: int) -> Iterator[ScheduleSlot]:
+    """The passes of a stage in order: forward to warm up, then alternating, then backward."""
     warm_up = min(stages - stage - 1, micro_batches)
     for index in range(warm_up):
         yield ScheduleSlot(False, index)
@@ -31,9 +31,10 @@ def order(stage: int, stages: int, micro_batches: int) -> Iterator[ScheduleSlot]
 def makespan(
     forward: list[float], backward: list[float], send: list[float], micro_batches: int
 ) -> tuple[float, list[float]]:
-    """Seconds of one step and the end of each stage.
+    """Seconds of one step, and when each stage ends.
 
-    forward[s], backward[s]: one micro-batch on stage s; send[s]: a message between s and s+1.
+    forward[s], backward[s]: seconds of one micro-batch on stage s; send[s]: of a message from stage
+    s to s+1.
     """
     stages = len(forward)
     if stages == 1:
@@ -41,16 +42,15 @@ def makespan(
         return total, [total]
     if len(set(forward)) == len(set(backward)) == 1 and not any(send):
         # Equal stages: the closed form, bubble (p−1)/(m+p−1).
-        piece = forward[0] + backward[0]
-        total = (micro_batches + stages - 1) * piece
+        total = (micro_batches + stages - 1) * (forward[0] + backward[0])
         return total, [total - s * backward[0] for s in range(stages)]
-    enough = max(8 * stages, MOST_SLOTS // (2 * stages))
-    if micro_batches > enough:
-        # By then the pipeline beats evenly: each further micro-batch adds the same.
-        before, _ = _slot_by_slot(forward, backward, send, enough - 2 * stages)
-        total, ends = _slot_by_slot(forward, backward, send, enough)
-        more = (total - before) / (2 * stages) * (micro_batches - enough)
-        return total + more, [end + more for end in ends]
+    steady = max(8 * stages, MOST_SLOTS // (2 * stages))
+    if micro_batches > steady:
+        # In the steady state each further micro-batch adds the same time.
+        earlier, _ = _slot_by_slot(forward, backward, send, steady - 2 * stages)
+        total, ends = _slot_by_slot(forward, backward, send, steady)
+        added = (total - earlier) / (2 * stages) * (micro_batches - steady)
+        return total + added, [end + added for end in ends]
     return _slot_by_slot(forward, backward, send, micro_batches)
 
 
@@ -58,7 +58,7 @@ def _slot_by_slot(
     forward: list[float], backward: list[float], send: list[float], micro_batches: int
 ) -> tuple[float, list[float]]:
     stages = len(forward)
-    queues = [list(order(s, stages, micro_batches)) for s in range(stages)]
+    queues = [list(stage_schedule(s, stages, micro_batches)) for s in range(stages)]
     done: list[dict[ScheduleSlot, float]] = [{} for _ in range(stages)]
     clock = [0.0] * stages
     position = [0] * stages
@@ -85,7 +85,7 @@ def _input_ready(
     done: list[dict[ScheduleSlot, float]],
     send: list[float],
 ) -> float | None:
-    """When the neighbour's output is here; None while it is not known."""
+    """When the input of a slot arrives from the neighbour; None if that slot has not ended."""
     if slot.backward:
         if stage == stages - 1:
             return done[stage].get(ScheduleSlot(False, slot.micro_batch))

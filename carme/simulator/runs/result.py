@@ -1,4 +1,4 @@
-"""What a simulation says: time, energy, phases, memory, and where the rest comes from."""
+"""The result of a simulation: time, energy, phases, memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of the run with one mean draw."""
+    """A part of the run in one phase, with its mean draw."""
 
     phase: str
     seconds: float
@@ -37,7 +37,10 @@ class SimulationResult:
     gpu_joules: float
     """Of the plan's GPUs."""
     node_joules: float
-    """Of the nodes they are in: GPUs (idle ones included), hosts; without cooling."""
+    """Charged to the job: its GPUs and its share of the hosts, by the rule of the energy ledger;
+    without cooling."""
+    whole_node_joules: float
+    """Of the nodes as a meter reads them: hosts and all GPUs, those of nobody included."""
     facility_joules: float
     """Node energy times PUE."""
     grams_co2: float
@@ -51,9 +54,9 @@ class SimulationResult:
     """Samples of one step, or mean samples of one update."""
     memory: Memory
     segments: tuple[Segment, ...]
-    """The run in order of its phases, each with its mean draw."""
+    """The run in the order of its phases."""
     host_watts: float
-    """Of one node beside its GPUs, while training."""
+    """Charged to the job for the host of one node, without GPUs, while training."""
     peak_gpu_watts: float
     bytes_sent_per_step: float = 0.0
     """By each GPU, for gradients."""
@@ -77,13 +80,13 @@ class SimulationResult:
 
     @property
     def average_node_watts(self) -> float:
-        """Of all nodes together over the run."""
+        """Node energy over time: of all nodes together, charged to the job."""
         return self.node_joules / self.seconds
 
     def power_curve(self) -> list[tuple[float, float, float]]:
-        """(from second, watts of one GPU, watts of one full node), phase by phase.
+        """(from second, watts of one GPU, watts charged to the job on one node), phase by phase.
 
-        Steps are shown by their parts' means; `carme.simulator.window` has every operation.
+        Each phase has its mean draw; `carme.simulator.simulate_window` has every operation.
         """
         per_node = self.gpus / self.nodes
         curve, now = [], 0.0
@@ -96,11 +99,15 @@ class SimulationResult:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
 
-        def spread(d: Distribution | None) -> dict[str, Any] | None:
-            if d is None:
+        def plain(distribution: Distribution | None) -> dict[str, Any] | None:
+            if distribution is None:
                 return None
-            values, shares = d.values.tolist(), d.shares.tolist()
-            return {"mean": d.mean, "deviation": d.deviation, "values": values, "shares": shares}
+            return {
+                "mean": distribution.mean,
+                "deviation": distribution.deviation,
+                "values": distribution.values.tolist(),
+                "shares": distribution.shares.tolist(),
+            }
 
         return {
             "workload": self.workload,
@@ -112,6 +119,7 @@ class SimulationResult:
             "phases_seconds": self.phases,
             "gpu_joules": self.gpu_joules,
             "node_joules": self.node_joules,
+            "whole_node_joules": self.whole_node_joules,
             "facility_joules": self.facility_joules,
             "average_gpu_watts": self.average_gpu_watts,
             "average_node_watts": self.average_node_watts,
@@ -131,7 +139,7 @@ class SimulationResult:
             "memory_bytes": {**self.memory._asdict(), "total": self.memory.total},
             "memory_fits": self.memory.fits,
             "clock": self.clock,
-            "mini_batch": spread(self.mini_batch),
-            "staleness": spread(self.staleness),
+            "mini_batch": plain(self.mini_batch),
+            "staleness": plain(self.staleness),
             "notes": list(self.notes),
         }

@@ -1,4 +1,4 @@
-"""Asynchronous SGD (SPRINT): distributions of mini-batch size and staleness, two ways.
+"""Mini-batch size and staleness of asynchronous SGD (SPRINT), by a closed form and by events.
 
 GPU threads take T_GPU for a gradient of N samples, the update threads T_Update for an update;
 q = T_Update / T_GPU and r = 1 / q. The closed form assumes that phases are random:
@@ -6,10 +6,9 @@ q = T_Update / T_GPU and r = 1 / q. The closed form assumes that phases are rand
     mini-batch = N · Σ over GPUs of (⌊q⌋ + Y),  Y ~ Bernoulli(q − ⌊q⌋)
     staleness  = ⌊r⌋ + 1 + Z,                   Z ~ Bernoulli(r − ⌊r⌋)
 
-Staleness is counted over the window from reading the weights to the update that applies the
-gradient, that update included: hence the 1. Updates strictly inside a gradient's computation
-have mean r. The event simulation counts the same window; without jitter its phases lock, which
-the closed form cannot know.
+Staleness is the number of updates from reading the weights to the update that applies the
+gradient, that one included: hence the 1. The event simulation counts the same updates. Without
+jitter its phases lock, so it differs from the closed form, which assumes random phases.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from carme.simulator.costs.jitter import lognormal
 from carme.simulator.plans.plan import require
 
 MOST_GRADIENTS = 5_000_000
-"""In a simulated run: two seconds, and some hundred megabytes."""
+"""Limit of a simulated run: two seconds and some hundred megabytes."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -50,7 +49,7 @@ class Distribution(NamedTuple):
 
 
 class AsyncStatistics(NamedTuple):
-    """What training quality depends on, and the time for a pass over the data."""
+    """Seconds of an epoch, and the distributions that the quality of training depends on."""
 
     epoch_seconds: float
     mini_batch: Distribution
@@ -74,7 +73,7 @@ def closed_form(
     )
 
 
-def simulated(
+def simulate_staleness(
     gradient_seconds: float,
     update_seconds: float,
     gpus: int,
@@ -86,7 +85,7 @@ def simulated(
     updates: int = 2000,
     seed: int = 0,
 ) -> AsyncStatistics:
-    """The same by events: every gradient and every update of a run of `updates` updates."""
+    """The statistics of a simulated run: every gradient of `updates` updates."""
     rng = np.random.default_rng(seed)
     update = update_seconds * _factors(rng, update_jitter, (updates,))
     rounds = float(update.sum()) / gradient_seconds * 1.1 + 10
@@ -96,20 +95,22 @@ def simulated(
         f"at most {MOST_GRADIENTS:,}: lower sample_steps, or is one of the times in another unit?",
     )
     gradient = gradient_seconds * _factors(rng, jitter, (gpus, int(rounds)))
-    return count(gradient, update, sub_batch, samples)
+    return staleness_statistics(gradient, update, sub_batch, samples)
 
 
-def count(gradient: Floats, update: Floats, sub_batch: int, samples: int) -> AsyncStatistics:
-    """Statistics of given durations: gradient[w, k] and update[u], all starting at 0."""
-    done = np.cumsum(gradient, axis=1)
-    begun = done - gradient
+def staleness_statistics(
+    gradient: Floats, update: Floats, sub_batch: int, samples: int
+) -> AsyncStatistics:
+    """Statistics of the durations gradient[w, k] and update[u], all starting at 0."""
+    ends = np.cumsum(gradient, axis=1)
+    starts = ends - gradient
     updated = np.cumsum(update)
-    inside = done <= updated[-1]
-    # A gradient belongs to the first update that ends when it is done, or later.
-    applied = np.searchsorted(updated, done[inside], side="left")
-    read = np.searchsorted(updated, begun[inside], side="right")
+    inside = ends <= updated[-1]
+    # A gradient is applied by the first update that ends when the gradient does, or later.
+    applied = np.searchsorted(updated, ends[inside], side="left")
+    read = np.searchsorted(updated, starts[inside], side="right")
     mini_batch = np.bincount(applied, minlength=len(updated)) * sub_batch
-    # The first updates see half-filled rounds; leave the start-up out.
+    # The first updates have fewer gradients: leave them out.
     settled = max(len(updated) // 20, 1) if len(updated) > 20 else 0
     late = applied >= settled
     rate = inside.sum() * sub_batch / updated[-1]

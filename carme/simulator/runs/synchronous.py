@@ -1,4 +1,4 @@
-"""Synchronous plans: NumPy over steps, each as long as its slowest worker makes it."""
+"""Synchronous plans: NumPy over steps, each as long as its slowest worker."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from math import ceil
 
 import numpy as np
 
-from carme.simulator.costs.collectives import all_reduce_bytes, spread
-from carme.simulator.costs.jitter import slowest
+from carme.simulator.costs.collectives import all_reduce_bytes, collective_group
+from carme.simulator.costs.jitter import slowest_factors
 from carme.simulator.costs.step import Step, plan_step
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.hardware.power import watts
 from carme.simulator.plans.plan import Synchronous
 from carme.simulator.runs.result import QUANTILES, Segment, SimulationResult
-from carme.simulator.runs.totals import epochs_of, startup, totals
+from carme.simulator.runs.totals import startup, total_epochs, totals
 from carme.simulator.workloads.workload import Workload
 
 
 def run(workload: Workload, cluster: Cluster, plan: Synchronous) -> SimulationResult:
-    """The whole training run: what comes before, then so many steps."""
-    return from_step(workload, cluster, plan, plan_step(workload, cluster, plan))
+    """The whole run: startup, then the steps."""
+    return run_from_step(workload, cluster, plan, plan_step(workload, cluster, plan))
 
 
-def from_step(
+def run_from_step(
     workload: Workload, cluster: Cluster, plan: Synchronous, step: Step
 ) -> SimulationResult:
-    """The run, when its step is known already."""
-    epochs, steps = _length(workload, plan, step)
+    """The whole run, from a step that `plan_step` has computed."""
+    epochs, steps = _epochs_and_steps(workload, plan, step)
     jittered = plan.jitter or plan.jitter_samples
     drawn = int(min(max(steps, 1), plan.sample_steps)) if jittered else 1
-    times = step.seconds(slowest(plan, drawn, plan.gpus, np.random.default_rng(plan.seed)))
+    times = step.seconds(slowest_factors(plan, drawn, plan.gpus, np.random.default_rng(plan.seed)))
     quantiles = np.quantile(times, QUANTILES).tolist() if jittered else []
-    group = spread(plan.copies, cluster.node, plan.tensor * plan.pipeline)
+    group = collective_group(plan.data_parallel, cluster.node, plan.tensor * plan.pipeline)
     segments = step_segments(step, float(times.mean()), steps, cluster)
     return totals(
         workload,
@@ -50,31 +50,32 @@ def from_step(
     )
 
 
-def _length(workload: Workload, plan: Synchronous, step: Step) -> tuple[float, float]:
-    """Epochs over all GPUs, and steps."""
+def _epochs_and_steps(workload: Workload, plan: Synchronous, step: Step) -> tuple[float, float]:
+    """Epochs over all GPUs together, and steps of the run."""
     samples = workload.dataset.samples
-    epochs = epochs_of(workload, plan, step.samples)
+    epochs = total_epochs(workload, plan, step.samples)
     if plan.data == "sharded":
         return epochs, ceil(samples / step.samples) * epochs
-    # Every copy runs its own epochs over the whole set, at least one.
-    each = max(round(epochs / plan.copies), 1)
-    return float(each * plan.copies), float(each * ceil(samples * plan.copies / step.samples))
+    # Every data-parallel copy trains its own epochs on the whole set, at least one.
+    copies = plan.data_parallel
+    each = max(round(epochs / copies), 1)
+    return float(each * copies), float(each * ceil(samples * copies / step.samples))
 
 
 def step_segments(step: Step, seconds: float, steps: float, cluster: Cluster) -> list[Segment]:
     """`steps` steps of mean `seconds`, split into phases.
 
-    A worker computes `kernels` on average; what the slowest adds, the pipeline's bubble and late
-    input are waited.
+    A worker computes `kernels` on average. It waits for the slowest worker, in the pipeline's
+    bubble and for late samples.
     """
     gpu = cluster.node.gpu
-    exposed = step.exposed
+    exposed = step.exposed_communication
     wait = seconds - step.kernels - exposed - step.update - step.overhead
-    moving = watts(gpu, gpu.power.memory_share)
+    update_watts = min(watts(gpu, gpu.power.memory_share), step.busy_watts)
     return [
         Segment("compute", step.kernels * steps, step.busy_watts),
         Segment("communication", exposed * steps, step.wait_watts),
-        Segment("update", step.update * steps, min(moving, step.busy_watts)),
+        Segment("update", step.update * steps, update_watts),
         Segment("wait", step.overhead * steps, gpu.power.idle_watts),
         Segment("wait", max(wait, 0.0) * steps, step.wait_watts),
     ]

@@ -1,13 +1,13 @@
-"""What all plans share: epochs, the time before the first step, and the account at the end."""
+"""What the runs of all plans share: epochs, the segments before the first step, and the totals."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from carme.simulator.costs.collectives import broadcast_seconds, spread
-from carme.simulator.costs.data_loading import skew_seconds, start_seconds
-from carme.simulator.costs.memory import Memory
-from carme.simulator.hardware.cluster import BYTES_PER_ELEMENT, Cluster
+from carme.simulator.costs.collectives import broadcast_seconds, collective_group
+from carme.simulator.costs.data_loading import initial_loading_seconds, loading_skew_seconds
+from carme.simulator.costs.memory import Memory, model_bytes
+from carme.simulator.hardware.cluster import Cluster, NodeModel
 from carme.simulator.plans.plan import BasePlan
 from carme.simulator.runs.result import PHASES, Segment, SimulationResult
 from carme.simulator.workloads.workload import Workload
@@ -15,8 +15,8 @@ from carme.simulator.workloads.workload import Workload
 JOULES_PER_KWH = 3.6e6
 
 
-def epochs_of(workload: Workload, plan: BasePlan, batch: float) -> float:
-    """Passes over the data that the plan asks for, over all GPUs together."""
+def total_epochs(workload: Workload, plan: BasePlan, batch: float) -> float:
+    """Epochs of the run, over all GPUs together."""
     if plan.epochs is not None:
         epochs = plan.epochs
     elif plan.to_target and workload.convergence:
@@ -26,22 +26,33 @@ def epochs_of(workload: Workload, plan: BasePlan, batch: float) -> float:
     return epochs * plan.gpus if plan.scaling == "weak" else epochs
 
 
-def model_bytes(workload: Workload, plan: BasePlan) -> float:
-    """Size of the weights, and of a gradient."""
-    return workload.parameter_count * BYTES_PER_ELEMENT[plan.precision or workload.precision]
-
-
 def startup(workload: Workload, cluster: Cluster, plan: BasePlan) -> list[Segment]:
-    """What comes before the first step; the GPUs idle."""
+    """Segments before the first step, in which the GPUs idle."""
     idle = cluster.node.gpu.power.idle_watts
-    load = start_seconds(workload, cluster, plan)
+    load = initial_loading_seconds(workload, cluster, plan)
     segments = [Segment("startup", plan.startup_seconds, idle), Segment("load", load, idle)]
     if plan.broadcast and plan.gpus > 1:
-        group = spread(plan.gpus, cluster.node)
+        group = collective_group(plan.gpus, cluster.node)
         seconds = broadcast_seconds(model_bytes(workload, plan), group, cluster.node)
-        seconds += skew_seconds(workload, plan)
+        seconds += loading_skew_seconds(workload, plan)
         segments.append(Segment("broadcast", seconds, idle))
     return segments
+
+
+def charged_host_watts(node: NodeModel, plan: BasePlan) -> tuple[float, float]:
+    """Watts of all hosts that are charged to the job, while they idle and while it trains.
+
+    The rule is that of the exporter's energy ledger. The idle draw is divided by how much of a node
+    the job holds, the largest of its shares of GPUs, processors and memory. The draw above idle
+    follows processor time, which the simulator divides by GPUs: `busy_watts` is the draw of a host
+    whose GPUs all train.
+    """
+    full_nodes, remaining_gpus = divmod(plan.gpus, node.gpus)
+    held_nodes = float(full_nodes)
+    if remaining_gpus:
+        held_nodes += max(remaining_gpus / node.gpus, plan.node_share or 0.0)
+    idle = node.idle_watts * held_nodes
+    return idle, idle + (node.busy_watts - node.idle_watts) * plan.gpus / node.gpus
 
 
 def totals(
@@ -57,19 +68,20 @@ def totals(
     batch: float,
     **details: Any,
 ) -> SimulationResult:
-    """Sum segments into a result. All GPUs of the plan are taken to live the same phases."""
+    """The result that the segments sum up to. All GPUs of the plan have the same segments."""
     phases = dict.fromkeys(PHASES, 0.0)
     for segment in segments:
         phases[segment.phase] += segment.seconds
     seconds = sum(phases.values())
-    gpu_joules = plan.gpus * sum(s.seconds * s.gpu_watts for s in segments)
-    nodes = -(-plan.gpus // cluster.node.gpus)
-    idle_gpus = nodes * cluster.node.gpus - plan.gpus
     node = cluster.node
+    nodes = -(-plan.gpus // node.gpus)
+    idle_gpus = nodes * node.gpus - plan.gpus
     active = seconds - phases["startup"]
+    gpu_joules = plan.gpus * sum(s.seconds * s.gpu_watts for s in segments)
+    idle_watts, training_watts = charged_host_watts(node, plan)
+    node_joules = gpu_joules + idle_watts * phases["startup"] + training_watts * active
     hosts = nodes * (node.busy_watts * active + node.idle_watts * phases["startup"])
-    spare = idle_gpus * node.gpu.power.idle_watts * seconds
-    node_joules = gpu_joules + hosts + spare
+    unallocated = idle_gpus * node.gpu.power.idle_watts * seconds
     facility = node_joules * cluster.pue
     training = [s for s in segments if s.phase not in ("startup", "load", "broadcast")]
     return SimulationResult(
@@ -82,6 +94,7 @@ def totals(
         phases=phases,
         gpu_joules=gpu_joules,
         node_joules=node_joules,
+        whole_node_joules=gpu_joules + hosts + unallocated,
         facility_joules=facility,
         grams_co2=facility / JOULES_PER_KWH * cluster.grams_co2_per_kwh,
         samples=samples,
@@ -91,7 +104,7 @@ def totals(
         batch=batch,
         memory=memory,
         segments=tuple(s for s in segments if s.seconds > 0),
-        host_watts=node.busy_watts,
+        host_watts=training_watts / nodes,
         peak_gpu_watts=max((s.gpu_watts for s in segments if s.seconds > 0), default=0.0),
         **details,
     )

@@ -1,1 +1,1 @@
-"""What is trained: layers, transformers, measured steps."""
+"""The workload: layers, transformers, measured steps, and the data set."""

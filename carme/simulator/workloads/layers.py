@@ -1,11 +1,12 @@
-"""Layers as data, and what each costs: products, bytes and parameters for one sample.
+"""Layers as data, and the cost of each: matrix products, elements moved, parameters, activations.
 
-Every layer is one dense product (rows x depth times depth x columns, `rows` growing with the
-batch), or none, and the elements it reads and writes. That is enough for time, energy and memory.
+Every layer is one matrix product (rows x depth times depth x columns; `rows` grows with the
+batch) or none, and the elements that it reads and writes. Time, energy and memory follow from it.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,26 +14,35 @@ from pydantic import BaseModel, ConfigDict, Field
 Size = Annotated[int, Field(ge=1, le=10**12)]
 
 
-class Cost(NamedTuple):
-    """One kernel's worth of forward work on one sample. The backward pass does it twice."""
+class LayerCost(NamedTuple):
+    """Forward work of one layer on one sample; the backward pass does it twice."""
 
     name: str
-    rows: float
-    columns: float
-    depth: float
-    groups: float
-    """How many independent products of this shape a sample has."""
-    parameters: float
-    inputs: float
-    """Elements read, parameters not counted."""
-    outputs: float
-    kept: float
-    """Elements that the backward pass needs again."""
-    repeat: int
-    kernels: int
-    """How often this is done, one after the other: the steps of a recurrence."""
+    rows: float = 0.0
+    """Rows, columns and depth of the matrix product; 0 where there is none."""
+    columns: float = 0.0
+    depth: float = 0.0
+    groups: float = 0.0
+    """Independent products of this shape in one sample."""
+    parameters: float = 0.0
+    inputs: float = 0.0
+    """Elements read, without the parameters."""
+    outputs: float = 0.0
+    """Elements written."""
+    activations: float = 0.0
+    """Elements stored for the backward pass."""
+    repeat: int = 1
+    """Layers of this shape, one after the other."""
+    kernels: int = 1
+    """Kernels that run one after the other, such as the time steps of a recurrence."""
     launches: int = 1
-    """Of which each takes so many launches."""
+    """Launches of each kernel."""
+
+    @property
+    def forward_flops(self) -> float:
+        """Of all repeats; a multiply-add counts as two."""
+        product = 2 * self.rows * self.columns * self.depth * self.groups
+        return product * self.repeat * self.kernels
 
 
 class _Layer(BaseModel):
@@ -53,53 +63,51 @@ class Convolution(_Layer):
     groups: Size = 1
     stride: Size = 1
 
-    def cost(self) -> Cost:
-        positions = _product(self.output)
-        window = self.channels // self.groups * _product(self.kernel)
+    def cost(self) -> LayerCost:
+        positions = prod(self.output)
+        window = self.channels // self.groups * prod(self.kernel)
         inputs = self.channels * positions * self.stride ** len(self.output)
-        return Cost(
-            self.name or f"convolution {self.channels}→{self.filters}",
-            positions,
-            self.filters / self.groups,
-            window,
-            self.groups,
-            window * self.filters + self.filters,
-            inputs,
-            self.filters * positions,
-            inputs,
-            self.repeat,
-            1,
+        return LayerCost(
+            name=self.name or f"convolution {self.channels}→{self.filters}",
+            rows=positions,
+            columns=self.filters / self.groups,
+            depth=window,
+            groups=self.groups,
+            parameters=window * self.filters + self.filters,
+            inputs=inputs,
+            outputs=self.filters * positions,
+            activations=inputs,
+            repeat=self.repeat,
         )
 
 
 class Dense(_Layer):
-    """A fully connected layer; `positions` times per sample (tokens, time steps)."""
+    """A fully connected layer, applied to `positions` (tokens, time steps) of each sample."""
 
     kind: Literal["dense"]
     inputs: Size
     outputs: Size
     positions: Size = 1
     shared: bool = False
-    """Its weights are counted elsewhere (tied embeddings)."""
+    """Its weights are counted in another layer (tied embeddings)."""
 
-    def cost(self) -> Cost:
-        return Cost(
-            self.name or f"dense {self.inputs}→{self.outputs}",
-            self.positions,
-            self.outputs,
-            self.inputs,
-            1,
-            0 if self.shared else self.inputs * self.outputs + self.outputs,
-            self.inputs * self.positions,
-            self.outputs * self.positions,
-            self.inputs * self.positions,
-            self.repeat,
-            1,
+    def cost(self) -> LayerCost:
+        return LayerCost(
+            name=self.name or f"dense {self.inputs}→{self.outputs}",
+            rows=self.positions,
+            columns=self.outputs,
+            depth=self.inputs,
+            groups=1,
+            parameters=0 if self.shared else self.inputs * self.outputs + self.outputs,
+            inputs=self.inputs * self.positions,
+            outputs=self.outputs * self.positions,
+            activations=self.inputs * self.positions,
+            repeat=self.repeat,
         )
 
 
 class Lstm(_Layer):
-    """A layer of LSTM cells: one product a time step, which cannot be run ahead."""
+    """A layer of LSTM cells: one product for each time step, in sequence."""
 
     kind: Literal["lstm"]
     inputs: Size
@@ -107,44 +115,44 @@ class Lstm(_Layer):
     steps: Size
     directions: Literal[1, 2] = 1
 
-    def cost(self) -> Cost:
+    def cost(self) -> LayerCost:
         weights = 4 * self.hidden * (self.inputs + self.hidden)
-        return Cost(
-            self.name or f"lstm {self.inputs}→{self.hidden}",
-            1,
-            4 * self.hidden,
-            self.inputs + self.hidden,
-            1,
-            self.directions * (weights + 8 * self.hidden),
-            (self.inputs + self.hidden),
-            8 * self.hidden,
-            8 * self.hidden * self.steps * self.directions,
-            self.repeat,
-            self.steps * self.directions,
+        return LayerCost(
+            name=self.name or f"lstm {self.inputs}→{self.hidden}",
+            rows=1,
+            columns=4 * self.hidden,
+            depth=self.inputs + self.hidden,
+            groups=1,
+            parameters=self.directions * (weights + 8 * self.hidden),
+            inputs=self.inputs + self.hidden,
+            outputs=8 * self.hidden,
+            activations=8 * self.hidden * self.steps * self.directions,
+            repeat=self.repeat,
+            kernels=self.steps * self.directions,
         )
 
 
 class Embedding(_Layer):
-    """A table that `lookups` rows a sample are read from."""
+    """A table of which each sample reads `lookups` rows."""
 
     kind: Literal["embedding"]
     entries: Size
     width: Size
     lookups: Size = 1
 
-    def cost(self) -> Cost:
-        moved = self.width * self.lookups
-        return Cost(
-            self.name or f"embedding {self.entries}x{self.width}",
-            0, 0, 0, 0,
-            self.entries * self.width,
-            moved, moved, 0,
-            self.repeat, 1,
-        )  # fmt: skip
+    def cost(self) -> LayerCost:
+        elements = self.width * self.lookups
+        return LayerCost(
+            name=self.name or f"embedding {self.entries}x{self.width}",
+            parameters=self.entries * self.width,
+            inputs=elements,
+            outputs=elements,
+            repeat=self.repeat,
+        )
 
 
 class Elementwise(_Layer):
-    """Anything that only moves elements: activation, pooling, normalisation, addition."""
+    """A layer that only moves elements: activation, pooling, normalisation, addition."""
 
     kind: Literal["elementwise"]
     elements: Size
@@ -153,19 +161,17 @@ class Elementwise(_Layer):
     passes: Size = 1
     """How often the elements are read and written: 2 for normalisation over them."""
     in_place: bool = False
-    """Nothing of it is kept for the backward pass that a neighbour does not keep already."""
+    """It stores no activations for the backward pass beyond those of its neighbours."""
 
-    def cost(self) -> Cost:
-        outputs = self.outputs or self.elements
-        return Cost(
-            self.name or "elementwise",
-            0, 0, 0, 0,
-            self.parameters,
-            self.elements * self.passes,
-            outputs * self.passes,
-            0 if self.in_place else self.elements,
-            self.repeat, 1,
-        )  # fmt: skip
+    def cost(self) -> LayerCost:
+        return LayerCost(
+            name=self.name or "elementwise",
+            parameters=self.parameters,
+            inputs=self.elements * self.passes,
+            outputs=(self.outputs or self.elements) * self.passes,
+            activations=0 if self.in_place else self.elements,
+            repeat=self.repeat,
+        )
 
 
 class Attention(_Layer):
@@ -177,25 +183,24 @@ class Attention(_Layer):
     """Of one head."""
     sequence: Size
 
-    def cost(self) -> Cost:
+    def cost(self) -> LayerCost:
         scores = self.heads * self.sequence * self.sequence
         values = self.heads * self.sequence * self.width
-        return Cost(
-            self.name or f"attention {self.heads} heads",
-            self.sequence,
-            self.sequence,
-            self.width,
-            self.heads,
-            0,
-            # Over both: q, k and v are read, and the scores by softmax, dropout and context;
-            # the two and the first product write them.
-            (3 * values + 3 * scores) / 2,
-            (values + 3 * scores) / 2,
+        return LayerCost(
+            name=self.name or f"attention {self.heads} heads",
+            rows=self.sequence,
+            columns=self.sequence,
+            depth=self.width,
+            groups=self.heads,
+            # Over both kernels: q, k and v are read, and the scores by softmax, dropout and
+            # context; softmax, dropout and the first product write the scores.
+            inputs=(3 * values + 3 * scores) / 2,
+            outputs=(values + 3 * scores) / 2,
             # Korthikanti et al. 2022, eq. 2: 5as²b bytes at 2 bytes each, plus q, k and v
-            3 * values + 2.5 * scores,
-            self.repeat,
-            2,  # scores, then context: the same count of operations
-            2,  # the product, and softmax or dropout
+            activations=3 * values + 2.5 * scores,
+            repeat=self.repeat,
+            kernels=2,  # scores, then context: the same number of flops
+            launches=2,  # the product, and softmax or dropout
         )
 
 
@@ -208,21 +213,18 @@ class Product(_Layer):
     depth: Size
     count: Size = 1
 
-    def cost(self) -> Cost:
-        left = self.rows * self.depth * self.count
-        right = self.depth * self.columns * self.count
-        return Cost(
-            self.name or f"product {self.rows}x{self.depth}x{self.columns}",
-            self.rows,
-            self.columns,
-            self.depth,
-            self.count,
-            0,
-            left + right,
-            self.rows * self.columns * self.count,
-            left + right,
-            self.repeat,
-            1,
+    def cost(self) -> LayerCost:
+        operands = (self.rows * self.depth + self.depth * self.columns) * self.count
+        return LayerCost(
+            name=self.name or f"product {self.rows}x{self.depth}x{self.columns}",
+            rows=self.rows,
+            columns=self.columns,
+            depth=self.depth,
+            groups=self.count,
+            inputs=operands,
+            outputs=self.rows * self.columns * self.count,
+            activations=operands,
+            repeat=self.repeat,
         )
 
 
@@ -230,10 +232,3 @@ Layer = Annotated[
     Convolution | Dense | Lstm | Embedding | Elementwise | Attention | Product,
     Field(discriminator="kind"),
 ]
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total

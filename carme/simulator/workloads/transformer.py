@@ -7,7 +7,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from carme.simulator.workloads.layers import Attention, Cost, Dense, Elementwise, Embedding, Size
+from carme.simulator.workloads.layers import (
+    Attention,
+    Dense,
+    Elementwise,
+    Embedding,
+    LayerCost,
+    Size,
+)
 
 
 class Transformer(BaseModel):
@@ -38,12 +45,12 @@ class Transformer(BaseModel):
         """Width of the feed-forward layer."""
         return self.feed_forward or 4 * self.hidden
 
-    def costs(self, tensor: int = 1) -> tuple[Cost, ...]:
+    def costs(self, tensor: int = 1) -> tuple[LayerCost, ...]:
         """Embedding, one block `layers` times, output; on one of `tensor` GPUs."""
         blocks = self._block_costs(tensor, self.layers)
         return (*self._head_costs(tensor), *blocks, *self._tail_costs(tensor))
 
-    def _head_costs(self, tensor: int) -> tuple[Cost, ...]:
+    def _head_costs(self, tensor: int) -> tuple[LayerCost, ...]:
         h, s = self.hidden, self.sequence
         positions = s if self.positions is None else self.positions
         embed = Embedding(
@@ -56,7 +63,7 @@ class Transformer(BaseModel):
         cost = embed.cost()
         return (cost._replace(parameters=cost.parameters / tensor),)
 
-    def _block_costs(self, tensor: int, repeat: int) -> tuple[Cost, ...]:
+    def _block_costs(self, tensor: int, repeat: int) -> tuple[LayerCost, ...]:
         h, s, f = self.hidden, self.sequence, self.inner
         norm = Elementwise(
             kind="elementwise",
@@ -71,7 +78,7 @@ class Transformer(BaseModel):
             kind="elementwise", name="add", elements=2 * s * h, outputs=s * h, repeat=repeat
         ).cost()
 
-        def dense(name: str, inputs: int, outputs: int) -> Cost:
+        def dense(name: str, inputs: int, outputs: int) -> LayerCost:
             layer = Dense(
                 kind="dense", name=name, inputs=inputs, outputs=outputs, positions=s, repeat=repeat
             )
@@ -101,7 +108,7 @@ class Transformer(BaseModel):
             add,
         )
 
-    def _tail_costs(self, tensor: int) -> tuple[Cost, ...]:
+    def _tail_costs(self, tensor: int) -> tuple[LayerCost, ...]:
         """Final norm and the product with the (shared) embedding."""
         h, s = self.hidden, self.sequence
         norm = Elementwise(kind="elementwise", name="norm", elements=s * h, parameters=2 * h)

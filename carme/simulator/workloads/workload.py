@@ -1,5 +1,5 @@
-"""Workloads as values: a network given by layers, by a transformer's sizes or by measured steps,
-and the data it learns from."""
+"""Workloads: a network, described by layers, by a transformer's sizes or by measured steps, and its
+data set."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from carme.errors import InputError
 from carme.simulator.hardware.cluster import (
     Count,
-    Described,
+    LibraryEntry,
     NotNegative,
     Positive,
     Precision,
 )
-from carme.simulator.workloads.layers import Cost, Layer, Size
+from carme.simulator.workloads.layers import Layer, LayerCost, Size
 from carme.simulator.workloads.transformer import Transformer
 
 Floats = NDArray[np.float64]
@@ -31,25 +32,25 @@ OPTIMIZER_STATES: dict[Optimizer, int] = {
     "adam": 2,
     "lamb": 2,
 }
-"""fp32 values kept a parameter, beside the parameter itself."""
+"""fp32 values of optimizer state for each parameter, without the parameter itself."""
 
 
-class _Part(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
 
 
-class Loader(_Part):
-    """A way to get the data into memory."""
+class DataLoader(_FrozenModel):
+    """A method of reading the data set into memory."""
 
     bytes_per_second: Positive
-    """What one reader parses, storage apart."""
+    """What one reader process parses, if storage does not limit it."""
     note: str = ""
 
 
-class Dataset(_Part):
-    """What is learned from, and how it is read."""
+class Dataset(_FrozenModel):
+    """The training data, and how they are read."""
 
     name: str = ""
     samples: Count | Annotated[int, Field(ge=1, le=10**13)]
@@ -58,22 +59,22 @@ class Dataset(_Part):
     input_elements: NotNegative = 0
     """Of one sample in GPU memory."""
     format: str = ""
-    loaders: dict[str, Loader] = {}
-    """By method; the first is the default. None means that reading is not what limits."""
+    loaders: dict[str, DataLoader] = {}
+    """By name of the method; the first is the default. Without any, parsing takes no time."""
     at_start: bool = False
     """The whole set is read before the first step (CANDLE), instead of while training."""
     files: int = 1
 
 
-class MeasuredStep(_Part):
-    """Seconds that a step took: compute only, on one GPU."""
+class MeasuredStep(_FrozenModel):
+    """Measured compute seconds of one step on one GPU."""
 
     gpu: str
     batch: Count
     seconds: Positive
 
 
-class Convergence(_Part):
+class Convergence(_FrozenModel):
     """Epochs to the target as a function of the batch: epochs x (1 + batch / critical batch).
 
     From McCandlish et al. 2018, An Empirical Model of Large-Batch Training: far below the critical
@@ -89,8 +90,8 @@ class Convergence(_Part):
         return self.epochs * (1 + batch / self.critical_batch)
 
 
-class Arrays(NamedTuple):
-    """All layers as columns, for NumPy; the fields of `Cost`."""
+class LayerArrays(NamedTuple):
+    """All layers as columns, for NumPy; the fields are those of `LayerCost`."""
 
     names: tuple[str, ...]
     rows: Floats
@@ -100,26 +101,26 @@ class Arrays(NamedTuple):
     parameters: Floats
     inputs: Floats
     outputs: Floats
-    kept: Floats
+    activations: Floats
     repeat: Floats
     kernels: Floats
     launches: Floats
 
     @classmethod
-    def of(cls, costs: tuple[Cost, ...]) -> Arrays:
-        """Costs turned from rows to columns."""
+    def of(cls, costs: tuple[LayerCost, ...]) -> LayerArrays:
+        """The costs, turned from rows to columns."""
         names, *columns = zip(*costs, strict=True)
         return cls(tuple(names), *(np.array(column, dtype=float) for column in columns))
 
 
-class Workload(Described):
-    """One thing to train."""
+class Workload(LibraryEntry):
+    """A model to train, its data set and its usual training parameters."""
 
     layers: tuple[Layer, ...] = ()
     transformer: Transformer | None = None
     measured: tuple[MeasuredStep, ...] = ()
     parameters: Annotated[float, Field(ge=0)] | None = None
-    """Only with measured steps: what is to be averaged or reduced."""
+    """Only with measured steps: the number of parameters that workers communicate."""
     dataset: Dataset
     batch: Size = 32
     """The usual batch: of one GPU where the recipe scales with the GPUs, else global."""
@@ -128,14 +129,14 @@ class Workload(Described):
     precision: Precision = "fp32"
     convergence: Convergence | None = None
     step_overhead_seconds: NotNegative = 0
-    """Host time a step beside the kernels, where it was measured."""
+    """Host time of each step that no kernel hides, where it was measured."""
     unknown_operators: tuple[str, ...] = ()
-    """Operators of an ONNX file that were estimated from their tensors."""
+    """Operators of an ONNX file whose cost is estimated from their tensors."""
 
     @model_validator(mode="after")
     def _one_description(self) -> Workload:
-        given = [bool(self.layers), self.transformer is not None, bool(self.measured)]
-        if sum(given) != 1:
+        descriptions = [bool(self.layers), self.transformer is not None, bool(self.measured)]
+        if sum(descriptions) != 1:
             raise ValueError("give exactly one of layers, transformer and measured")
         if self.measured and self.parameters is None:
             raise ValueError("measured steps need `parameters`, the number that is communicated")
@@ -144,20 +145,20 @@ class Workload(Described):
         return self
 
     @cached_property
-    def costs(self) -> tuple[Cost, ...]:
-        """What each layer costs on one sample; empty with measured steps."""
+    def costs(self) -> tuple[LayerCost, ...]:
+        """Forward cost of each layer on one sample; empty with measured steps."""
         if self.transformer:
             return self.transformer.costs()
         return tuple(layer.cost() for layer in self.layers)
 
     @cached_property
-    def arrays(self) -> Arrays:
-        """The same, column by column."""
-        return Arrays.of(self.costs)
+    def arrays(self) -> LayerArrays:
+        """The costs, column by column."""
+        return LayerArrays.of(self.costs)
 
     @cached_property
     def sequence(self) -> NDArray[np.intp]:
-        """Rows of `arrays` in the order they run: neighbours that repeat equally are a block."""
+        """Rows of `arrays` in the order they run; neighbours with the same repeat form a block."""
         repeat = self.arrays.repeat.astype(int)
         edges = [0, *(np.flatnonzero(np.diff(repeat)) + 1), len(repeat)]
         blocks = [np.tile(np.arange(a, b), repeat[a]) for a, b in pairwise(edges)]
@@ -165,15 +166,30 @@ class Workload(Described):
 
     @cached_property
     def parameter_count(self) -> float:
-        """Trainable parameters."""
+        """Number of trainable parameters."""
         if self.parameters is not None:
             return float(self.parameters)
         return float(self.arrays.parameters @ self.arrays.repeat)
 
     @cached_property
     def forward_flops(self) -> float:
-        """Floating-point operations of one sample's forward pass (a multiply-add counts two)."""
-        if not self.costs:
-            return 0.0
-        a = self.arrays
-        return float(np.sum(2 * a.rows * a.columns * a.depth * a.groups * a.repeat * a.kernels))
+        """Flops of one sample's forward pass; a multiply-add counts as two."""
+        return float(sum(cost.forward_flops for cost in self.costs))
+
+    def measured_seconds(self, gpu: str, batch: float) -> float:
+        """Compute seconds of a batch on this GPU: interpolated between the measured batches, and
+        beyond them on a fitted line. Raises InputError if the GPU was not measured."""
+        points = sorted((m.batch, m.seconds) for m in self.measured if m.gpu == gpu)
+        if not points:
+            gpus = ", ".join(sorted({m.gpu for m in self.measured}))
+            raise InputError(f"{self.name} was not measured on {gpu}", f"it was on {gpus}")
+        batches, seconds = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+        if len(points) == 1:
+            return float(seconds[0] * batch / batches[0])
+        if batches[0] <= batch <= batches[-1]:
+            return float(np.interp(batch, batches, seconds))
+        slope, intercept = np.polyfit(batches, seconds, 1)
+        # The line may cross zero below the smallest batch, but a smaller batch never takes more
+        # time per sample than that.
+        least = seconds.min() * min(batch / batches[0], 1.0)
+        return float(max(intercept + slope * batch, least))

@@ -6,7 +6,7 @@ from carme import library
 from carme.errors import ConfigError, InputError, MissingError
 from carme.simulator.commands.cluster import describe_nodes, match_gpu
 from carme.simulator.plans.plan import Synchronous
-from carme.simulator.runs.simulate import simulate
+from carme.simulator.runs import simulate
 
 WANTED = {
     "gpus": "k20x k80 titan-x m40 p100 v100 t4 rtx-6000 a40 a100 h100 knl-7230 xeon-gold-6148",
@@ -39,10 +39,20 @@ def test_everything_bundled_is_valid_and_names_its_sources(kind):
         assert all(thing.sources.values()), name
 
 
-def test_every_gpu_has_a_node_that_holds_it():
-    for name in library.names("gpus"):
-        gpu = library.gpu(name)
-        assert library.node(gpu.default_node).gpu == gpu
+@pytest.mark.parametrize("name", library.names("gpus"))
+def test_every_gpu_has_a_node_that_holds_it(name):
+    gpu = library.gpu(name)
+    assert gpu.default_node in library.names("nodes")
+    assert library.cluster_of(name).node.gpu == gpu
+
+
+def test_a_gpu_may_share_the_default_node_of_another():
+    """Then one file is enough to add it."""
+    node, t4 = library.cluster_of("6xL4").node, library.node("g4dn.12xlarge")
+    assert (node.gpu.name, node.title) == ("l4", "Amazon EC2 g4dn.12xlarge with NVIDIA L4")
+    assert node.model_copy(update={"gpu": t4.gpu, "name": t4.name, "title": t4.title}) == t4
+    with pytest.raises(InputError, match=r"g4dn\.12xlarge has t4, not l4"):
+        library.cluster_of("L4", node_name="g4dn.12xlarge")
 
 
 @pytest.mark.parametrize("name", library.names("workloads"))
@@ -172,7 +182,7 @@ class Node:
 
 def test_a_cluster_file_from_slurm_can_be_read_back(tmp_path):
     nodes = [Node(f"g{i}", {"nvidia_a100-sxm4-80gb": 4}, ("hdr", "ib")) for i in range(6)]
-    nodes += [Node("t1", {"tesla_t4": 2}), Node("cpu1", {})]
+    nodes += [Node("t1", {"tesla_t4": 2}), Node("l1", {"nvidia_l4": 1}), Node("cpu1", {})]
     text = describe_nodes(nodes)
     path = tmp_path / "slurm.toml"
     path.write_text(text)
@@ -183,6 +193,8 @@ def test_a_cluster_file_from_slurm_can_be_read_back(tmp_path):
     assert "Left out: 1 nodes with 2 of 'tesla_t4'" in text
     path.write_text(describe_nodes(nodes, "tesla_t4"))
     assert library.cluster(str(path)).node.gpu.name == "t4"
+    path.write_text(describe_nodes(nodes, "nvidia_l4"))
+    assert library.cluster(str(path)).node.gpu.name == "l4"
 
 
 def test_unknown_gpus_and_none_at_all(tmp_path):

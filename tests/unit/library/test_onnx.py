@@ -7,7 +7,7 @@ from carme import library
 from carme.errors import InputError, MissingError
 from carme.library.onnx import read_onnx
 from carme.simulator.plans.plan import Synchronous
-from carme.simulator.runs.simulate import simulate
+from carme.simulator.runs import simulate
 
 onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
 FLOAT = onnx.TensorProto.FLOAT

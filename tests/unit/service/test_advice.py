@@ -46,3 +46,13 @@ def test_more_nodes_than_there_are_is_said(two_nodes):
     answer = two_nodes.ask("POST", "/advice", body={**WISH, "nodes": 3, "gpus": 4})
     assert answer.status_code == 422
     assert "12 GPUs" in answer.json["detail"]
+
+
+def test_node_energy_is_charged_by_the_largest_share_of_the_node(two_nodes):
+    small = advice(two_nodes, gpus=1, cpus=1, memory_gb=1)["prediction"]
+    large = advice(two_nodes, gpus=1, cpus=8, memory_gb=1)["prediction"]
+    assert (small["plan"]["node_share"], large["plan"]["node_share"]) == (1 / 8, 1)
+    assert small["gpu_energy"] == large["gpu_energy"]
+    assert small["node_energy"]["value"] < large["node_energy"]["value"]
+    assert large["node_energy"]["value"] < large["whole_node_energy"]["value"]
+    assert small["emissions"]["value"] < large["emissions"]["value"]

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from carme import library
-from carme.simulator.analysis.timeline import window
-from carme.simulator.costs.collectives import Group, all_reduce_seconds, broadcast_seconds, spread
+from carme.simulator.analysis.timeline import simulate_window
+from carme.simulator.costs.collectives import (
+    CollectiveGroup,
+    all_reduce_seconds,
+    broadcast_seconds,
+    collective_group,
+)
 from carme.simulator.costs.kernels import layer_times
 from carme.simulator.costs.step import plan_step
 from carme.simulator.events import compiled_queues
@@ -13,12 +18,12 @@ from carme.simulator.events.engine import Simulation
 from carme.simulator.events.operations import Transfer, Wait
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.averaging_schedule import schedule
-from carme.simulator.plans.pipeline_schedule import makespan, order
+from carme.simulator.plans.pipeline_schedule import makespan, stage_schedule
 from carme.simulator.plans.plan import Synchronous
-from carme.simulator.runs.simulate import simulate
-from carme.simulator.runs.staleness import closed_form, simulated
+from carme.simulator.runs import simulate
+from carme.simulator.runs.staleness import closed_form, simulate_staleness
 from carme.simulator.workloads.layers import Attention
-from carme.simulator.workloads.workload import Arrays
+from carme.simulator.workloads.workload import LayerArrays
 
 V100 = library.node("dgx-1-v100")
 
@@ -54,7 +59,7 @@ def test_attention_takes_its_operations_and_bytes_once(heads, width):
     moved = batch * 2 * (4 * s * heads * width + 6 * heads * s * s)
     memory = moved / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
     starts = 4 * gpu.kernel_seconds
-    times = layer_times(Arrays.of((cost,)), batch, gpu, "fp16", 0.0)
+    times = layer_times(LayerArrays.of((cost,)), batch, gpu, "fp16", 0.0)
     least = max(compute, memory)
     # The last wave of tiles may be partly empty.
     waves = batch * heads * (s / gpu.tile) ** 2 / gpu.units
@@ -101,7 +106,7 @@ def test_a_queue_with_random_arrivals_is_m_d_1():
 @pytest.mark.parametrize("gpus", [2, 4, 8])
 def test_the_ring_formula_in_a_node(gpus):
     link = V100.gpu_link
-    seconds = all_reduce_seconds(1e9, spread(gpus, V100), V100, "ring")
+    seconds = all_reduce_seconds(1e9, collective_group(gpus, V100), V100, "ring")
     expected = (
         V100.collective_seconds
         + 2 * (gpus - 1) * link.latency_seconds
@@ -111,13 +116,13 @@ def test_the_ring_formula_in_a_node(gpus):
 
 
 def test_trees_have_less_latency_and_hierarchies_fewer_steps():
-    group = Group(8, 64)
+    group = CollectiveGroup(8, 64)
     small = {w: all_reduce_seconds(1e3, group, V100, w) for w in ("ring", "tree", "hierarchical")}
     assert small["tree"] < small["hierarchical"] < small["ring"]
     assert all_reduce_seconds(1e3, group, V100) == small["tree"]
     assert all_reduce_seconds(0, group, V100) == 0
-    assert all_reduce_seconds(1e9, Group(1, 1), V100) == 0
-    assert broadcast_seconds(1e9, Group(1, 1), V100) == 0
+    assert all_reduce_seconds(1e9, CollectiveGroup(1, 1), V100) == 0
+    assert broadcast_seconds(1e9, CollectiveGroup(1, 1), V100) == 0
 
 
 @pytest.mark.parametrize(("tensor", "pipeline"), [(8, 1), (4, 1), (2, 2), (8, 2), (1, 1)])
@@ -130,22 +135,24 @@ def test_groups_that_reduce_at_once_share_the_adapters_of_their_node(tensor, pip
         all_reduce="hierarchical",
     )  # fmt: skip
     step = plan_step(library.workload("gpt-6.7b"), cluster, plan)
-    nodes = min(4, plan.copies)
+    nodes = min(4, plan.data_parallel)
     groups = min(tensor * pipeline, node.gpus)
     sent = groups * 2 * (nodes - 1) / nodes * step.gradient_bytes
     least = sent / (node.adapters * node.network.rate)
     inside = node.gpus // groups
     within = 2 * (inside - 1) / inside * step.gradient_bytes / node.gpu_link.rate
-    assert float(step.reduce.sum()) == pytest.approx(least + within, rel=2e-3)
+    assert float(step.bucket_all_reduce.sum()) == pytest.approx(least + within, rel=2e-3)
     # What leaves the node while it is reduced between nodes only is what its adapters carry.
-    seen = window(library.workload("gpt-6.7b"), cluster, plan, 1)
-    assert seen.bytes_per_second * pipeline * step.reduce.sum() == pytest.approx(sent, rel=1e-9)
+    seen = simulate_window(library.workload("gpt-6.7b"), cluster, plan, 1)
+    assert seen.bytes_per_second * pipeline * step.bucket_all_reduce.sum() == pytest.approx(
+        sent, rel=1e-9
+    )
 
 
 def test_groups_inside_a_node_do_not_slow_each_other():
     """A GPU's link is its own, and it is in one group."""
-    alone = all_reduce_seconds(1e9, Group(2, 1), V100)
-    assert all_reduce_seconds(1e9, spread(2, V100, 4), V100) == alone
+    alone = all_reduce_seconds(1e9, CollectiveGroup(2, 1), V100)
+    assert all_reduce_seconds(1e9, collective_group(2, V100, 4), V100) == alone
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 16), (8, 8)])
@@ -166,7 +173,7 @@ def test_a_long_step_of_a_pipeline_is_continued_evenly(monkeypatch):
 
 def test_every_stage_does_every_micro_batch_once_each_way():
     for stage in range(4):
-        slots = list(order(stage, 4, 7))
+        slots = list(stage_schedule(stage, 4, 7))
         assert sorted(slots) == sorted({*slots})
         assert len(slots) == 14
         # 1F1B: never more than the stages left in flight.
@@ -191,7 +198,9 @@ def test_equal_packages_take_equal_iterations():
 
 def test_asynchronous_means_agree_with_the_closed_form():
     formula = closed_form(0.7, 0.2, 64, 8, 10_000)
-    events = simulated(0.7, 0.2, 64, 8, 10_000, jitter=0.05, update_jitter=0.05, updates=3000)
+    events = simulate_staleness(
+        0.7, 0.2, 64, 8, 10_000, jitter=0.05, update_jitter=0.05, updates=3000
+    )
     assert events.mini_batch.mean == pytest.approx(formula.mini_batch.mean, rel=0.02)
     assert events.staleness.mean == pytest.approx(formula.staleness.mean, rel=0.02)
     assert formula.staleness.mean == pytest.approx(0.7 / 0.2 + 1)
@@ -201,7 +210,7 @@ def test_asynchronous_means_agree_with_the_closed_form():
 def test_without_jitter_the_phases_lock():
     """All GPUs finish together: updates get all gradients or none, which the formula cannot say."""
     formula = closed_form(0.7, 0.2, 64, 8, 10_000)
-    locked = simulated(0.7, 0.2, 64, 8, 10_000)
+    locked = simulate_staleness(0.7, 0.2, 64, 8, 10_000)
     assert set(locked.mini_batch.values) == {0.0, 512.0}
     assert locked.mini_batch.deviation > 5 * formula.mini_batch.deviation
 

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carme import library
-from carme.simulator.analysis.timeline import window
-from carme.simulator.costs.jitter import factors, slowest
+from carme.simulator.analysis.timeline import simulate_window
+from carme.simulator.costs.jitter import jitter_factors, slowest_factors
 from carme.simulator.costs.step import plan_step
 from carme.simulator.events import compiled_queues, models
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.averaging_schedule import schedule
 from carme.simulator.plans.pipeline_schedule import makespan
 from carme.simulator.plans.plan import Synchronous
-from carme.simulator.runs.staleness import count
+from carme.simulator.runs.staleness import staleness_statistics
 
 few = settings(max_examples=25, deadline=None)
 
@@ -77,7 +77,7 @@ def test_synchronous_steps(overlap, network, jitter):
     cluster = cluster.model_copy(update={"nodes": 2})
     plan = Synchronous(gpus=12, batch=96, overlap=overlap, jitter=jitter, loader="raw")
     step = plan_step(library.workload("resnet-50"), cluster, plan)
-    drawn = factors(plan, 7, plan.gpus, np.random.default_rng(3))
+    drawn = jitter_factors(plan, 7, plan.gpus, np.random.default_rng(3))
     report = models.synchronous(step, drawn)
     fast = step.seconds(drawn.max(axis=1)).sum()
     assert report.seconds == pytest.approx(fast, rel=1e-9)
@@ -91,20 +91,20 @@ def test_tensor_parallel_steps_and_late_input():
     plan = Synchronous(gpus=8, tensor=2, batch=16, micro_batch=2, jitter=0.05)
     step = plan_step(library.workload("gpt-1.3b"), cluster, plan)
     for late in (0.0, 100.0):
-        step = step._replace(input=late)
-        drawn = factors(plan, 4, 4, np.random.default_rng(1))
+        step = step._replace(data_loading=late)
+        drawn = jitter_factors(plan, 4, 4, np.random.default_rng(1))
         report = models.synchronous(step, drawn)
         assert report.seconds == pytest.approx(step.seconds(drawn.max(axis=1)).sum(), rel=1e-9)
 
 
 def test_the_slowest_worker_without_keeping_all_numbers():
     plan = Synchronous(gpus=1, jitter=0.2)
-    drawn = factors(plan, 50, 30, np.random.default_rng(5))
-    kept = slowest(plan, 50, 30, np.random.default_rng(5))
+    drawn = jitter_factors(plan, 50, 30, np.random.default_rng(5))
+    kept = slowest_factors(plan, 50, 30, np.random.default_rng(5))
     np.testing.assert_allclose(drawn.max(axis=1), kept, rtol=1e-12)
     sampled = Synchronous(gpus=1, jitter_samples=(1.0, 2.0, 9.0))
-    drawn = factors(sampled, 50, 30, np.random.default_rng(5))
-    kept = slowest(sampled, 50, 30, np.random.default_rng(5))
+    drawn = jitter_factors(sampled, 50, 30, np.random.default_rng(5))
+    kept = slowest_factors(sampled, 50, 30, np.random.default_rng(5))
     np.testing.assert_allclose(drawn.max(axis=1), kept, rtol=1e-12)
 
 
@@ -129,11 +129,11 @@ def test_a_pipeline_reduces_when_its_first_stage_is_done(overlap):
     gpt = library.workload("gpt-1.3b")
     step = plan_step(gpt, cluster, plan)
     assert step.bubble > 0
-    reduce = float(step.reduce.sum())
+    reduce = float(step.bucket_all_reduce.sum())
     assert reduce > 0
     after = step.update + step.overhead
-    assert step.nominal == pytest.approx(window(gpt, cluster, plan).report.seconds + after)
-    assert step.exposed == pytest.approx(reduce)
+    assert step.nominal == pytest.approx(simulate_window(gpt, cluster, plan).report.seconds + after)
+    assert step.exposed_communication == pytest.approx(reduce)
     # A slow stage stretches the bubble as it stretches the kernels.
     slow = float(step.seconds(np.array([1.5]))[0])
     assert slow == pytest.approx(1.5 * (step.kernels + step.bubble) + reduce + after)
@@ -151,7 +151,7 @@ def test_asynchronous_updates():
     update = 0.2 * rng.lognormal(0, 0.05, 300)
     report, collected = models.asynchronous(gradient, update, 3)
     assert report.seconds >= update.sum()
-    fast = count(gradient, update, 8, 1000)
+    fast = staleness_statistics(gradient, update, 8, 1000)
     mini_batch = np.array(collected[15:]) * 8.0
     assert mini_batch.mean() == pytest.approx(fast.mini_batch.mean, rel=1e-9)
     assert sorted(set(mini_batch)) == pytest.approx(fast.mini_batch.values.tolist())

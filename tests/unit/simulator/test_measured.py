@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from carme.errors import MissingError
+from carme.errors import InputError, MissingError
 from carme.simulator.commands.validate import accuracies, validate
 
-FOLDER = Path(os.environ.get("CARME_DATA") or Path(__file__).parents[4] / "shared" / "data")
+FOLDER = os.environ.get("CARME_DATA")
 # Mean errors that the documentation promises; a change that makes one worse should be seen.
 PROMISED = {
     "GPT steps, 2 to 8 A100": 0.12,
@@ -32,9 +32,9 @@ PROMISED = {
 
 @pytest.fixture(scope="module")
 def found():
-    if not FOLDER.is_dir():
-        pytest.skip(f"no measurements in {FOLDER}; set CARME_DATA")
-    return {a.what: a for a in accuracies(FOLDER)}
+    if not FOLDER:
+        pytest.skip("CARME_DATA does not name the folder of measurements")
+    return {a.what: a for a in accuracies(Path(FOLDER))}
 
 
 @pytest.mark.data
@@ -53,3 +53,20 @@ def test_without_measurements_it_says_where_they_were_looked_for(tmp_path):
         accuracies(tmp_path / "nothing")
     result = CliRunner().invoke(validate, ["--data", str(tmp_path)])
     assert isinstance(result.exception, MissingError)
+
+
+def test_without_a_folder_it_says_in_one_line_what_to_give(tmp_path, monkeypatch):
+    """Also where a folder of that name lies beside the working folder."""
+    (tmp_path / "shared" / "data").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("CARME_DATA", raising=False)
+    error = CliRunner().invoke(validate, []).exception
+    assert isinstance(error, InputError)
+    assert str(error) == "name the folder of measurements with --data or CARME_DATA"
+
+
+def test_the_variable_names_the_folder(tmp_path):
+    error = CliRunner().invoke(validate, [], env={"CARME_DATA": str(tmp_path)}).exception
+    assert isinstance(error, MissingError)
+    assert str(tmp_path) in str(error)

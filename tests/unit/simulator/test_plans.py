@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from carme import library
 from carme.errors import InputError
 from carme.simulator.analysis.monte_carlo import replicate
-from carme.simulator.analysis.scaling_limits import survey
+from carme.simulator.analysis.scaling_limits import scaling_limits
 from carme.simulator.costs.step import plan_step
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.hardware.power import COMMUNICATION_ACTIVITY, under_cap, watts
 from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
-from carme.simulator.runs.simulate import simulate
+from carme.simulator.runs import simulate
 from carme.simulator.workloads.workload import Workload
 
 few = settings(max_examples=20, deadline=None)
@@ -193,7 +193,7 @@ def test_full_recomputation_keeps_each_block_s_input(layers, pipeline):
         batch=micro * pipeline, micro_batch=micro,
     )  # fmt: skip
     found = plan_step(gpt, A100, plan).memory.activations
-    one_block = sum(cost.kept for cost in spec.costs() if cost.repeat == layers)
+    one_block = sum(cost.activations for cost in spec.costs() if cost.repeat == layers)
     inputs = layers / pipeline * spec.sequence * spec.hidden
     assert found == pytest.approx((inputs + one_block) * micro * half * pipeline)
 
@@ -229,26 +229,26 @@ def test_tensor_parallel_pieces_sum_to_the_whole():
     cut = plan_step(gpt, A100, Synchronous(gpus=8, tensor=8, batch=8))
     assert cut.memory.weights == pytest.approx(whole.memory.weights / 8, rel=0.01)
     assert cut.kernels > whole.kernels / 8
-    assert cut.tensor > 0
+    assert cut.tensor_parallel > 0
 
 
 def test_limits_name_what_binds_and_what_comes_next():
-    strong = survey(RESNET, V100, Synchronous(gpus=8, batch=256, loader="raw"))
+    strong = scaling_limits(RESNET, V100, Synchronous(gpus=8, batch=256, loader="raw"))
     assert strong.limit == "compute"
     assert strong.next_limit in {"skinny products", "communication"}
     assert strong.stalls_at is not None
-    assert [r.gpus for r in strong.readings][:4] == [1, 2, 4, 8]
+    assert [r.gpus for r in strong.points][:4] == [1, 2, 4, 8]
     slow_network = faster_link(V100, 1e-4)
     vgg = library.workload("vgg-19")
-    comm = survey(vgg, slow_network, Synchronous(gpus=16, batch=1024, loader="raw"))
+    comm = scaling_limits(vgg, slow_network, Synchronous(gpus=16, batch=1024, loader="raw"))
     assert comm.limit == "communication"
-    jpeg = survey(
+    jpeg = scaling_limits(
         RESNET, V100, Synchronous(gpus=16, batch=4096, precision="fp16", loaders_per_gpu=1)
     )
     assert jpeg.limit == "input"
-    memory = survey(library.workload("gpt-13b"), A100, Synchronous(gpus=8, batch=8))
+    memory = scaling_limits(library.workload("gpt-13b"), A100, Synchronous(gpus=8, batch=8))
     assert memory.limit == "memory"
-    ragged = survey(
+    ragged = scaling_limits(
         RESNET, V100, Synchronous(gpus=512, batch=16384, jitter=0.6, loader="raw"), most=512
     )
     assert ragged.limit == "imbalance and bubbles"

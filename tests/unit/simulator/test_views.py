@@ -11,9 +11,14 @@ from carme import library
 from carme.errors import InputError
 from carme.jobs.bursts import bursts, two_means
 from carme.library.suite_runner import Suite, run_suite
-from carme.simulator.analysis.sampling import sample
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
-from carme.simulator.analysis.timeline import burst_figures, chrome_trace, series, window
+from carme.simulator.analysis.timeline import (
+    burst_figures,
+    chrome_trace,
+    sample,
+    series,
+    simulate_window,
+)
 from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
 
 RESNET = library.workload("resnet-50")
@@ -116,13 +121,13 @@ def test_samples_are_period_means():
 def test_the_twelve_figures_of_a_communication_bound_job():
     cluster = library.cluster_of("8xT4")
     plan = Synchronous(gpus=8, batch=64, overlap=False)
-    seen = window(library.workload("bert-base"), cluster, plan, 40)
+    seen = simulate_window(library.workload("bert-base"), cluster, plan, 40)
     figures = burst_figures(seen, 0.01)
     gpu, sent = figures["gpu_utilization"], figures["network_sent"]
     assert gpu.pattern == sent.pattern == "BIB"
     step = seen.step.nominal
     assert gpu.burst_seconds + gpu.idle_seconds == pytest.approx(step, rel=0.1)
-    assert sent.burst_seconds == pytest.approx(float(seen.step.reduce.sum()), abs=0.02)
+    assert sent.burst_seconds == pytest.approx(float(seen.step.bucket_all_reduce.sum()), abs=0.02)
     total = float(series(seen, 0.01)["network_sent"].sum()) * 0.01
     # A ring over two nodes: each sends its half twice.
     assert total == pytest.approx(40 * seen.step.gradient_bytes, rel=0.01)
@@ -140,7 +145,7 @@ def test_the_twelve_figures_of_a_communication_bound_job():
     ],
 )
 def test_timelines_are_valid_chrome_traces(name, gpus, plan):
-    seen = window(library.workload(name), library.cluster_of(gpus), plan, 4)
+    seen = simulate_window(library.workload(name), library.cluster_of(gpus), plan, 4)
     trace = json.loads(json.dumps(chrome_trace(seen)))
     events = trace["traceEvents"]
     assert {e["ph"] for e in events} <= {"X", "M", "C"}
@@ -157,7 +162,7 @@ def test_timelines_are_valid_chrome_traces(name, gpus, plan):
 
 def test_a_timeline_has_an_end():
     with pytest.raises(InputError, match="at most 256"):
-        window(RESNET, library.cluster_of("512xV100"), Synchronous(gpus=512, batch=512))
+        simulate_window(RESNET, library.cluster_of("512xV100"), Synchronous(gpus=512, batch=512))
     slow = Asynchronous(gpus=8, gradient_seconds=1e6, update_seconds=1e-6)
     with pytest.raises(InputError, match="2,000,000,000,000 updates"):
-        window(RESNET, CLUSTER, slow, 2)
+        simulate_window(RESNET, CLUSTER, slow, 2)
