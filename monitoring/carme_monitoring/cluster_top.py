@@ -1,4 +1,4 @@
-"""The whole cluster's jobs for `carme top`, out of Prometheus; for those who may ask it."""
+"""The whole cluster's jobs for `carme top`, from Prometheus."""
 
 import time
 from collections.abc import Iterable

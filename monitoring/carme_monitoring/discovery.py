@@ -1,4 +1,4 @@
-"""`carme-discovery`: tells Prometheus which nodes Slurm has, in a file that it watches.
+"""`carme-discovery`: writes the nodes that Slurm has into a file that Prometheus watches.
 
 The file is replaced as a whole, and only with what Slurm really said: while the view or the
 controller is away, Prometheus keeps reading the nodes it knows.
@@ -63,7 +63,7 @@ def local_ports(config: Config) -> dict[str, int]:
 
 
 class Discovery:
-    """Keeps the file as the view says. `update` once; `run` until `stop`."""
+    """Keeps the file equal to the view's nodes. `update` once; `run` until `stop`."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One reading of one GPU; None is what the card does not tell."""
+    """One reading of one GPU; None is what the card does not report."""
 
     index: int
     uuid: str
@@ -85,7 +85,7 @@ class GpuReading:
 def with_absent(
     previous: Iterable[GpuReading], answering: Iterable[GpuReading]
 ) -> list[GpuReading]:
-    """`answering`, and as they were last known those that do not answer now.
+    """`answering`, and those that do not answer now, as they were last read.
 
     A GPU that fell off the bus keeps its place and its slices: Slurm counts on. One that answers
     is as it says it is, however it was sliced before.

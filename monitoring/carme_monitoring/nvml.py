@@ -25,7 +25,7 @@ _MAX = {"power": 3_000_000, "temperature": 200, "percent": 100, "pcie": 10**9}
 
 
 class NvmlGpus:
-    """The node's GPUs. Values that a card does not tell are left out and counted."""
+    """The node's GPUs. Values that a card does not report are left out and counted."""
 
     def __init__(self, errors: LabelledCounter) -> None:
         self._errors = errors
@@ -39,7 +39,7 @@ class NvmlGpus:
         self._xid_thread: threading.Thread | None = None
 
     def read(self) -> list[GpuReading]:
-        """Every GPU, everything it tells."""
+        """Every GPU with all its values."""
         self._start()
         return [self._read(handle, gpu) for handle, gpu in self._cards]
 
@@ -71,14 +71,14 @@ class NvmlGpus:
         self._start()
 
     def close(self) -> None:
-        """Let go of NVML; the next read begins anew."""
+        """Shut NVML down; the next read starts it again."""
         with self._starting:
             if self._ready:
                 self._ready = False
                 pynvml.nvmlShutdown()
 
     def _start(self) -> None:
-        """The sampler, the collection and whoever came first and was given up may all start."""
+        """Start NVML once: sampler, collection and a read that timed out may come together."""
         if self._ready:
             return
         with self._starting:
@@ -224,7 +224,7 @@ class NvmlGpus:
         )
 
     def _mig(self, handle: Any, uuid: str) -> tuple[bool, tuple[MigSlice, ...]]:
-        """Whether the card is sliced, and how; as it was last known while it does not tell."""
+        """Whether the card is sliced, and how; the last answer while it gives none."""
         try:
             is_sliced = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
             self._sliced[uuid] = (is_sliced, self._slices(handle) if is_sliced else ())

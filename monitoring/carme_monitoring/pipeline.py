@@ -5,10 +5,10 @@ import time
 from typing import Any, ClassVar
 
 from carme import __version__
-from carme_monitoring.accounting import node_state
+from carme_monitoring.accounting import exporter_state
 from carme_monitoring.accounting.accounting_samples import add_accounting_samples
+from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.accounting.node_accounting import NodeAccounting
-from carme_monitoring.accounting.node_state import NodeState
 from carme_monitoring.collector import Collector, CollectorContext, Mode, Readings, Stage
 from carme_monitoring.collectors import make_collectors
 from carme_monitoring.collectors.gpu import GpuCollector, GpuEnergyCollector
@@ -140,24 +140,24 @@ class NodePipeline(Pipeline):
             "collectors": {name: saved for name, saved in kept if saved is not None},
         }
         try:
-            node_state.write(self._state_path, content)
+            exporter_state.write(self._state_path, content)
         except OSError:
             self._state_failures += 1
 
-    def _restore(self) -> NodeState:
-        """The state of the file. Of another version, or damaged: everything begins anew."""
+    def _restore(self) -> ExporterState:
+        """The state in the file; a new one when it is damaged or of another version."""
         config = self.context.config
-        saved = node_state.read(self._state_path)
+        saved = exporter_state.read(self._state_path)
         if saved is None:
-            return NodeState.new(config)
+            return ExporterState.new(config)
         is_same_boot = saved.get("boot_id") == self.context.boot_id
         try:
-            state = NodeState.restored(saved, config, is_same_boot)
+            state = ExporterState.restored(saved, config, is_same_boot)
             kept = saved.get("collectors", {}) if is_same_boot else {}
             for collector in self.collectors:
                 if (name := type(collector).__name__) in kept:
                     collector.restore(kept[name])
-        except node_state.DAMAGED:
+        except exporter_state.DAMAGED:
             self.collectors = make_collectors(self.mode, self.context)
-            return NodeState.new(config)
+            return ExporterState.new(config)
         return state

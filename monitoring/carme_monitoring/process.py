@@ -74,7 +74,7 @@ class ExporterProcess:
             self._node.settle()
 
     def collect(self) -> None:
-        """Collect and publish; what goes wrong is logged once, when it begins and when it ends."""
+        """Collect and publish. A collector's failure is logged when it begins and when it ends."""
         self.page.publish(self.pipeline.collect(), self.pipeline.add_profiles)
         errors = self.pipeline.guards.errors()
         for name in errors.keys() | self._logged.keys():
@@ -116,7 +116,7 @@ class ExporterProcess:
                     self._show_board(server, node)
 
     def _show_board(self, server: socket.socket, node: NodePipeline) -> None:
-        """The jobs that the one who asks may see."""
+        """Answer `carme top` with the jobs that the caller may see."""
         with contextlib.suppress(OSError), server.accept()[0] as client:
             client.settimeout(2)
             uid = peer_uid(client)

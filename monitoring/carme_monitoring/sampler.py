@@ -1,4 +1,4 @@
-"""Looks at the GPUs once a second, and at 20 Hz while a job wants a profile.
+"""Samples the GPUs once a second, and at 20 Hz while a job is profiled.
 
 A collection every 15 s would call a job idle that happened to wait for data just then; a look a
 second costs nothing and makes idle time and mean utilisation honest.
@@ -14,7 +14,7 @@ from carme.jobs.bursts import Bursts, bursts
 
 SIGNALS = ("gpu", "gpu_memory", "send", "receive")
 IDLE_BELOW = 0.01
-"""Utilisation below one percent is idle: the driver itself shows up as less."""
+"""Utilisation below one percent is idle: the driver alone causes less."""
 PROFILE_HZ = 20
 _WINDOW_SECONDS = 300
 GpuSample = tuple[float | None, int | None, int | None]
@@ -23,7 +23,7 @@ GpuSample = tuple[float | None, int | None, int | None]
 
 @dataclass
 class GpuActivity:
-    """What was seen of a GPU since it was last asked for."""
+    """The activity of a GPU since the last `drain`."""
 
     seconds: float = 0.0
     idle_seconds: float = 0.0
@@ -115,7 +115,7 @@ class GpuSampler:
         return {jobid: profile.figures() for jobid, profile in profiles.items()}
 
     def step(self) -> None:
-        """Look once. Energy and time since the look before count as the GPU is now."""
+        """Take one sample; the time and energy since the previous one count as the GPU is now."""
         samples = self._sample()
         sent, received = self._traffic() if self._profiles else (0, 0)
         now = self._now()

@@ -7,13 +7,13 @@ Family = dict[LabelValues, float]
 
 
 class Samples:
-    """What one collection found. A family's label values are unique: a later one replaces."""
+    """The samples of one collection. A family's label values are unique: a later one replaces."""
 
     def __init__(self) -> None:
         self.families: dict[str, Family] = {}
 
     def add(self, name: str, labels: LabelValues, value: float | None) -> None:
-        """Add a sample; a value that is not known is not there."""
+        """Add a sample; None adds nothing."""
         if value is not None:
             self.families.setdefault(name, {})[labels] = value
 

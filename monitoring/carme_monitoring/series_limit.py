@@ -10,7 +10,7 @@ from carme_monitoring.samples import Family, LabelValues, Samples
 
 OTHER = "other"
 _OWN_SERIES = 8
-"""Room for the exporter's series about itself, which are added last."""
+"""Room for the `carme_exporter_…` series, which are added last."""
 _KEPT = ("node", "component", "mode", "direction", "method", "resource", "kind", "currency",
          "partition", "state")  # fmt: skip
 

@@ -63,7 +63,7 @@ def top(
 
 
 def read(folder: Path, node: str | None = None) -> list[JobRow]:
-    """The jobs that the exporters on this machine show to the one who asks."""
+    """The jobs that the exporters on this machine show to the caller."""
     sockets = sorted(folder.glob(f"{node or '*'}.sock"))
     rows: list[JobRow] = []
     answered = False

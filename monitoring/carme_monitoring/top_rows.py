@@ -1,4 +1,4 @@
-"""Jobs at a glance, for `carme top`: made by the exporter, shown to those who may see them."""
+"""The rows of `carme top`: one for each job on a node."""
 
 from collections.abc import Iterable
 from typing import TypedDict

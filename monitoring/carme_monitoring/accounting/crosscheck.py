@@ -1,4 +1,4 @@
-"""Whether the records of who holds which GPU agree with what runs on the GPUs.
+"""Compares the GPU allocation records with what runs on the GPUs.
 
 Processes and the device cgroup must agree with the prolog's record; where they do not, that is
 counted. Where there is no record, a job's GPUs are those that its processes use.

@@ -1,4 +1,4 @@
-"""What accumulates per job besides energy: waste, traffic, emissions, cost."""
+"""Counters of each job besides energy: waste, traffic, emissions, cost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -55,7 +55,7 @@ class JobCounters:
         self.node_gpu_held_seconds = 0.0
         self.node_gpu_idle_seconds = 0.0
         self.consumers: dict[str, JobCounter] = {}
-        """Emissions and cost of all energy of the node, by who used it."""
+        """Emissions and cost of all energy of the node, by consumer."""
 
     def of(self, jobid: int) -> JobCounter:
         """The job's figures, new when there are none."""

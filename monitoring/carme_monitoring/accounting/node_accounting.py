@@ -7,8 +7,8 @@ from carme.node.gpu_allocations import CounterReading, GpuAllocation
 from carme_monitoring.accounting import emission_factors
 from carme_monitoring.accounting.crosscheck import CrossCheck
 from carme_monitoring.accounting.emission_factors import EmissionFactors
+from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.accounting.job_table import JobChange
-from carme_monitoring.accounting.node_state import NodeState
 from carme_monitoring.accounting.user_counters import JobFigures
 from carme_monitoring.collector import Readings
 from carme_monitoring.collectors.allocations import AllocationCollector
@@ -33,7 +33,7 @@ from carme_monitoring.sampler import GpuActivity
 class NodeAccounting:
     """The node's accounts. `state` is what a restart keeps; the rest is of the last readings."""
 
-    def __init__(self, config: ExporterSettings, state: NodeState) -> None:
+    def __init__(self, config: ExporterSettings, state: ExporterState) -> None:
         self.config, self.state = config, state
         self.crosscheck = CrossCheck()
         self.gpus = NodeGpus([], [])
@@ -80,7 +80,7 @@ class NodeAccounting:
             self.state.forget(expired)
 
     def compare_records(self) -> None:
-        """Compare the records of who holds which GPU with what runs on the GPUs."""
+        """Compare the GPU allocation records with what runs on the GPUs."""
         self.sm_share = self.crosscheck.check(
             self.state.table, self.gpus, self.slots, self.uses, self._sluids
         )

@@ -1,4 +1,4 @@
-"""What users' jobs added up to on this node: counters that live longer than the jobs.
+"""Counters of users and accounts on this node: they live longer than the jobs.
 
 `increase()` does not see a counter's first value, so rates of users and accounts cannot be made
 from the counters of jobs. These grow by whatever the jobs' grow by. A series that is new is shown
@@ -16,7 +16,7 @@ Owner = tuple[str, str, str]
 Figure = tuple[str, ...]
 """The name of what is counted, and label values beyond the owner's."""
 JobFigures = tuple[int, Owner, Mapping[Figure, float]]
-"""A job, whose it is, and its figures."""
+"""A job, its owner and its figures."""
 _FORGET_NS = 24 * 3600 * 10**9
 """An owner without a job here for a day: the series end, or they would grow with the years."""
 
@@ -82,7 +82,7 @@ class UserCounters:
         }
 
     def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
-        """Take up what `save` gave; after a reboot the jobs are gone and the clock began anew."""
+        """Take up what `save` gave; after a reboot jobs are gone and the clock starts at zero."""
         for owner, figure, value, since_ns, last_ns in saved["totals"]:
             total = (
                 _Total(value, since_ns, last_ns)

@@ -29,7 +29,7 @@ METRICS = metric_group(
 
 @dataclass(frozen=True)
 class JobUse:
-    """A job's use of the node; None is what its cgroup does not tell."""
+    """A job's use of the node; None is what its cgroup does not report."""
 
     jobid: int
     cpu_seconds: float | None = None
@@ -67,7 +67,7 @@ class JobCgroups:
         """The jobs whose folders are named by SLUID."""
 
     def read(self) -> dict[int, JobUse]:
-        """Use by job. A job whose folder goes away in the middle has what was read so far."""
+        """Use by job. A job whose folder disappears meanwhile has what was read until then."""
         uses = {}
         jobs = find_jobs(self._root, self._node)
         self._sluids = {j.sluid: self._sluids[j.sluid] for j in jobs if j.sluid in self._sluids}
@@ -235,7 +235,7 @@ def _processes(job: JobCgroup) -> int | None:
 
 
 def _devices(job: JobCgroup) -> frozenset[int] | None:
-    """Minors of /dev/nvidiaN in a v1 allow list; a list that allows all says nothing."""
+    """Minors of /dev/nvidiaN in a v1 allow list; None for a list that allows all."""
     top = job.path("devices")
     text = files.text(top / "devices.list") if top else None
     if not text or text.startswith("a "):

@@ -1,4 +1,4 @@
-"""Local file systems: how full they are. Network ones are their servers' affair, and may hang."""
+"""How full local file systems are. Network ones are left out: reading them may hang."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""GPUs: everything they tell, their energy counters, and what a sampler saw in between."""
+"""GPUs: all their values, their energy counters, and their activity between collections."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ class NodeGpus:
 
 
 class GpuCollector(Collector[NodeGpus]):
-    """Everything that GPUs tell."""
+    """All values of the GPUs."""
 
     name, metrics = "gpu", METRICS
 
@@ -111,7 +111,7 @@ class GpuEnergyCollector(Collector[dict[str, int]]):
 
 
 class GpuActivityCollector(Collector[dict[str, GpuActivity]]):
-    """What the sampler saw of each GPU since the last read, and the bursts of profiled jobs."""
+    """Each GPU's activity since the last read, by the sampler, and the bursts of profiled jobs."""
 
     name, metrics = "gpu", BURST_METRICS
     stage, order = Stage.CHARGED, 6

@@ -1,4 +1,4 @@
-"""The node itself: processors and memory, through psutil."""
+"""The node's processors and memory, through psutil."""
 
 from dataclasses import dataclass
 from pathlib import Path

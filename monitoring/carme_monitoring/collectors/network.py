@@ -13,7 +13,7 @@ from carme_monitoring.samples import Samples
 
 _VIRTUAL = re.compile(r"lo|(?:veth|docker|br-|virbr|cali|flannel|cni|tun|tap|dummy|sit|ip6tnl).*")
 _STACKED = re.compile(r"(?:bond|team|br|vlan)\d+|.+\.\d+")
-"""Where sysfs says nothing, names do."""
+"""Names of stacked interfaces, for where sysfs does not show it."""
 _INFINIBAND = "32"
 """The kernel's type of an IP interface on InfiniBand or Omni-Path."""
 _LOOK_EVERY_SECONDS = 60
@@ -70,7 +70,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Everything the network collector read."""
+    """One reading of all interfaces and ports."""
 
     interfaces: tuple[Interface, ...]
     ports: tuple[Port, ...]
@@ -91,7 +91,7 @@ class Traffic:
 
 
 def read(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Traffic:
-    """The node's interfaces (without those whose traffic others carry) and ports."""
+    """The node's ports and interfaces, without those whose traffic other interfaces carry."""
     # 1/net: a process in a network namespace of its own would see only itself.
     text = files.text(proc / "1/net/dev") or files.text(proc / "net/dev") or ""
     all_ports = tuple(ports(sys))

@@ -1,7 +1,7 @@
-"""The power of the whole node: whatever it has, the best source chosen and named.
+"""The power of the whole node, from the best of its sources.
 
 A board's own sensor (hwmon) is read directly. Redfish and IPMI take seconds and a subprocess, so a
-thread of their own asks them now and then, and a collection takes what was heard last.
+thread of their own reads them, and a collection takes the last reading.
 """
 
 import base64
@@ -94,7 +94,7 @@ def parse_redfish(document: Any) -> float | None:
 def ask_ipmi(
     run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run, seconds: float = 10
 ) -> float | None:
-    """What the first of the two tools that is there says."""
+    """Watts from ipmitool or ipmi-dcmi, the first that gives them."""
     for command in IPMI_COMMANDS:
         try:
             done = run(command, capture_output=True, text=True, timeout=seconds, check=False)
@@ -106,7 +106,7 @@ def ask_ipmi(
 
 
 def ask_redfish(url: str, user: str, password: str, ca_file: Path | None) -> float | None:
-    """What the node's management controller says."""
+    """Watts from the node's management controller."""
     if not url.startswith(("https://", "http://")):
         raise ConfigError(f"exporter.redfish: {url} is no web address", "begin it with https://")
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -122,7 +122,7 @@ def ask_redfish(url: str, user: str, password: str, ca_file: Path | None) -> flo
 
 
 class SlowReader:
-    """Asks a slow source in a thread of its own; `latest` never waits."""
+    """Reads a slow source in a thread of its own; `latest` never waits."""
 
     def __init__(
         self,
@@ -151,20 +151,20 @@ class SlowReader:
         self._stop.set()
 
     def latest(self) -> PowerReading | None:
-        """What was heard, unless that was too long ago."""
+        """The last reading; None when it is too old."""
         if self._latest is None or self._is_long_ago(self._latest[1]):
             return None
         return PowerReading(self.source, self._latest[0])
 
     def problem(self) -> str:
-        """Why nothing has been heard for long; empty when something has."""
+        """Why there has been no reading for long; empty when there has been one."""
         if self._heard_at is None or not self._is_long_ago(self._heard_at):
             return ""
         silent = self._now() - self._heard_at
         return f"{self.source}: no answer for {silent:.0f} s: {self._problem or 'it hangs'}"
 
     def step(self) -> None:
-        """Ask once. Whatever goes wrong is counted, and asking goes on."""
+        """Read once. A failure is counted, and the next read is tried as usual."""
         if self._heard_at is None:
             self._heard_at = self._now()
         try:

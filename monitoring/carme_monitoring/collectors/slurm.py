@@ -253,7 +253,7 @@ def add_scheduler(out: Samples, values: Mapping[str, int]) -> None:
 
 
 class SchedulerReader:
-    """Asks sdiag, and the accounting for its name, now and then in a thread of its own."""
+    """Runs `sdiag`, and `sacctmgr` to see whether accounting answers, once a minute in a thread."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class SchedulerReader:
         self._stop.set()
 
     def latest(self) -> dict[str, int]:
-        """What it said last."""
+        """The last output of `sdiag`."""
         return self._values
 
     def accounting_up(self) -> int | None:

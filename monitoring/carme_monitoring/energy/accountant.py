@@ -1,4 +1,4 @@
-"""Readings in, charges out: sources, shares and ledger together."""
+"""Charges energy readings to jobs: sources, shares and ledger together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ _UNCERTAINTY = {"gpu": 0.05, "cpu": 0.05, "dram": 0.10, REST: 0.10}
 """NVIDIA gives ±5 % for its power readings; RAPL has been measured within a few percent of
 instruments, its DRAM part within ten; board meters and their division are no better."""
 _ESTIMATE_UNCERTAINTY = 0.3
-"""Of energy that time divided, because nobody read a counter when the holder changed."""
+"""Uncertainty of energy split by time because no counter was read when the GPU changed hands."""
 _COUNTER_STEP_SECONDS = 0.1
 """GPU counters advance every 20 to 100 ms: start and end are each off by up to this."""
 
@@ -40,7 +40,7 @@ class Zone:
     title: str = ""
     """The zone's name, for people."""
     total_uj: int = 0
-    """What was charged of it since the node booted: without wrap-arounds and resets."""
+    """Energy charged from it since the exporter first ran after the boot of the node."""
 
     def with_value(self, uj: int) -> "Zone":
         """The zone at another reading."""

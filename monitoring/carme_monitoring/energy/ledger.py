@@ -1,4 +1,4 @@
-"""The accounts. Integers of microjoules, so that they balance to the last digit."""
+"""The energy ledger. Integers of microjoules, so that it balances to the last digit."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ CONSUMERS = ("jobs", UNALLOCATED, SYSTEM)
 def split(amount: int, weights: Mapping[Consumer, float]) -> dict[Consumer, int]:
     """`amount` in whole parts in proportion to `weights`; the parts add up to it exactly.
 
-    No part is negative. Without any weight there is nobody to give it to: the answer is empty.
+    No part is negative. Without any weight the answer is empty.
     """
     positive = {who: weight for who, weight in weights.items() if weight > 0}
     total = sum(positive.values())
@@ -30,7 +30,7 @@ def split(amount: int, weights: Mapping[Consumer, float]) -> dict[Consumer, int]
 
 
 class Ledger:
-    """Who was charged what, component by component.
+    """Energy charged to each job, to `unallocated` and to `system`, by component.
 
     With a meter of the whole node: jobs + unallocated + system + carry = what the meter read.
     Components (GPU, CPU, DRAM) are charged when their counters are read, which may be before the

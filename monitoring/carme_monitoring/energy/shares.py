@@ -1,7 +1,7 @@
-"""Who gets which part of what a node used in an interval. The policy stands here.
+"""The policy of dividing a node's energy of an interval among its consumers.
 
 - A GPU's energy goes to the job that holds it, for the time it held it; several jobs on one GPU
-  share it by their SM time, MIG slices by their size. Nobody's time is `unallocated`.
+  share it by their SM time, MIG slices by their size. Other time is `unallocated`.
 - CPU energy is divided by processor time. A processor that a job holds and leaves idle counts
   IDLE_WEIGHT of a busy one, to that job; one that nobody holds counts as much, to `unallocated`;
   what runs outside jobs is `system`.
@@ -62,10 +62,10 @@ class NodeActivity:
     sm_share: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """(slot, job) → SM time, for slots that several jobs use."""
     is_estimate: bool = False
-    """Not read at the ends of the interval: time divided a longer one."""
+    """Divided by time from a longer interval, because nothing was read at its ends."""
 
     def part(self, fraction: float) -> "NodeActivity":
-        """A part of the interval, as if it had been like the whole.
+        """A part of the interval, in proportion.
 
         What ran outside of the jobs that are still here may have been a job that is not, so
         nothing of it is the system's.
@@ -86,7 +86,7 @@ def gpu_weights(
     now: NodeActivity,
     span: tuple[int, int],
 ) -> tuple[Weights, bool]:
-    """Whose the GPU's energy of the interval `span` is, and whether time had to divide it."""
+    """The consumers of a GPU's energy in `span`, and whether it had to be divided by time."""
     weights: Weights = {}
     is_estimate = False
     sliced = 0.0
@@ -110,7 +110,7 @@ def gpu_weights(
 
 
 def cpu_weights(jobs: Iterable[JobPresence], now: NodeActivity, span: tuple[int, int]) -> Weights:
-    """Whose the processors' energy is."""
+    """The consumers of the processors' energy."""
     seconds = (span[1] - span[0]) / 1e9
     weights: Weights = {}
     used = idle_held = 0.0
@@ -134,7 +134,7 @@ def cpu_weights(jobs: Iterable[JobPresence], now: NodeActivity, span: tuple[int,
 def memory_weights(
     jobs: Iterable[JobPresence], now: NodeActivity, span: tuple[int, int]
 ) -> Weights:
-    """Whose the memory's energy is."""
+    """The consumers of the memory's energy."""
     weights: Weights = {job.jobid: job.memory_bytes * job.overlap(*span) for job in jobs}
     held = sum(weights.values())
     _add(weights, SYSTEM, min(now.system_memory_bytes, max(0.0, now.memory_bytes - held)))
@@ -145,7 +145,7 @@ def memory_weights(
 def rest_weights(
     jobs: Iterable[JobPresence], slots: Sequence[GpuSlot], now: NodeActivity, span: tuple[int, int]
 ) -> Weights:
-    """Whose the rest of the meter is: by the largest of a job's shares of the node."""
+    """The consumers of the rest of the meter: by the largest of a job's shares of the node."""
     gpus = len({slot.gpu for slot in slots})
     share_of = {slot.name: slot.share / gpus for slot in slots}
     weights: Weights = {}

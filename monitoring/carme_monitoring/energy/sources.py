@@ -5,11 +5,12 @@ from typing import Any, Literal
 
 Outcome = Literal["first", "counted", "wrapped", "reset", "rejected", "estimated", "same"]
 MAX_GAUGE_GAP_NS = 3600 * 10**9
-"""A gauge says nothing about a longer time than this without it."""
+"""A longer gap between two readings of a gauge is not counted."""
 _SLACK_UJ = 5_000_000
 """What a counter may show beyond its limit: counters advance in steps."""
 _MAX_REJECTS = 3
-"""A glitch is gone by then, and the reading after it counts for the whole time."""
+"""After so many rejected readings the counter starts again from the last one. A glitch is over
+sooner, and the reading after it counts for the whole time."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,11 @@ class CounterSource:
     rejects: int = 0
 
     def advance(self, value_uj: int, at_ns: int) -> Gain:
-        """The gain since the last reading; an absurd one is not counted."""
+        """The gain since the last reading.
+
+        A counter that went down has wrapped if the gain is then within `max_watts` for the time;
+        otherwise it was reset to zero. A gain above `max_watts` is rejected and counts nothing.
+        """
         if self.at_ns < 0:
             self.value_uj, self.at_ns = value_uj, at_ns
             return Gain(0, at_ns, at_ns, "first")
@@ -44,7 +49,7 @@ class CounterSource:
         if gained < 0 and self.range_uj and value_uj <= self.range_uj:
             gained, outcome = gained + self.range_uj, "wrapped"
             if gained > self._most(at_ns) and value_uj <= self._most(at_ns):
-                gained, outcome = value_uj, "reset"  # it cannot have come round: it was reset
+                gained, outcome = value_uj, "reset"  # more than it can have used: it was reset
         elif gained < 0:
             gained, outcome = value_uj, "reset"
         if value_uj < 0 or gained > self._most(at_ns):

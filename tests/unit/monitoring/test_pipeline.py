@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 import carme_monitoring.pipeline
-from carme_monitoring.accounting.node_state import NodeState
+from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.collector import Collector
 from carme_monitoring.collectors import host, make_collectors, network, power, rapl
 from carme_monitoring.metric_table import TABLE
@@ -94,7 +94,7 @@ def test_a_damaged_part_of_the_state_restores_nothing(world: World, key: str) ->
     content = json.loads(path.read_text())
     assert key in content
     path.write_text(json.dumps({**content, key: 5}))
-    new = NodeState.new(exporter.context.config)
+    new = ExporterState.new(exporter.context.config)
     assert world.exporter().accounting.state.save() == new.save()
 
 

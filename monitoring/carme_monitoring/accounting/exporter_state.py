@@ -20,7 +20,7 @@ DAMAGED = (KeyError, TypeError, ValueError, AttributeError)
 
 
 @dataclass
-class NodeState:
+class ExporterState:
     """Everything that the accounting keeps."""
 
     energy: EnergyAccountant
