@@ -21,7 +21,7 @@ from carme.config import Config, load
 from carme.errors import CarmeError, ConfigError
 from carme.slurm.models import Node
 from carme.slurm.snapshot import Snapshot
-from carme.slurm.states import ExporterState
+from carme.slurm.states import NodeState
 from carme.system.files import write
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def targets(
     """Prometheus' target groups, one a node; `ports` where nodes have ports of their own."""
     groups = []
     for node in nodes:
-        if node.state is ExporterState.FUTURE or _OFF & set(node.flags):
+        if node.state is NodeState.FUTURE or _OFF & set(node.flags):
             continue
         address = node.address or node.name
         if ":" in address:

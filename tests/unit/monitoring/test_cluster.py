@@ -7,7 +7,7 @@ from typing import Any
 from carme.errors import UnavailableError
 from carme.slurm.models import Job, Node, Partition
 from carme.slurm.snapshot import Snapshot
-from carme.slurm.states import ExporterState, JobState
+from carme.slurm.states import JobState, NodeState
 from carme_monitoring.collector import CollectorContext
 from carme_monitoring.collectors.slurm import (
     ClusterCollector,
@@ -53,9 +53,9 @@ SNAPSHOT = Snapshot(
     taken_at=990,
     partitions=(Partition(name="gpu"), Partition(name="old", state="DOWN")),
     nodes=(
-        Node(name="n1", state=ExporterState.MIXED, partitions=("gpu", "old"), cpus=8, cpus_used=3,
+        Node(name="n1", state=NodeState.MIXED, partitions=("gpu", "old"), cpus=8, cpus_used=3,
              gpus={"a100": 4}, gpus_used={"a100": 1}),
-        Node(name="n2", state=ExporterState.IDLE, flags=("DRAIN",), partitions=("gpu",), cpus=8,
+        Node(name="n2", state=NodeState.IDLE, flags=("DRAIN",), partitions=("gpu",), cpus=8,
              gpus={"a100": 4, "": 1}),
     ),
     jobs=(

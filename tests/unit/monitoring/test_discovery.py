@@ -14,18 +14,18 @@ from carme.config import Config
 from carme.errors import ConfigError, UnavailableError
 from carme.slurm.models import Node
 from carme.slurm.snapshot import Snapshot
-from carme.slurm.states import ExporterState
+from carme.slurm.states import NodeState
 from carme.templates import render
 from carme_monitoring.discovery import Discovery, discovery, local_ports, targets
 from support.discovery_load import discovery_ms
 
 NODES = (
-    Node(name="n2", address="10.0.0.2", state=ExporterState.IDLE),
-    Node(name="n1", address="10.0.0.1", state=ExporterState.DOWN, flags=("NOT_RESPONDING",)),
-    Node(name="n3", state=ExporterState.MIXED),
-    Node(name="n4", address="fd00::4", state=ExporterState.IDLE, flags=("DRAIN",)),
-    Node(name="cloud1", state=ExporterState.IDLE, flags=("CLOUD", "POWERED_DOWN")),
-    Node(name="later", state=ExporterState.FUTURE),
+    Node(name="n2", address="10.0.0.2", state=NodeState.IDLE),
+    Node(name="n1", address="10.0.0.1", state=NodeState.DOWN, flags=("NOT_RESPONDING",)),
+    Node(name="n3", state=NodeState.MIXED),
+    Node(name="n4", address="fd00::4", state=NodeState.IDLE, flags=("DRAIN",)),
+    Node(name="cloud1", state=NodeState.IDLE, flags=("CLOUD", "POWERED_DOWN")),
+    Node(name="later", state=NodeState.FUTURE),
 )
 
 
