@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from carme.config import ViewSettings
 from carme.errors import UnavailableError
 from carme.jobs.models import IdleJobs, Idleness, JobList, JobReport
-from carme.slurm.models import Choice, ExpectedStart, History, HistoryJob, Job, SlurmModel
+from carme.requests.resource_request import ResourceRequest
+from carme.slurm.models import ExpectedStart, History, HistoryJob, Job, SlurmModel
 from carme.slurm.rights import UserRights
 from carme.slurm.snapshot import Snapshot
 from carme.view.messages import ViewReply, decode_reply, encode_request, error_from
@@ -84,7 +85,7 @@ class ViewClient:
         """One job; MissingError if it is not in the queue or not to be seen."""
         return _model(self._ask("GET", f"/jobs/{job_id}"), Job)
 
-    def expected_start(self, choice: Choice) -> ExpectedStart:
+    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """When a job like this would start; InputError if Slurm would not take it."""
         return _model(self._ask("GET", "/expected-start", _query(choice)), ExpectedStart)
 
@@ -174,7 +175,7 @@ class AsyncViewClient:
         """As ViewClient.job."""
         return _model(await self._ask("GET", f"/jobs/{job_id}"), Job)
 
-    async def expected_start(self, choice: Choice) -> ExpectedStart:
+    async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """As ViewClient.expected_start."""
         reply = await self._ask("GET", "/expected-start", _query(choice))
         return _model(reply, ExpectedStart)
@@ -239,7 +240,7 @@ def _whose(user: str, max_age_seconds: float | None) -> dict[str, object]:
     return asked if max_age_seconds is None else {**asked, "max_age_seconds": max_age_seconds}
 
 
-def _query(choice: Choice) -> dict[str, object]:
+def _query(choice: ResourceRequest) -> dict[str, object]:
     return choice.model_dump(exclude_defaults=True)
 
 

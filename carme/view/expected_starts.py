@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable
 
 from carme.errors import CarmeError, UnavailableError
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm.client import Client
-from carme.slurm.models import Choice, ExpectedStart
+from carme.slurm.models import ExpectedStart
 
 PER_MINUTE = 6
 _KEEP_SECONDS = 60.0
@@ -21,11 +22,11 @@ class ExpectedStarts:
         self.asked = 0
         self._client = client
         self._clock = clock
-        self._known: dict[Choice, tuple[float, ExpectedStart | CarmeError]] = {}
+        self._known: dict[ResourceRequest, tuple[float, ExpectedStart | CarmeError]] = {}
         self._recent: deque[float] = deque()
         self._lock = asyncio.Lock()
 
-    async def expected_start(self, choice: Choice) -> ExpectedStart:
+    async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """Slurm's guess, its `asked_at` saying how old it is; its refusal as the typed error."""
         # One question at a time: the same choice asked twice at once finds the first's answer.
         async with self._lock:
@@ -47,7 +48,7 @@ class ExpectedStarts:
             self._recent.popleft()
         return len(self._recent) < PER_MINUTE
 
-    async def _ask(self, choice: Choice) -> ExpectedStart | CarmeError:
+    async def _ask(self, choice: ResourceRequest) -> ExpectedStart | CarmeError:
         now = self._clock()
         self._recent.append(now)
         self.asked += 1

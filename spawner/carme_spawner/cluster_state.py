@@ -6,11 +6,12 @@ import time
 
 from carme.config import Config
 from carme.errors import CarmeError
-from carme.slurm.models import Choice, ExpectedStart
+from carme.requests.resource_request import ResourceRequest
+from carme.requests.slurm_user import SlurmUser
+from carme.slurm.models import ExpectedStart
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
 from carme.view.client import AsyncViewClient
-from carme_spawner.slurm_user import SlurmUser
 
 log = logging.getLogger(__name__)
 STALE_SECONDS = 60.0
@@ -32,7 +33,7 @@ class ClusterState:
         self._fetched = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._asked: dict[Choice, asyncio.Future[ExpectedStart]] = {}
+        self._asked: dict[ResourceRequest, asyncio.Future[ExpectedStart]] = {}
 
     async def snapshot(self, max_age: float = 5) -> Snapshot:
         """The cluster as it was at most `max_age` seconds ago, if Slurm answers."""
@@ -92,7 +93,7 @@ class ClusterState:
             rights = None
         return SlurmUser(user, frozenset(groups), rights)
 
-    async def expected_start(self, choice: Choice) -> ExpectedStart:
+    async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """When Slurm would start this; the view asks it seldom, and remembers.
 
         TimeoutError if it has not said so at once: who asks again a moment later finds its answer.
@@ -107,7 +108,7 @@ class ClusterState:
             raise TimeoutError
         return task.result()
 
-    def _answered(self, choice: Choice, done: "asyncio.Future[ExpectedStart]") -> None:
+    def _answered(self, choice: ResourceRequest, done: "asyncio.Future[ExpectedStart]") -> None:
         """The view remembers the answer, and also that there is none."""
         self._asked.pop(choice, None)
         if not done.cancelled():

@@ -11,9 +11,9 @@ from tornado import web
 
 from carme.config import Config
 from carme.errors import CarmeError, InputError
-from carme.slurm.models import Choice
-from carme.slurm.snapshot import Snapshot
-from carme_spawner import availability, options, user_limits
+from carme.requests import placement
+from carme.requests.problems import Problems, listed
+from carme_spawner import availability, options
 from carme_spawner.cluster_state import ClusterState, cluster_state_for
 from carme_spawner.failure import SessionFailure
 from carme_spawner.session_handler import SessionHandler, spawner_of
@@ -22,10 +22,6 @@ MIN_PORT, MAX_PORT = 1024, 65535
 _FRESH_SECONDS = 5
 """How old the panel's figures may be; the view refreshes once for all who look."""
 _overviews = availability.AvailabilityPanel()
-
-
-_AT_ONCE_SECONDS = 5
-_CLOSED = "All nodes for it are down, drained or reserved before it would end."
 
 
 class PortHandler(APIHandler):
@@ -70,83 +66,57 @@ class ClusterHandler(APIHandler):
 
 
 class OutlookHandler(ClusterHandler):
-    """`GET /hub/api/carme/outlook?partition=…&gpus=…`: when this choice would start."""
+    """`GET /hub/api/carme/outlook?partition=…&gpus=…`: when this request would start."""
 
     @web.authenticated
     async def get(self) -> None:
-        """Now; or when Slurm expects it, and what smaller choice would start now."""
+        """Now; or when Slurm expects it, and what smaller request would start now."""
         raw = {name: self.get_query_argument(name) for name in self.request.query_arguments}
         raw.pop("_xsrf", None)
-        choice, found = options.parse({name: value for name, value in raw.items() if value})
-        if choice is None:
+        request, problems = options.parse({name: value for name, value in raw.items() if value})
+        if request is None:
             self.set_status(400)
-            self.write(_refusal(400, options.summary(found), found))
+            self.write(_refusal(400, options.summary(problems), problems))
             return
-        watch = cluster_state_for(self._config)
+        state = cluster_state_for(self._config)
         try:
-            snapshot, person = await asyncio.gather(
-                watch.recent(_FRESH_SECONDS), watch.person(self.current_user.name)
+            snapshot, user = await asyncio.gather(
+                state.recent(_FRESH_SECONDS), state.person(self.current_user.name)
             )
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
-        now, most = time.time(), self._config.session.max_nodes
-        if impossible := user_limits.limits(choice, snapshot, person, now, most):
-            refused = {"refused": options.summary(impossible), "errors": options.listed(impossible)}
-            self.write({"starts_now": False, **refused})
-            return
-        short = user_limits.shortages(choice, snapshot, person)
-        held = user_limits.held(short)
-        if not held and availability.starts_now(choice, snapshot, now):
+        max_nodes = self._config.session.max_nodes
+        outlook = placement.outlook(request, snapshot, user, time.time(), max_nodes)
+        if outlook.problems:
+            text = options.summary(outlook.problems)
+            self.write({"starts_now": False, "refused": text, "errors": listed(outlook.problems)})
+        elif outlook.starts_now:
             self.write({"starts_now": True})
-            return
-        room = user_limits.reduced(choice, short)
-        answer: dict[str, Any] = {
-            "starts_now": False,
-            "held": held,
-            "smaller": availability.smaller(room, snapshot, now) if room else None,
-        }
-        if not held:
-            answer |= await self._expected(watch, choice, snapshot, now)
-        self.write(answer)
+        else:
+            answer = {"starts_now": False, "held": outlook.held, "smaller": outlook.smaller}
+            if outlook.starts_at:
+                answer["expected_at"] = outlook.starts_at
+            elif outlook.is_open:
+                answer |= await self._expected(state, request)
+            self.write(answer)
 
     async def _expected(
-        self, watch: ClusterState, choice: options.Options, snapshot: Snapshot, now: float
+        self, state: ClusterState, request: options.SessionOptions
     ) -> dict[str, Any]:
-        """When Slurm, or the reservation, would let it start; nothing if nobody says."""
-        plan = availability.reservation(choice, snapshot)
-        if plan and (plan.starts_at or 0) > now:
-            return {"expected_at": plan.starts_at}
-        if availability.closed(choice, snapshot, now):
-            return {"held": _CLOSED}
+        """When Slurm would start it; empty if Slurm does not say."""
         try:
-            starts_at = (await watch.expected_start(asked(choice))).starts_at
+            starts_at = (await state.expected_start(request.resources())).starts_at
         except TimeoutError:
-            return {"again": True}  # Slurm still thinks; the form does not wait for it
+            return {"again": True}  # Slurm has not answered yet; the form asks again
         except InputError as error:
             return {"refused": error.message}
         except CarmeError as error:
             # Slurm is asked at most six times a minute for everybody: no answer is no failure.
             self.log.debug("No expected start: %s", error)
             return {}
-        # Slurm knows more than the snapshot: of a reservation of half a node, for instance.
-        at_once = starts_at <= now + _AT_ONCE_SECONDS
-        return {"starts_now": True} if at_once else {"expected_at": starts_at}
-
-
-def asked(choice: options.Options) -> Choice:
-    """The choice as the view understands it."""
-    return Choice(
-        partition=choice.partition,
-        nodes=choice.nodes,
-        cpus=choice.cpus,
-        memory_bytes=choice.memory_gb * options.GIB,
-        gpus=choice.gpus,
-        gpu_type=choice.gpu_type,
-        limit_seconds=choice.seconds,
-        account=choice.account,
-        qos=choice.qos,
-        reservation=choice.reservation,
-    )
+        if placement.is_at_once(starts_at, time.time()):
+            return {"starts_now": True}
+        return {"expected_at": starts_at}
 
 
 class ServerHandler(UserServerAPIHandler):
@@ -167,8 +137,8 @@ class ServerHandler(UserServerAPIHandler):
         self.write(_refusal(status_code, message, found or {"": message}))
 
 
-def _refusal(status: int, message: str, found: options.Problems) -> dict[str, Any]:
-    return {"status": status, "message": message, "errors": options.listed(found)}
+def _refusal(status: int, message: str, problems: Problems) -> dict[str, Any]:
+    return {"status": status, "message": message, "errors": listed(problems)}
 
 
 def with_error_lists(served: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

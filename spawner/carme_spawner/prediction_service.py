@@ -10,18 +10,11 @@ from tornado import web
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
 from carme.config import Config
-from carme_spawner.options import Options
+from carme.requests.resource_request import ADVICE_SECONDS, AdviceRequest
 
 NAME = "carme"
 PREFIX = f"/services/{NAME}"
 KEEP_SECONDS = 10
-ADVICE_SECONDS = 0.9
-"""The form must not wait longer for what it can do without."""
-FIELDS = frozenset({
-    "partition", "nodes", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "workload", "batch",
-    "epochs",
-})  # fmt: skip
-"""Of the form, that the service gives advice on."""
 _token: list[str] = []
 
 
@@ -69,7 +62,7 @@ async def ask_service(
 
 
 async def keep_prediction(
-    config: Config, user: str, choice: Options, job_id: int
+    config: Config, user: str, choice: AdviceRequest, job_id: int
 ) -> dict[str, Any] | None:
     """Have the service store what it predicts for a session just submitted; None if it cannot.
 
@@ -109,7 +102,7 @@ class AdviceHandler(APIHandler):
         if getattr(user, "kind", "user") != "user":
             raise web.HTTPError(403, "advice is for users")
         given = {name: self.get_query_argument(name) for name in self.request.query_arguments}
-        body = {k: v for k, v in given.items() if k in FIELDS and v}
+        body = {k: v for k, v in given.items() if k in AdviceRequest.model_fields and v}
         try:
             found = await ask_service(self._config, user.name, "advice", body, ADVICE_SECONDS)
         except HTTPClientError as error:

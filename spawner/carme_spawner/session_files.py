@@ -2,22 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from carme.config import Config
 from carme.helper.models import LOG_FILE
-from carme_spawner.job_script import job_script
-from carme_spawner.options import Options
+from carme_spawner.job_script import SessionContainer, job_script
+from carme_spawner.options import SessionOptions
 
 LABEXTENSION = "carme-session"
 
 
 def job_scripts(
     config: Config,
-    choice: Options,
+    options: SessionOptions,
     *,
     session: str,
     home: Path,
@@ -25,21 +24,10 @@ def job_scripts(
     size_bytes: int,
     project: Path | None,
 ) -> tuple[str, str]:
-    """The job script, and the script for tasks on further nodes; that is empty without any."""
+    """The job script, and the script of tasks on further nodes: empty for a single node."""
     settings = config.session
-    script = partial(
-        job_script,
+    container = SessionContainer(
         session=session,
-        partition=choice.partition,
-        nodes=choice.nodes,
-        cpus=choice.cpus,
-        memory_mb=choice.memory_gb * 1024,
-        seconds=choice.seconds,
-        gpus=choice.gpus,
-        gpu_type=choice.gpu_type,
-        account=choice.account,
-        qos=choice.qos,
-        reservation=choice.reservation,
         image=image,
         size_bytes=size_bytes,
         node_cache=config.images.node_cache,
@@ -49,7 +37,8 @@ def job_scripts(
         folder=home / ".carme/sessions" / session,
         slurm_bin=config.slurm.bin,
     )
-    return script(), script(template="task.sh") if choice.nodes > 1 else ""
+    task = job_script(options, container, "task.sh") if options.nodes > 1 else ""
+    return job_script(options, container), task
 
 
 def session_files(

@@ -19,13 +19,14 @@ from traitlets import Instance, Integer, default
 from carme.config import Config, config_path, load
 from carme.errors import CarmeError
 from carme.helper.client import HelperClient
+from carme.requests.problems import Problems
 from carme.slurm.models import Job
 from carme_spawner import form, messages
 from carme_spawner.cluster_state import cluster_state_for
 from carme_spawner.failure import SessionFailure
 from carme_spawner.handlers import with_error_lists
 from carme_spawner.idle_policy import IdlePolicy, figures_for
-from carme_spawner.options import Options, Problems
+from carme_spawner.options import SessionOptions
 from carme_spawner.prediction_service import keep_prediction
 from carme_spawner.progress import Progress
 from carme_spawner.request_checker import SpawnRequestChecker
@@ -76,10 +77,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._choice: Options | None = None
+        self._choice: SessionOptions | None = None
         self._values: dict[str, Any] = {}
         self._problems: Problems = {}
-        self._checked: tuple[float, dict[str, Any], Options] | None = None
+        self._checked: tuple[float, dict[str, Any], SessionOptions] | None = None
         self._job = self._new_job()
         self.ended_message = ""
         """What became of the last session, for its user."""
@@ -125,7 +126,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._choice = choice if fresh else await self._check(raw)
         self._values = {}
 
-    async def _check(self, raw: dict[str, Any]) -> Options:
+    async def _check(self, raw: dict[str, Any]) -> SessionOptions:
         try:
             return await self._desk.check(raw)
         except SessionFailure as refused:

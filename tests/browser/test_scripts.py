@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 import carme_spawner
 from carme import service
-from carme.predict.advice import AdviceRequest
+from carme.requests.resource_request import AdviceRequest
 
 STATIC = Path(service.__file__).with_name("static")
 ADVICE = Path(carme_spawner.__file__).with_name("templates") / "advice.js"

@@ -5,7 +5,7 @@
   const field = (name) => document.getElementById(name);
   const form = document.getElementById("spawn_form");
   const box = field("advice");
-  const asked = ["partition", "nodes", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "workload", "batch", "epochs"];
+  const sentFields = JSON.parse(field("carme-spawn").dataset.fields).advice;
 
   function add(parent, tag, text, css) {
     const node = document.createElement(tag);
@@ -75,7 +75,7 @@
     if (running) running.abort();
     const mine = (running = new AbortController());
     const limit = setTimeout(() => mine.abort(), 1000);
-    const query = new URLSearchParams(asked.filter(field).map((name) => [name, field(name).value]));
+    const query = new URLSearchParams(sentFields.filter(field).map((name) => [name, field(name).value]));
     try {
       const answer = await fetch(window.jhdata.base_url + "api/carme/advice?" + query, {
         signal: mine.signal, headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token },

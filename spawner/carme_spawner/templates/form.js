@@ -5,7 +5,7 @@
   const api = window.jhdata.base_url + "api/carme/";
   const form = document.getElementById("spawn_form");
   const field = (name) => document.getElementById(name);
-  const asked = ["partition", "nodes", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image", "account", "qos", "reservation"];
+  const sentFields = JSON.parse(field("carme-spawn").dataset.fields).outlook;
   let figures = null;
   let question = 0;
   let soon = null;
@@ -92,7 +92,7 @@
   }
 
   async function refreshOutlook() {
-    const shown = asked.filter((name) => field(name) && field(name).value);
+    const shown = sentFields.filter((name) => field(name) && field(name).value);
     const query = new URLSearchParams(shown.map((name) => [name, field(name).value]));
     const mine = ++question;
     try {

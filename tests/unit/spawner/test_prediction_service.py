@@ -6,9 +6,9 @@ import threading
 import pytest
 from werkzeug.serving import make_server
 
-from carme.predict.advice import AdviceRequest
+from carme.requests.resource_request import AdviceRequest
 from carme_spawner import prediction_service
-from carme_spawner.options import Options
+from carme_spawner.options import SessionOptions
 from support.service import OWN, Service, gpu_nodes
 
 
@@ -32,19 +32,15 @@ def service(tmp_path, monkeypatch):
 
 
 def test_the_form_and_the_job_have_the_same_prediction(service):
-    choice = Options(
+    choice = SessionOptions(
         partition="gpu", nodes=2, gpus=4, gpu_type="virtual-a100", cpus=1, memory_gb=1, hours=8,
         image="base", workload="resnet-50", epochs=1,
     )  # fmt: skip
     kept = asyncio.run(prediction_service.keep_prediction(service.config, "ann", choice, 7))
-    given = choice.model_dump(include=set(prediction_service.FIELDS), exclude_none=True)
+    given = choice.model_dump(include=set(AdviceRequest.model_fields), exclude_none=True)
     asked = prediction_service.ask_service(service.config, "ann", "advice", given, 10)
     told = asyncio.run(asked)["prediction"]
     assert kept["job_id"] == 7
     assert (told["gpus"], told["nodes"]) == (8, 2)
     for name in ("gpus", "nodes", "time", "node_energy"):
         assert kept["prediction"][name] == told[name]
-
-
-def test_the_hub_passes_on_all_that_the_service_wants_to_know():
-    assert set(AdviceRequest.model_fields) == prediction_service.FIELDS
