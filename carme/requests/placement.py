@@ -1,5 +1,6 @@
 """Whether and when a request would start, from a snapshot: the one answer for hub and service."""
 
+import re
 from dataclasses import dataclass, field
 
 from carme.requests import user_limits
@@ -111,18 +112,22 @@ def _node_problems(
 def _size_problems(request: ResourceRequest, snapshot: Snapshot) -> Problems:
     """More on a node than any node has, even empty."""
     partition, kind = request.partition, request.gpu_type
+    nodes = tuple(n for n in snapshot.nodes_in(partition) if has_features(n, request.constraint))
+    if request.constraint and not nodes:
+        names = ", ".join(features(snapshot, partition)) or "none"
+        return {"constraint": f"no node of {partition} has these features; there are {names}"}
     if kind:
         types = sorted(name for name in snapshot.gpus_total(partition) if name)
         if kind not in types:
             return {"gpu_type": f"{partition} has {', '.join(types) or 'no GPUs'}"}
-    nodes = snapshot.nodes_in(partition)
+    where = f"{partition} with {request.constraint}" if request.constraint else partition
     most_gpus = max((_gpus(node.gpus, kind) for node in nodes), default=0)
     if request.gpus > most_gpus:
         of_type = f" of type {kind}" if kind else ""
         message = (
-            f"a node of {partition} has at most {most_gpus} GPUs{of_type}"
+            f"a node of {where} has at most {most_gpus} GPUs{of_type}"
             if most_gpus
-            else f"{partition} has no GPUs"
+            else f"{where} has no GPUs{of_type}"
         )
         return {"gpus": message}
     nodes = tuple(node for node in nodes if _gpus(node.gpus, kind) >= request.gpus)
@@ -130,14 +135,14 @@ def _size_problems(request: ResourceRequest, snapshot: Snapshot) -> Problems:
     most_bytes = max((node.memory_bytes for node in nodes), default=0)
     problems: Problems = {}
     if request.cpus > most_cpus:
-        problems["cpus"] = f"a node of {partition} has at most {most_cpus} cores"
+        problems["cpus"] = f"a node of {where} has at most {most_cpus} cores"
     if request.memory_bytes > most_bytes:
-        problems["memory_gb"] = f"a node of {partition} has at most {format_bytes(most_bytes)}"
+        problems["memory_gb"] = f"a node of {where} has at most {format_bytes(most_bytes)}"
     enough = sum(
         node.cpus >= request.cpus and node.memory_bytes >= request.memory_bytes for node in nodes
     )
     if not problems and request.nodes > enough:
-        problems["nodes"] = f"{partition} has {enough} nodes with this much on each"
+        problems["nodes"] = f"{where} has {enough} nodes with this much on each"
     return problems
 
 
@@ -193,7 +198,27 @@ def usable_nodes(request: ResourceRequest, snapshot: Snapshot, now: float) -> li
     nodes = snapshot.nodes_in(request.partition)
     if chosen:
         nodes = tuple(_without_reserved(node) for node in nodes if node.name in chosen.nodes)
-    return [node for node in nodes if node.open and node.name not in reserved]
+    return [
+        node
+        for node in nodes
+        if node.open and node.name not in reserved and has_features(node, request.constraint)
+    ]
+
+
+def features(snapshot: Snapshot, partition: str) -> list[str]:
+    """The features that nodes of the partition have."""
+    return sorted({name for node in snapshot.nodes_in(partition) for name in node.features})
+
+
+def has_features(node: Node, constraint: str) -> bool:
+    """Whether the node meets the constraint. Slurm reads it from left to right: & does not bind
+    tighter than |."""
+    first, *rest = re.split(r"([&|])", constraint)
+    is_met = not first or first in node.features
+    for operator, name in zip(rest[::2], rest[1::2], strict=True):
+        has = name in node.features
+        is_met = (is_met and has) if operator == "&" else (is_met or has)
+    return is_met
 
 
 def _reservation(request: ResourceRequest, snapshot: Snapshot) -> Reservation | None:

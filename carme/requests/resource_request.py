@@ -4,10 +4,11 @@ The spawn form, the REST options, the job script, `sbatch --test-only`, presets 
 the prediction service derive from it.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from carme.units import format_slurm_time
 
@@ -24,10 +25,17 @@ def _not_bool(value: object) -> object:
     return value
 
 
+def _feature_expression(text: str) -> str:
+    if text and not re.fullmatch(r"\w[\w.-]*([&|]\w[\w.-]*)*", text, re.ASCII):
+        raise ValueError("write names of features with & or | between them")
+    return text
+
+
 Int = Annotated[int, BeforeValidator(_not_bool)]
 Float = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_not_bool)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 OptionalName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$")]
+Constraint = Annotated[str, Field(max_length=200), AfterValidator(_feature_expression)]
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,11 @@ class ResourceRequest(BaseModel):
         OptionalName,
         Sbatch("--reservation={0.reservation}"),
         Field(title="Reservation", description="Empty: none."),
+    ] = ""
+    constraint: Annotated[
+        Constraint,
+        Sbatch("--constraint={0.constraint}"),
+        Field(title="Node features", description="Features with & and |, read from the left."),
     ] = ""
 
     @property

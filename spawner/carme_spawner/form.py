@@ -8,6 +8,7 @@ import jinja2
 from carme import library
 from carme.config import Preset
 from carme.images.catalogue import Catalogue
+from carme.requests.placement import features as features_of
 from carme.requests.problems import Problems
 from carme.requests.resource_request import AdviceRequest, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
@@ -52,10 +53,12 @@ def render(
     partitions = [_partition(snapshot, partition) for partition in shown] if snapshot else []
     rights = _rights(user)
     reservations = _reservations(snapshot, user, now) if snapshot else []
+    features = sorted({name for partition in partitions for name in partition["features"]})
     absent = {
         "account": not rights["accounts"],
         "qos": not rights["chooses_qos"],
         "reservation": not reservations,
+        "constraint": not features,
         "project": not projects,
         "own_image": not own_images,
     }
@@ -65,6 +68,7 @@ def render(
         presets=presets,
         rights=rights,
         reservations=reservations,
+        features=features,
         projects=sorted(projects),
         own_images=own_images,
         max_nodes=max_nodes,
@@ -133,6 +137,7 @@ def _partition(snapshot: Snapshot, partition: Partition) -> dict[str, Any]:
     return {
         "name": partition.name,
         "types": [kind for kind in snapshot.gpus_total(partition.name) if kind],
+        "features": features_of(snapshot, partition.name),
         "hours": hours_within(partition.max_seconds) if partition.max_seconds else None,
     }
 

@@ -1,9 +1,18 @@
 """Which nodes take a request, and whether it starts now."""
 
-from carme.requests.placement import outlook, smaller_request, starts_now, usable_nodes
+import pytest
+from pydantic import ValidationError
+
+from carme.requests.placement import (
+    has_features,
+    outlook,
+    smaller_request,
+    starts_now,
+    usable_nodes,
+)
 from carme.requests.resource_request import ResourceRequest
 from carme.requests.slurm_user import SlurmUser
-from carme.slurm.models import Reservation
+from carme.slurm.models import Node, Reservation
 
 NOW = 1000.0
 
@@ -80,3 +89,54 @@ def test_an_outlook_says_why_it_waits(snapshot):
     course = Reservation(name="course", starts_at=0, nodes=("gpu01", "gpu02"))
     closed = snapshot.model_copy(update={"reservations": (course,)})
     assert "reserved" in outlook(choice(), closed, ann, NOW).held
+
+
+def with_features(snapshot, **features):
+    nodes = (n.model_copy(update={"features": features.get(n.name, ())}) for n in snapshot.nodes)
+    return snapshot.model_copy(update={"nodes": tuple(nodes)})
+
+
+@pytest.mark.parametrize(
+    ("constraint", "is_met"),
+    [
+        ("", True),
+        ("nvlink", True),
+        ("ib", False),
+        ("nvlink&cpu1", True),
+        ("nvlink&ib", False),
+        ("ib|nvlink", True),
+        ("nvlink|ib&ib", False),
+        ("ib&ib|nvlink", True),
+    ],
+)
+def test_a_constraint_is_read_from_the_left(constraint, is_met):
+    assert has_features(Node(name="n", features=("nvlink", "cpu1")), constraint) is is_met
+
+
+@pytest.mark.parametrize(
+    "text", ["a b", "a&", "|a", "a&&b", "a,b", "(a)", "a*2", "[a|b]", "!a", "a\n", "$(id)", "-a"]
+)
+def test_a_constraint_has_names_and_two_operators_only(text):
+    with pytest.raises(ValidationError, match="constraint"):
+        choice(constraint=text)
+
+
+def test_only_nodes_with_the_features_count(snapshot):
+    seen = with_features(snapshot, gpu01=("nvlink", "ib"), gpu02=("ib",))
+    ann = SlurmUser("ann")
+    assert starts_now(choice(gpus=2), seen, NOW)
+    assert not starts_now(choice(gpus=2, constraint="nvlink"), seen, NOW)
+    assert smaller_request(choice(gpus=2, constraint="nvlink"), seen, NOW)["gpus"] == 1
+    problems = outlook(choice(gpus=1, gpu_type="t4", constraint="nvlink"), seen, ann, NOW).problems
+    assert problems == {"gpus": "gpu with nvlink has no GPUs of type t4"}
+    assert outlook(choice(constraint="fast"), seen, ann, NOW).problems == {
+        "constraint": "no node of gpu has these features; there are ib, nvlink"
+    }
+    assert outlook(choice(nodes=2, constraint="nvlink"), seen, ann, NOW).problems == {
+        "nodes": "gpu with nvlink has 1 nodes with this much on each"
+    }
+
+
+def test_the_constraint_is_an_option_of_sbatch():
+    assert "--constraint=a&b|c" in choice(constraint="a&b|c").sbatch_options()
+    assert not [o for o in choice().sbatch_options() if "constraint" in o]

@@ -45,3 +45,11 @@ def test_a_problem_of_a_field_that_is_not_there_stands_above(snapshot, catalogue
     html = form.render(snapshot, catalogue, (), values, found, user=SlurmUser("ann"), now=NOW)
     assert "Account: you have no account &lt;x&gt;</div>" in html
     assert 'id="cpus-problem"' in html
+
+
+def test_features_are_offered_where_nodes_have_some(snapshot, catalogue):
+    assert 'name="constraint"' not in rendered(snapshot, catalogue, ANN)
+    nodes = (node.model_copy(update={"features": ("nvlink",)}) for node in snapshot.nodes)
+    html = rendered(snapshot.model_copy(update={"nodes": tuple(nodes)}), catalogue, ANN)
+    assert "More options" in html
+    assert '<option value="nvlink"></option>' in html
