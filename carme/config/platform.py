@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -71,6 +72,11 @@ class HubSettings(Section):
     """Any SQLAlchemy URL; PostgreSQL for larger sites."""
     make_homes: bool = True
     """Make a missing home folder at the first login; off where automounts or LDAP tools do it."""
+
+    @property
+    def base_url(self) -> str:
+        """The path of `url`, which hub and services live below; `/` without one."""
+        return f"{urlsplit(self.url).path.rstrip('/')}/"
 
 
 class ImageSettings(Section):

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 
-from carme.config import Config
 from carme.errors import CarmeError
 from carme.requests.resource_request import ResourceRequest
 from carme.requests.slurm_user import SlurmUser
@@ -117,14 +116,3 @@ class ClusterState:
 
 def _busy(task: asyncio.Task[None] | None) -> bool:
     return task is not None and not task.done()
-
-
-_watches: dict[str, ClusterState] = {}
-
-
-def cluster_state_for(config: Config) -> ClusterState:
-    """The hub's one watch of this cluster."""
-    key = str(config.view.socket)
-    if key not in _watches:
-        _watches[key] = ClusterState(AsyncViewClient(config.view.socket))
-    return _watches[key]

@@ -6,13 +6,15 @@ import pwd
 from pathlib import Path
 from typing import Any
 
+from jupyterhub import apihandlers
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from tornado import web
 
 from carme.config import Config, load
-from carme_spawner.handlers import handlers
-from carme_spawner.prediction_service import NAME, advice_handlers, service_entry, service_token
+from carme_spawner.context import HubContext
+from carme_spawner.handlers import handlers, replace_handlers
+from carme_spawner.prediction_service import NAME
 
 LOOPBACK = "127.0.0.1"
 
@@ -20,6 +22,9 @@ LOOPBACK = "127.0.0.1"
 def configure(c: Any, config: Config | None = None) -> None:
     """Set up JupyterHub's configuration object `c` from carme.toml; later lines may change it."""
     config = config or load()
+    # Taken out of the environment, so that no process of the hub inherits the tokens.
+    context = HubContext.of(config, os.environ.pop("CARME_SERVICE_TOKEN", ""))
+    metrics_token = os.environ.pop("CARME_PROMETHEUS_TOKEN", "")
     hub = config.hub
     c.JupyterHub.bind_url = hub.url
     c.JupyterHub.hub_bind_url = f"http://{hub.api_address}:{hub.api_port}"
@@ -27,7 +32,8 @@ def configure(c: Any, config: Config | None = None) -> None:
     c.JupyterHub.cookie_secret_file = str(Path.cwd() / "cookie_secret")
     c.JupyterHub.template_paths = [str(Path(__file__).parent / "templates")]
     c.JupyterHub.template_vars = {"carme_title": config.cluster.title}
-    c.JupyterHub.extra_handlers = [*handlers(config), *advice_handlers(config)]
+    c.JupyterHub.extra_handlers = handlers(context)
+    replace_handlers(apihandlers.default_handlers)
 
     if hub.database.startswith("sqlite"):
         event.listen(Engine, "connect", _quick_commits)
@@ -44,7 +50,7 @@ def configure(c: Any, config: Config | None = None) -> None:
     c.JupyterHub.spawner_class = "carme"
     c.JupyterHub.allow_named_servers = config.session.named_limit > 0
     c.JupyterHub.named_server_limit_per_user = config.session.named_limit
-    c.CarmeSpawner.carme = config
+    c.CarmeSpawner.context = context
 
     c.JupyterHub.authenticator_class = "pam"
     c.PAMAuthenticator.allowed_groups = {hub.users_group}
@@ -54,12 +60,11 @@ def configure(c: Any, config: Config | None = None) -> None:
         c.Authenticator.post_auth_hook = _make_home
 
     services, roles = [], []
-    metrics_token = os.environ.pop("CARME_PROMETHEUS_TOKEN", "")
     if metrics_token:
         services.append({"name": "prometheus", "api_token": metrics_token})
         roles.append({"name": "prometheus", "services": ["prometheus"], "scopes": ["read:metrics"]})
-    if token := service_token():
-        services.append(service_entry(config, token))
+    if context.prediction_service.token:
+        services.append(context.prediction_service.entry())
         roles.append({"name": "user", "scopes": ["self", f"access:services!service={NAME}"]})
     c.JupyterHub.services = services
     c.JupyterHub.load_roles = roles

@@ -9,19 +9,19 @@ from jupyterhub.apihandlers import APIHandler
 from jupyterhub.apihandlers.users import UserServerAPIHandler
 from tornado import web
 
-from carme.config import Config
 from carme.errors import CarmeError, InputError
 from carme.requests import placement
 from carme.requests.problems import Problems, listed
-from carme_spawner import availability, options
-from carme_spawner.cluster_state import ClusterState, cluster_state_for
-from carme_spawner.failure import SessionFailure
+from carme_spawner import options
+from carme_spawner.cluster_state import ClusterState
+from carme_spawner.context import HubContext
+from carme_spawner.failure import SessionFailure, http_status
+from carme_spawner.prediction_service import AdviceHandler
 from carme_spawner.session_handler import SessionHandler, spawner_of
 
 MIN_PORT, MAX_PORT = 1024, 65535
 _FRESH_SECONDS = 5
 """How old the panel's figures may be; the view refreshes once for all who look."""
-_overviews = availability.AvailabilityPanel()
 
 
 class PortHandler(APIHandler):
@@ -51,18 +51,18 @@ def parse_port(body: bytes) -> int:
 class ClusterHandler(APIHandler):
     """`GET /hub/api/carme/cluster`: what is free, for anybody who is logged in."""
 
-    def initialize(self, config: Config) -> None:
+    def initialize(self, context: HubContext) -> None:
         super().initialize()
-        self._config = config
+        self._context = context
 
     @web.authenticated
     async def get(self) -> None:
         """The panel's figures; 503 with a reason while nobody knows."""
         try:
-            snapshot = await cluster_state_for(self._config).recent(_FRESH_SECONDS)
+            snapshot = await self._context.cluster_state.recent(_FRESH_SECONDS)
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
-        self.write(_overviews.of(snapshot, time.time()))
+        self.write(self._context.availability.of(snapshot, time.time()))
 
 
 class OutlookHandler(ClusterHandler):
@@ -78,14 +78,14 @@ class OutlookHandler(ClusterHandler):
             self.set_status(400)
             self.write(_refusal(400, options.summary(problems), problems))
             return
-        state = cluster_state_for(self._config)
+        state = self._context.cluster_state
         try:
             snapshot, user = await asyncio.gather(
                 state.recent(_FRESH_SECONDS), state.person(self.current_user.name)
             )
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
-        max_nodes = self._config.session.max_nodes
+        max_nodes = self._context.config.session.max_nodes
         outlook = placement.outlook(request, snapshot, user, time.time(), max_nodes)
         if outlook.problems:
             text = options.summary(outlook.problems)
@@ -141,11 +141,17 @@ def _refusal(status: int, message: str, problems: Problems) -> dict[str, Any]:
     return {"status": status, "message": message, "errors": listed(problems)}
 
 
-def with_error_lists(served: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """JupyterHub's handlers, with ours where servers are started."""
-    return [
+def replace_handlers(handlers: list[tuple[Any, ...]]) -> None:
+    """Change JupyterHub's list of handlers: ServerHandler for UserServerAPIHandler, and without
+    batchspawner's.
+
+    Importing batchspawner adds an endpoint that sets any attribute that a request names, a command
+    prefix among them.
+    """
+    handlers[:] = [
         (path, ServerHandler if handler is UserServerAPIHandler else handler, *rest)
-        for path, handler, *rest in served
+        for path, handler, *rest in handlers
+        if "batchspawner" not in path
     ]
 
 
@@ -162,7 +168,7 @@ class ExtendHandler(APIHandler):
         try:
             ends_at = await spawner.extend(60 * minutes)
         except CarmeError as error:
-            raise web.HTTPError(400, str(error)) from None
+            raise web.HTTPError(http_status(error), str(error)) from None
         self.write({"ends_at": ends_at})
 
 
@@ -190,13 +196,15 @@ def parse_extension(body: bytes) -> tuple[str, int]:
     return name, minutes
 
 
-def handlers(config: Config) -> list[tuple[Any, ...]]:
-    """All of them, for JupyterHub's extra_handlers."""
+def handlers(context: HubContext) -> list[tuple[Any, ...]]:
+    """The handlers for JupyterHub's extra_handlers."""
+    shared = {"context": context}
     return [
         (r"/api/carme/port", PortHandler),
         (r"/api/carme/extend", ExtendHandler),
-        (r"/api/carme/session", SessionHandler, {"config": config}),
+        (r"/api/carme/session", SessionHandler, {"config": context.config}),
         (r"/api/carme/warnings", WarningsHandler),
-        (r"/api/carme/cluster", ClusterHandler, {"config": config}),
-        (r"/api/carme/outlook", OutlookHandler, {"config": config}),
+        (r"/api/carme/cluster", ClusterHandler, shared),
+        (r"/api/carme/outlook", OutlookHandler, shared),
+        (r"/api/carme/advice", AdviceHandler, {"service": context.prediction_service}),
     ]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tornado.httpclient import AsyncHTTPClient
 from traitlets.log import get_logger
 
-from carme.config import Config, SessionSettings
+from carme.config import SessionSettings
 from carme.errors import CarmeError
 from carme.jobs.models import Idleness
 from carme.slurm.models import Job
@@ -172,14 +172,3 @@ async def ask_server(url: str, token: str) -> SessionActivity:
         else:
             answers.append(json.loads(reply.body))
     return read_activity(*answers)
-
-
-_figures: dict[str, GpuIdleness] = {}
-
-
-def figures_for(config: Config) -> GpuIdleness:
-    """The hub's one source of figures for this cluster."""
-    key = str(config.view.socket)
-    if key not in _figures:
-        _figures[key] = GpuIdleness(AsyncViewClient.of(config.view))
-    return _figures[key]

@@ -8,16 +8,14 @@ from typing import Any
 
 from traitlets.log import get_logger
 
-from carme.config import Config
-from carme.errors import CarmeError, DeniedError
-from carme.helper.client import HelperClient
+from carme.errors import CarmeError, DeniedError, UnavailableError
 from carme.images.catalogue import Catalogue, load_catalogue
 from carme.requests.problems import Problems
 from carme.requests.slurm_user import SlurmUser
 from carme.requests.user_limits import user_problems, with_allowed_hours
 from carme.slurm.snapshot import Snapshot
 from carme_spawner import form
-from carme_spawner.cluster_state import cluster_state_for
+from carme_spawner.context import HubContext
 from carme_spawner.failure import SessionFailure
 from carme_spawner.options import SessionOptions, defaults, option_problems, parse, summary
 from carme_spawner.projects import projects
@@ -26,9 +24,10 @@ from carme_spawner.projects import projects
 class SpawnRequestChecker:
     """Renders the form of one user and checks the options that come back."""
 
-    def __init__(self, config: Config, user: str, helper: HelperClient) -> None:
-        self._config, self._user, self._helper = config, user, helper
-        self._cluster_state = cluster_state_for(config)
+    def __init__(self, context: HubContext, user: str) -> None:
+        self._config, self._helper = context.config, context.helper
+        self._cluster_state = context.cluster_state
+        self._user = user
 
     @property
     def projects(self) -> dict[str, Path]:
@@ -89,6 +88,8 @@ class SpawnRequestChecker:
             try:
                 path = await self._own_image(options.own_image)
                 options = options.model_copy(update={"own_image": path})
+            except UnavailableError as error:
+                raise SessionFailure(str(error), reason=error.reason, status_code=503) from error
             except CarmeError as error:
                 problems = {"own_image": str(error)}
         if problems or options is None:

@@ -55,10 +55,10 @@ class SavedJob:
 class SessionJob:
     """The job of one session of `user`, known by the name of its folder."""
 
-    def __init__(self, config: Config, watch: ClusterState, helper: HelperClient) -> None:
-        self.kept = SavedJob()
+    def __init__(self, config: Config, cluster_state: ClusterState, helper: HelperClient) -> None:
+        self.saved = SavedJob()
         self._settings = config.session
-        self._watch = watch
+        self._cluster_state = cluster_state
         self._helper = helper
         self._reported = asyncio.Event()
         self._submission: asyncio.Future[None] | None = None
@@ -67,13 +67,13 @@ class SessionJob:
 
     def state(self) -> dict[str, Any]:
         """For the database; empty when there is no job."""
-        return asdict(self.kept) if self.kept.job_id else {}
+        return asdict(self.saved) if self.saved.job_id else {}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what an earlier hub left."""
         known = {name: state[name] for name in SavedJob.__dataclass_fields__ if name in state}
-        self.kept = SavedJob(**known)
-        if self.kept.port:
+        self.saved = SavedJob(**known)
+        if self.saved.port:
             self._reported.set()
 
     @property
@@ -89,11 +89,11 @@ class SessionJob:
     @property
     def url(self) -> str:
         """Where the hub finds the server."""
-        return f"http://{self.kept.address}:{self.kept.port}"
+        return f"http://{self.saved.address}:{self.saved.port}"
 
     def report(self, port: int) -> None:
         """The server listens on `port` of its node."""
-        self.kept.port = port
+        self.saved.port = port
         self._reported.set()
 
     async def submit(
@@ -108,10 +108,10 @@ class SessionJob:
         """Submit, and know the job even if whoever asked has gone: see `end`."""
 
         async def submit() -> None:
-            self.kept = SavedJob(token_hash=token_hash)
+            self.saved = SavedJob(token_hash=token_hash)
             self._reported.clear()
             submitted = await self._helper.submit(user, name, script, files, in_use)
-            self.kept.job_id, self.kept.submitted_at = submitted.job_id, time.time()
+            self.saved.job_id, self.saved.submitted_at = submitted.job_id, time.time()
 
         self._submission = asyncio.ensure_future(submit())
         await asyncio.shield(self._submission)
@@ -120,7 +120,7 @@ class SessionJob:
         """The server's address, once it listens; SessionOver when that cannot be any more."""
         running_since: float | None = None
         ending_since: float | None = None
-        while not (self._reported.is_set() and self.kept.address):
+        while not (self._reported.is_set() and self.saved.address):
             job = await self._look_unless_up()
             now = time.time()
             if job is not None:
@@ -142,7 +142,7 @@ class SessionJob:
                 await asyncio.wait_for(self._reported.wait(), LOOK_SECONDS)
             except TimeoutError:
                 continue
-            if not self.kept.address:
+            if not self.saved.address:
                 await self.look()
         return self.url
 
@@ -154,7 +154,7 @@ class SessionJob:
             while not looking.done():
                 await asyncio.wait({looking, reported}, return_when=asyncio.FIRST_COMPLETED)
                 if reported.done():
-                    if self.kept.address:
+                    if self.saved.address:
                         return None  # the look goes on for whoever else waits for it
                     await asyncio.wait({looking})
             return looking.result()
@@ -163,7 +163,7 @@ class SessionJob:
 
     def _check_wait(self, now: float) -> None:
         limit = self._settings.wait_hours * 3600
-        if now - self.kept.submitted_at > limit:
+        if now - self.saved.submitted_at > limit:
             text = (
                 f"The session waited for {format_duration(limit)} in vain, which is the limit here."
             )
@@ -178,25 +178,25 @@ class SessionJob:
     async def look(self, max_age: float = LOOK_SECONDS) -> Job | None:
         """The job as Slurm sees it; None while nobody knows, which is not the same as gone."""
         try:
-            snapshot = await self._watch.snapshot(max_age)
+            snapshot = await self._cluster_state.snapshot(max_age)
         except CarmeError:
             return None
         if snapshot.controller == "away":
             return None
-        job = snapshot.job(self.kept.job_id)
+        job = snapshot.job(self.saved.job_id)
         if job is None:
             return self._unlisted(snapshot)
         self.last = job
         if job.state.active and job.nodes:
             node = next((n for n in snapshot.nodes if n.name == job.nodes[0]), None)
-            self.kept.address = (node.address if node else "") or job.nodes[0]
+            self.saved.address = (node.address if node else "") or job.nodes[0]
         return job
 
     def _unlisted(self, snapshot: Snapshot) -> Job | None:
         """A job that the queue does not list is over, unless it is younger than the list."""
-        if snapshot.taken_at < self.kept.submitted_at + UNSEEN_SECONDS:
+        if snapshot.taken_at < self.saved.submitted_at + UNSEEN_SECONDS:
             return None
-        return Job(id=self.kept.job_id, state=JobState.COMPLETED)
+        return Job(id=self.saved.job_id, state=JobState.COMPLETED)
 
     async def _progress(self, job: Job | None) -> tuple[int, str]:
         if job is None:
@@ -205,14 +205,14 @@ class SessionJob:
             where = ", ".join(job.nodes) or "its node"
             return 60, f"Job {job.id} runs on {where}; the container starts"
         try:
-            snapshot = await self._watch.snapshot(LOOK_SECONDS)
+            snapshot = await self._cluster_state.snapshot(LOOK_SECONDS)
         except CarmeError:
             return 20, f"Job {job.id} is {messages.waiting(job)}"
         return 20, messages.in_queue(job, snapshot.queue_position(job.id))
 
     async def extend(self, user: str, seconds: int) -> int:
         """More time for the job, where the site allows it; when it now ends."""
-        extended = await self._helper.extend(user, self.kept.job_id, seconds)
+        extended = await self._helper.extend(user, self.saved.job_id, seconds)
         await self.look(0)
         return extended.ends_at or 0
 
@@ -230,7 +230,7 @@ class SessionJob:
         """
         if self._submission and self.submitting:
             await asyncio.wait([self._submission])
-        if not self.kept.job_id:
+        if not self.saved.job_id:
             return
         job = await self.look()
         if job is not None and _over(job):
@@ -248,9 +248,9 @@ class SessionJob:
         pause, longest = RETRY_SECONDS
         while True:
             try:
-                return await self._helper.cancel(user, self.kept.job_id)
+                return await self._helper.cancel(user, self.saved.job_id)
             except UnavailableError as error:
-                log.warning("job %s of %s is cancelled again: %s", self.kept.job_id, user, error)
+                log.warning("job %s of %s is cancelled again: %s", self.saved.job_id, user, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
             job = await self.look()
@@ -259,7 +259,7 @@ class SessionJob:
 
     async def _asked_to_go(self, user: str) -> bool:
         try:
-            await self._helper.signal(user, self.kept.job_id, "TERM")
+            await self._helper.signal(user, self.saved.job_id, "TERM")
         except CarmeError:
             return False  # gone meanwhile, or Slurm is away: the cancel will tell
         return True

@@ -1,0 +1,45 @@
+"""The one line that turns Carme on."""
+
+import copy
+
+from jupyterhub import apihandlers
+from traitlets.config import Config as HubConfig
+
+from carme.config import Config
+from carme_spawner import configure
+from carme_spawner.context import HubContext
+
+
+def configured(monkeypatch, url="http://127.0.0.1:8000"):
+    monkeypatch.setattr(apihandlers, "default_handlers", list(apihandlers.default_handlers))
+    monkeypatch.setenv("CARME_SERVICE_TOKEN", "t" * 32)
+    c = HubConfig()
+    configure(c, Config.model_validate({"hub": {"url": url, "database": "postgresql://x/y"}}))
+    return c
+
+
+def test_handlers_are_replaced_when_the_hub_is_configured(monkeypatch):
+    c = configured(monkeypatch)
+    assert not [entry for entry in apihandlers.default_handlers if "batchspawner" in entry[0]]
+    assert [entry for entry in c.JupyterHub.extra_handlers if entry[0] == "/api/carme/outlook"]
+
+
+def test_spawners_and_handlers_share_one_context(monkeypatch):
+    c = configured(monkeypatch)
+    context = c.CarmeSpawner.context
+    assert isinstance(context, HubContext)
+    assert copy.deepcopy(c).CarmeSpawner.context is context
+    [outlook] = [e for e in c.JupyterHub.extra_handlers if e[0] == "/api/carme/outlook"]
+    assert outlook[2]["context"] is context
+
+
+def test_a_hub_below_a_path(monkeypatch):
+    for url, api in (
+        ("https://hub.example.org", "/services/carme/api/v1"),
+        ("https://example.org/jupyter/", "/jupyter/services/carme/api/v1"),
+        ("https://example.org/jupyter", "/jupyter/services/carme/api/v1"),
+    ):
+        c = configured(monkeypatch, url)
+        service = c.CarmeSpawner.context.prediction_service
+        assert service._api == service._url + api
+        assert c.JupyterHub.bind_url == url
