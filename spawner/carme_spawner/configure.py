@@ -15,6 +15,7 @@ from carme.config import Config, load
 from carme_spawner.context import HubContext
 from carme_spawner.handlers import handlers, replace_handlers
 from carme_spawner.prediction_service import NAME
+from carme_spawner.static_files import static_handlers, static_urls
 
 LOOPBACK = "127.0.0.1"
 
@@ -31,8 +32,11 @@ def configure(c: Any, config: Config | None = None) -> None:
     c.JupyterHub.db_url = hub.database
     c.JupyterHub.cookie_secret_file = str(Path.cwd() / "cookie_secret")
     c.JupyterHub.template_paths = [str(Path(__file__).parent / "templates")]
-    c.JupyterHub.template_vars = {"carme_title": config.cluster.title}
-    c.JupyterHub.extra_handlers = handlers(context)
+    c.JupyterHub.template_vars = {
+        "carme_title": config.cluster.title,
+        "carme_static": static_urls(hub.base_url),
+    }
+    c.JupyterHub.extra_handlers = [*handlers(context), *static_handlers()]
     replace_handlers(apihandlers.default_handlers)
 
     if hub.database.startswith("sqlite"):

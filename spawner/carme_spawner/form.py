@@ -17,6 +17,7 @@ from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_duration, hours_within
 from carme_spawner.options import LABELS, SessionOptions, summary
+from carme_spawner.static_files import static_urls
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
@@ -47,6 +48,7 @@ def render(
     own_images: bool = False,
     max_nodes: int = 1,
     ended_message: str = "",
+    base_url: str = "/",
 ) -> str:
     """The form with `values` filled in and each problem at its field."""
     shown = _visible(snapshot, user) if snapshot else []
@@ -77,6 +79,7 @@ def render(
         values={name: _without_point_zero(value) for name, value in values.items()},
         problems=_placed(problems, absent),
         labels=LABELS,
+        static=static_urls(base_url),
     )
 
 

@@ -62,6 +62,7 @@ class SpawnRequestChecker:
             own_images=self._config.images.own_images,
             max_nodes=settings.max_nodes,
             ended_message=ended_message,
+            base_url=self._config.hub.base_url,
         )
 
     async def check(self, raw: Mapping[str, Any]) -> SessionOptions:

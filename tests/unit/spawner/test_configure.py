@@ -1,6 +1,9 @@
 """The one line that turns Carme on."""
 
 import copy
+import hashlib
+import re
+from pathlib import Path
 
 from jupyterhub import apihandlers
 from traitlets.config import Config as HubConfig
@@ -43,3 +46,19 @@ def test_a_hub_below_a_path(monkeypatch):
         service = c.CarmeSpawner.context.prediction_service
         assert service._api == service._url + api
         assert c.JupyterHub.bind_url == url
+
+
+def test_scripts_are_served_at_addresses_with_the_hash_of_their_content(monkeypatch):
+    c = configured(monkeypatch, "https://example.org/jupyter")
+    urls = c.JupyterHub.template_vars["carme_static"]
+    assert urls.keys() >= {"form_js", "advice_js", "form_css", "home_js", "elements_js"}
+    for url in urls.values():
+        path, _, version = url.partition("?v=")
+        assert len(version) == 16
+        served = [
+            Path(entry[2]["path"]) / match[1]
+            for entry in c.JupyterHub.extra_handlers
+            if (match := re.fullmatch("/jupyter/hub" + entry[0], path)) and len(entry) > 2
+        ]
+        [file] = served
+        assert hashlib.sha256(file.read_bytes()).hexdigest().startswith(version)

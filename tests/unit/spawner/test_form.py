@@ -1,5 +1,7 @@
 """The form shows the fields that a user has a choice in, and problems where they belong."""
 
+import re
+
 from carme.requests.slurm_user import SlurmUser
 from carme_spawner import form
 from carme_spawner.options import SessionOptions
@@ -53,3 +55,12 @@ def test_features_are_offered_where_nodes_have_some(snapshot, catalogue):
     html = rendered(snapshot.model_copy(update={"nodes": tuple(nodes)}), catalogue, ANN)
     assert "More options" in html
     assert '<option value="nvlink"></option>' in html
+
+
+def test_scripts_and_styles_are_files_of_their_own(snapshot, catalogue):
+    html = rendered(snapshot, catalogue, ANN)
+    assert re.findall(r'src="/hub/static-[a-z-]+/([a-z]+\.js)\?v=', html) == [
+        "elements.js", "form.js", "advice.js",
+    ]  # fmt: skip
+    assert "<script>" not in html
+    assert "<style>" not in html

@@ -2,6 +2,7 @@
 // Everything is written with textContent: names come from Slurm and are not HTML.
 (function () {
   "use strict";
+  const { add } = carmeElements;
   const api = window.jhdata.base_url + "api/carme/";
   const form = document.getElementById("spawn_form");
   const field = (name) => document.getElementById(name);
@@ -9,14 +10,6 @@
   let figures = null;
   let question = 0;
   let soon = null;
-
-  function add(parent, tag, text, css) {
-    const node = document.createElement(tag);
-    if (text) node.textContent = text;
-    if (css) node.className = css;
-    parent.appendChild(node);
-    return node;
-  }
 
   async function ask(path) {
     const answer = await fetch(api + path, { headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token } });

@@ -2,32 +2,17 @@
 // service is given a second, and then there is no advice.
 (function () {
   "use strict";
+  const { add, amount, interval } = carmeElements;
   const field = (name) => document.getElementById(name);
   const form = document.getElementById("spawn_form");
   const box = field("advice");
   const sentFields = JSON.parse(field("carme-spawn").dataset.fields).advice;
 
-  function add(parent, tag, text, css) {
-    const node = document.createElement(tag);
-    if (text) node.textContent = text;
-    if (css) node.className = css;
-    parent.appendChild(node);
-    return node;
-  }
-  const digits = (value) => (value >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(2))));
-  // `like` chooses the unit: both ends of an interval are read beside their figure.
-  const units = {
-    s: (v, like) => (like < 60 ? digits(v) + " s" : like < 3600 ? digits(v / 60) + " min" : like < 172800 ? digits(v / 3600) + " h" : digits(v / 86400) + " d"),
-    J: (v, like) => (like < 360000 ? digits(v / 1000) + " kJ" : like < 3.6e9 ? digits(v / 3.6e6) + " kWh" : digits(v / 3.6e9) + " MWh"),
-    "g CO2e": (v, like) => (like < 1000 ? digits(v) + " g CO₂e" : digits(v / 1000) + " kg CO₂e"),
-  };
   function row(list, label, figure) {
-    const unit = units[figure.unit] || ((v) => digits(v) + " " + figure.unit);
-    const write = (v) => unit(v, figure.value);
     const item = add(list, "li");
     add(item, "span", label + " ");
-    add(item, "strong", write(figure.value));
-    add(item, "span", " (" + write(figure.low) + " to " + write(figure.high) + ")", "text-body-secondary");
+    add(item, "strong", amount(figure.value, figure.unit));
+    add(item, "span", " (" + interval(figure) + ")", "text-body-secondary");
   }
 
   function show(told) {
