@@ -11,9 +11,9 @@ NEAR_SECONDS = 24 * 3600
 
 
 class AvailabilityPanel:
-    """For the panel beside the form: per partition what is free, what is down, who waits.
+    """The panel beside the form: free resources, closed nodes and waiting jobs per partition.
 
-    A thousand nodes are counted once a snapshot, not once for everybody who looks.
+    Nodes are counted once per snapshot, not once per request.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`configure(c)`: the one line in jupyterhub_config.py that turns Carme on."""
+"""`configure(c)`: the one line of jupyterhub_config.py that turns Carme on."""
 
 import asyncio
 import os
@@ -42,14 +42,14 @@ def configure(c: Any, config: Config | None = None) -> None:
     if hub.database.startswith("sqlite"):
         event.listen(Engine, "connect", _quick_commits)
 
-    # Sessions belong to Slurm and routes to the proxy: a hub that ends must touch neither.
+    # A hub that ends leaves sessions and routes alone: Slurm and the proxy have them.
     c.JupyterHub.cleanup_servers = False
     c.JupyterHub.cleanup_proxy = False
     c.JupyterHub.proxy_class = "carme"
     c.CarmeProxy.should_start = False
     c.CarmeProxy.api_url = f"http://{LOOPBACK}:{hub.proxy_port}"
 
-    # Waiting in Slurm's queue is no work for the hub, so the number of such spawns is unlimited.
+    # A spawn that waits in Slurm's queue costs the hub nothing, so there is no limit.
     c.JupyterHub.concurrent_spawn_limit = 0
     c.JupyterHub.spawner_class = "carme"
     c.JupyterHub.allow_named_servers = config.session.named_limit > 0
@@ -75,10 +75,10 @@ def configure(c: Any, config: Config | None = None) -> None:
 
 
 def _quick_commits(connection: Any, _record: Any) -> None:
-    """A commit need not wait for the disk: the hub commits a dozen times for each session.
+    """Commit without waiting for the disk: the hub commits a dozen times for each session.
 
-    With the log in front, a hub that is killed loses nothing; a machine that loses its power may
-    lose the last moments, but not the file.
+    With a write-ahead log a killed hub loses nothing. A power failure may lose the last seconds,
+    but does not damage the file.
     """
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
@@ -87,7 +87,7 @@ def _quick_commits(connection: Any, _record: Any) -> None:
 
 
 async def _make_home(authenticator: Any, _handler: Any, authentication: Any) -> Any:
-    """Make the home folder of somebody who logs in for the first time."""
+    """Make the home folder of a user who logs in for the first time."""
     name = authentication["name"]
     try:
         home = Path(pwd.getpwnam(name).pw_dir)
@@ -101,8 +101,8 @@ async def _make_home(authenticator: Any, _handler: Any, authentication: Any) -> 
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
         if process.returncode:
-            authenticator.log.error("No home for %s: %s", name, said.decode(errors="replace"))
+            authenticator.log.error("No home for %s: %s", name, output.decode(errors="replace"))
             raise web.HTTPError(500, "Your home folder could not be made; tell an administrator.")
     return authentication

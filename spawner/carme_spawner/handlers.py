@@ -1,4 +1,4 @@
-"""The hub's endpoints: a session reports its port; the form asks what is free."""
+"""The hub's endpoints: for the session (port), for the form (cluster, outlook), for more time."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from carme_spawner.session_handler import SessionHandler, spawner_of
 
 MIN_PORT, MAX_PORT = 1024, 65535
 _FRESH_SECONDS = 5
-"""How old the panel's figures may be; the view refreshes once for all who look."""
+"""The age at which the panel's figures are read again, once for all users."""
 
 
 class PortHandler(APIHandler):
@@ -49,7 +49,7 @@ def parse_port(body: bytes) -> int:
 
 
 class ClusterHandler(APIHandler):
-    """`GET /hub/api/carme/cluster`: what is free, for anybody who is logged in."""
+    """`GET /hub/api/carme/cluster`: what is free, for every user who is logged in."""
 
     def initialize(self, context: HubContext) -> None:
         super().initialize()
@@ -57,7 +57,7 @@ class ClusterHandler(APIHandler):
 
     @web.authenticated
     async def get(self) -> None:
-        """The panel's figures; 503 with a reason while nobody knows."""
+        """The panel's figures; 503 with a reason while the view is away."""
         try:
             snapshot = await self._context.cluster_state.recent(_FRESH_SECONDS)
         except CarmeError as error:
@@ -120,7 +120,7 @@ class OutlookHandler(ClusterHandler):
 
 
 class ServerHandler(UserServerAPIHandler):
-    """JupyterHub's own start and stop of servers, with wrong options as a list of errors."""
+    """JupyterHub's own start and stop of sessions, with wrong options as a list of errors."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """JupyterHub's JSON; for a 400 with `errors`, one for each field that is wrong."""
@@ -129,12 +129,12 @@ class ServerHandler(UserServerAPIHandler):
             super().write_error(status_code, **kwargs)
             return
         if isinstance(error, SessionFailure):
-            message, found = error.message, dict(error.problems)
+            message, problems = error.message, dict(error.problems)
         else:
-            message, found = error.get_message() or error.reason or "Bad Request", {}
+            message, problems = error.get_message() or error.reason or "Bad Request", {}
         self.set_header("Content-Type", "application/json")
         self.clear_header("Content-Length")
-        self.write(_refusal(status_code, message, found or {"": message}))
+        self.write(_refusal(status_code, message, problems or {"": message}))
 
 
 def _refusal(status: int, message: str, problems: Problems) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class ExtendHandler(APIHandler):
 
     @web.authenticated
     async def post(self) -> None:
-        """Ask for more time for a running session of one's own."""
+        """Extend a running session of the user."""
         name, minutes = parse_extension(self.request.body)
         spawner = getattr(self.current_user, "spawners", {}).get(name)
         if spawner is None or not spawner.ready:
@@ -173,7 +173,7 @@ class ExtendHandler(APIHandler):
 
 
 class WarningsHandler(APIHandler):
-    """`GET /hub/api/carme/warnings`: what the user's sessions should know, by their names."""
+    """`GET /hub/api/carme/warnings`: the warnings of the user's sessions by name."""
 
     @web.authenticated
     async def get(self) -> None:

@@ -1,4 +1,4 @@
-"""What a session starts with: its job script, and what its folder holds, the secrets among it."""
+"""The job script of a session, and the files in its folder, secrets included."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -44,27 +44,27 @@ def job_scripts(
 def session_files(
     environment: Mapping[str, str], base_url: str, options: Sequence[str], task: str = ""
 ) -> dict[str, str]:
-    """File name to text. `task` enters the container on further nodes, if there are any."""
+    """File name to text. `task` is the script of tasks on further nodes; empty without any."""
     secret = {
         "environment": dict(environment),
         "hub_api_url": environment["JUPYTERHUB_API_URL"],
         "base_url": base_url,
         "command": ["jupyterhub-singleuser", *options],
-        # Laid out by the launcher: these need no more care than the user's other files.
+        # Written by the launcher: these are not secret.
         "files": _jupyter_files(),
     }
-    written = {
-        LOG_FILE: "",  # an earlier session's log must not be taken for this one's
+    texts = {
+        LOG_FILE: "",  # empties the log of an earlier session
         "session.json": json.dumps(secret),
         "launcher.py": _source("launcher.py"),
     }
     if task:
-        written |= {
+        texts |= {
             "task.sh": task,
             "relay.py": _source("relay.py"),
             "srun": _source("srun.py"),
         }
-    return written
+    return texts
 
 
 def _jupyter_files() -> dict[str, str]:
@@ -91,7 +91,7 @@ def _source(name: str) -> str:
 
 
 def idle_options(hours: float) -> list[str]:
-    """The server's options that end it when idle: it knows what its kernels do."""
+    """Options of jupyterhub-singleuser that end kernels, terminals and session when idle."""
     seconds = round(hours * 3600)
     if not seconds:
         return []

@@ -20,21 +20,21 @@ from carme_spawner.cluster_state import ClusterState
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How fresh the view must be while somebody waits for a session."""
+"""The age of the snapshot while a user waits for the session."""
 POLL_AGE_SECONDS = 30
-"""Sessions that run are looked at in what `carme-view` has anyway."""
+"""The age of the snapshot for running sessions, which `carme-view` has anyway."""
 CANCEL_SECONDS = 30
-"""How long Slurm may take to end a job that was cancelled."""
+"""The time that Slurm may take to end a cancelled job."""
 RETRY_SECONDS = (2, 60)
-"""First and longest pause before a job is cancelled again that Slurm did not answer for."""
+"""The first and the longest pause before a cancel that Slurm did not answer is repeated."""
 UNSEEN_SECONDS = 15
-"""A job that Slurm took but does not list yet is not gone."""
+"""A submitted job may be missing in the queue for this long without being over."""
 
 Say = Callable[[int, str], Awaitable[None]]
 
 
 class SessionEnded(Exception):
-    """The job is over, or may not go on waiting; the message is for its user."""
+    """The job is over or has reached a limit; the message is for its user."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class SessionEnded(Exception):
 
 @dataclass
 class SavedJob:
-    """What the hub's database keeps, so that a restarted hub finds the session again."""
+    """The state in the hub's database, from which a restarted hub finds the session again."""
 
     job_id: int = 0
     token_hash: str = ""
@@ -53,7 +53,7 @@ class SavedJob:
 
 
 class SessionJob:
-    """The job of one session of `user`, known by the name of its folder."""
+    """The Slurm job of one session."""
 
     def __init__(self, config: Config, cluster_state: ClusterState, helper: HelperClient) -> None:
         self.saved = SavedJob()
@@ -70,29 +70,29 @@ class SessionJob:
         return asdict(self.saved) if self.saved.job_id else {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take up what an earlier hub left."""
-        known = {name: state[name] for name in SavedJob.__dataclass_fields__ if name in state}
-        self.saved = SavedJob(**known)
+        """Restore the state that an earlier hub saved."""
+        names = SavedJob.__dataclass_fields__.keys() & state.keys()
+        self.saved = SavedJob(**{name: state[name] for name in names})
         if self.saved.port:
             self._reported.set()
 
     @property
     def submitting(self) -> bool:
-        """Whether a job may come of a submission that is under way."""
+        """Whether a submission is under way."""
         return self._submission is not None and not self._submission.done()
 
     @property
     def up(self) -> bool:
-        """Whether the server said where it listens."""
+        """Whether the session has reported its port."""
         return self._reported.is_set()
 
     @property
     def url(self) -> str:
-        """Where the hub finds the server."""
+        """The session's address for the hub."""
         return f"http://{self.saved.address}:{self.saved.port}"
 
     def report(self, port: int) -> None:
-        """The server listens on `port` of its node."""
+        """Take note that the session listens on `port` of its node."""
         self.saved.port = port
         self._reported.set()
 
@@ -105,7 +105,7 @@ class SessionJob:
         token_hash: str,
         in_use: tuple[str, ...] = (),
     ) -> None:
-        """Submit, and know the job even if whoever asked has gone: see `end`."""
+        """Submit the job. If the caller is cancelled, the submission goes on; `end` awaits it."""
 
         async def submit() -> None:
             self.saved = SavedJob(token_hash=token_hash)
@@ -117,7 +117,7 @@ class SessionJob:
         await asyncio.shield(self._submission)
 
     async def until_up(self, say: Say) -> str:
-        """The server's address, once it listens; SessionOver when that cannot be any more."""
+        """The session's address, once it listens; raises SessionEnded if it never will."""
         running_since: float | None = None
         ending_since: float | None = None
         while not (self._reported.is_set() and self.saved.address):
@@ -127,7 +127,7 @@ class SessionJob:
                 if job.state.ended:
                     raise SessionEnded(messages.ended(job), job.state.lower())
                 if job.state.ending:
-                    # The reason stands in the state that follows in a moment.
+                    # The next state, in a moment, carries the reason.
                     ending_since = ending_since or now
                     if now - ending_since > UNSEEN_SECONDS:
                         raise SessionEnded(messages.ended(job), "ended")
@@ -147,7 +147,7 @@ class SessionJob:
         return self.url
 
     async def _look_unless_up(self) -> Job | None:
-        """The job; None as well when the server reported while Slurm was being asked."""
+        """The job; None also if the session reported its port meanwhile."""
         looking = asyncio.ensure_future(self.look())
         reported = asyncio.ensure_future(self._reported.wait())
         try:
@@ -155,7 +155,7 @@ class SessionJob:
                 await asyncio.wait({looking, reported}, return_when=asyncio.FIRST_COMPLETED)
                 if reported.done():
                     if self.saved.address:
-                        return None  # the look goes on for whoever else waits for it
+                        return None  # other sessions may share this read, so it is not cancelled
                     await asyncio.wait({looking})
             return looking.result()
         finally:
@@ -172,11 +172,11 @@ class SessionJob:
     def _check_start(self, seconds: float) -> None:
         limit = self._settings.start_seconds
         if seconds > limit:
-            text = f"The server did not start within {format_duration(limit)}."
+            text = f"The session did not start within {format_duration(limit)}."
             raise SessionEnded(text, "start")
 
     async def look(self, max_age: float = LOOK_SECONDS) -> Job | None:
-        """The job as Slurm sees it; None while nobody knows, which is not the same as gone."""
+        """The job in the newest snapshot; None while Slurm cannot be reached."""
         try:
             snapshot = await self._cluster_state.snapshot(max_age)
         except CarmeError:
@@ -193,7 +193,7 @@ class SessionJob:
         return job
 
     def _unlisted(self, snapshot: Snapshot) -> Job | None:
-        """A job that the queue does not list is over, unless it is younger than the list."""
+        """A job that the queue does not list is over, unless the snapshot is older than the job."""
         if snapshot.taken_at < self.saved.submitted_at + UNSEEN_SECONDS:
             return None
         return Job(id=self.saved.job_id, state=JobState.COMPLETED)
@@ -211,22 +211,22 @@ class SessionJob:
         return 20, messages.in_queue(job, snapshot.queue_position(job.id))
 
     async def extend(self, user: str, seconds: int) -> int:
-        """More time for the job, where the site allows it; when it now ends."""
+        """Extend the job by `seconds`; its new end in Unix seconds."""
         extended = await self._helper.extend(user, self.saved.job_id, seconds)
         await self.look(0)
         return extended.ends_at or 0
 
     async def tail(self, user: str, name: str) -> str:
-        """The end of the session's log, if there is one."""
+        """The last lines of the session's log; empty without a log."""
         try:
             return (await self._helper.tail_log(user, name, lines=15)).strip()
         except CarmeError:
             return ""
 
     async def end(self, user: str, grace_seconds: float) -> None:
-        """End the job: ask its server to go, then cancel; fine if it is gone already.
+        """End the job: ask the session to end, then cancel; no error if it is gone already.
 
-        A submission that is under way is awaited first: its job would be nobody's.
+        A submission that is under way is awaited first, else its job would be left over.
         """
         if self._submission and self.submitting:
             await asyncio.wait([self._submission])
@@ -235,16 +235,16 @@ class SessionJob:
         job = await self.look()
         if job is not None and _over(job):
             return
-        # The server shuts its kernels down and ends, and with it the job.
-        asked = grace_seconds and self.up and await self._asked_to_go(user)
-        if asked and await self._over_within(grace_seconds):
+        # The session ends its kernels and then itself, and with it the job.
+        was_asked = grace_seconds and self.up and await self._ask_to_end(user)
+        if was_asked and await self._over_within(grace_seconds):
             return
         await self._cancel(user)
         await self._over_within(CANCEL_SECONDS if grace_seconds else 0)
 
     async def _cancel(self, user: str) -> None:
-        """Until Slurm has heard it: the hub forgets a session that was stopped, and the job of one
-        that Slurm never heard of would keep its GPUs to the end of its time."""
+        """Cancel until Slurm answers: the hub forgets a stopped session, and its job would keep the
+        GPUs until its time limit."""
         pause, longest = RETRY_SECONDS
         while True:
             try:
@@ -257,11 +257,11 @@ class SessionJob:
             if job is not None and _over(job):
                 return None
 
-    async def _asked_to_go(self, user: str) -> bool:
+    async def _ask_to_end(self, user: str) -> bool:
         try:
             await self._helper.signal(user, self.saved.job_id, "TERM")
         except CarmeError:
-            return False  # gone meanwhile, or Slurm is away: the cancel will tell
+            return False  # gone meanwhile, or Slurm is away: the cancel finds out
         return True
 
     async def _over_within(self, seconds: float) -> bool:

@@ -1,5 +1,5 @@
-// What the declared workload would take with this choice. The form works without any of this: the
-// service is given a second, and then there is no advice.
+// Time and energy of the declared workload with this request. The form works without it: after a
+// second there is no advice.
 (function () {
   "use strict";
   const { add, amount, interval } = carmeElements;
@@ -15,31 +15,31 @@
     add(item, "span", " (" + interval(figure) + ")", "text-body-secondary");
   }
 
-  function show(told) {
+  function show(advice) {
     box.replaceChildren();
-    const seen = told.prediction;
-    if (seen) {
+    const prediction = advice.prediction;
+    if (prediction) {
       const list = add(box, "ul", "", "list-unstyled mb-1");
-      row(list, "Time", seen.time);
-      row(list, "GPU energy", seen.gpu_energy);
-      row(list, "Node energy", seen.node_energy);
-      row(list, "Emissions", seen.emissions);
-      if (seen.cost) row(list, "Cost", seen.cost);
-      if (!seen.memory.fits) add(box, "div", "Does not fit: " + seen.memory.why_not, "text-danger");
-      add(box, "div", seen.provenance.words, "text-body-secondary");
+      row(list, "Time", prediction.time);
+      row(list, "GPU energy", prediction.gpu_energy);
+      row(list, "Node energy", prediction.node_energy);
+      row(list, "Emissions", prediction.emissions);
+      if (prediction.cost) row(list, "Cost", prediction.cost);
+      if (!prediction.memory.fits) add(box, "div", "Does not fit: " + prediction.memory.why_not, "text-danger");
+      add(box, "div", prediction.provenance.words, "text-body-secondary");
     }
-    for (const note of told.notes) add(box, "div", note, "text-body-secondary");
-    for (const other of told.suggestions) {
+    for (const note of advice.notes) add(box, "div", note, "text-body-secondary");
+    for (const other of advice.suggestions) {
       const part = add(box, "div", "", "mt-2");
       add(part, "span", other.why + ". ");
-      const words = [];
-      // A site with sessions on one node only does not ask for nodes.
+      const changes = [];
+      // A site with sessions on one node only has no field for nodes.
       const each = field("nodes") && Number(field("nodes").value) > 1 ? " on each node" : "";
-      if (other.gpus !== null) words.push(other.gpus + " GPUs" + each);
-      if (other.gpu_type !== null) words.push(other.gpu_type);
-      if (other.hours !== null) words.push(other.hours + " hours");
-      if (!words.length) continue;
-      const button = add(part, "button", "Take " + words.join(", "), "btn btn-sm btn-outline-secondary");
+      if (other.gpus !== null) changes.push(other.gpus + " GPUs" + each);
+      if (other.gpu_type !== null) changes.push(other.gpu_type);
+      if (other.hours !== null) changes.push(other.hours + " hours");
+      if (!changes.length) continue;
+      const button = add(part, "button", "Take " + changes.join(", "), "btn btn-sm btn-outline-secondary");
       button.type = "button";
       button.addEventListener("click", () => {
         for (const name of ["gpus", "gpu_type", "hours"]) if (other[name] !== null) field(name).value = other[name];
@@ -65,9 +65,9 @@
       const answer = await fetch(window.jhdata.base_url + "api/carme/advice?" + query, {
         signal: mine.signal, headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token },
       });
-      const told = await answer.json();
-      if (!answer.ok) throw new Error(told.message || "no advice now");
-      show(told);
+      const body = await answer.json();
+      if (!answer.ok) throw new Error(body.message || "no advice now");
+      show(body);
     } catch (error) {
       if (mine !== running) return;
       box.textContent = error.name === "AbortError" ? "No advice now: the prediction service is slow." : error.message;

@@ -4,8 +4,8 @@
   function left(box) {
     const seconds = Number(box.dataset.carmeEnds) - Date.now() / 1000;
     const minutes = Math.max(0, Math.floor(seconds / 60));
-    const words = minutes >= 60 ? Math.floor(minutes / 60) + " h " + (minutes % 60) + " min" : minutes + " min";
-    box.querySelector(".carme-left").textContent = words + " left";
+    const text = minutes >= 60 ? Math.floor(minutes / 60) + " h " + (minutes % 60) + " min" : minutes + " min";
+    box.querySelector(".carme-left").textContent = text + " left";
     // The last ten minutes are a warning.
     box.classList.toggle("alert-warning", minutes < 10);
     box.classList.toggle("alert-secondary", minutes >= 10);
@@ -14,8 +14,8 @@
   const update = () => boxes.forEach(left);
   update();
   setInterval(update, 10000);
-  // The hub remembers the choices: without options it takes those. When it refuses, the link's own
-  // target, the form, says why.
+  // Without options the hub takes those of the last session. If it refuses them, the link's own
+  // target, the form, shows why.
   for (const link of document.querySelectorAll("[data-carme-again]")) {
     link.addEventListener("click", async (event) => {
       event.preventDefault();
@@ -36,13 +36,13 @@
         headers: { "X-XSRFToken": window.jhdata.xsrf_token, "Content-Type": "application/json" },
         body: JSON.stringify({ server: button.dataset.carmeExtend, minutes: 60 }),
       });
-      const told = await answer.json();
+      const body = await answer.json();
       if (answer.ok) {
-        box.dataset.carmeEnds = told.ends_at;
+        box.dataset.carmeEnds = body.ends_at;
         button.disabled = false;
         update();
       } else {
-        button.replaceWith(document.createTextNode(told.message));
+        button.replaceWith(document.createTextNode(body.message));
       }
     });
   }

@@ -15,7 +15,7 @@ umask 077
 cd "$HOME" || exit 1
 {% if request.nodes > 1 %}
 
-# What programs on several nodes ask for: who takes part, and where they meet.
+# Variables and the host file that programs on several nodes need.
 export PATH={{ slurm_path | quote }}${PATH:-/usr/local/bin:/usr/bin:/bin}
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 first=${hosts%%$'\n'*}
@@ -27,7 +27,7 @@ export {{ env_prefix }}_CARME_GPUS_PER_NODE={{ request.gpus }}
 export {{ env_prefix }}_MASTER_ADDR="${address:-$first}"
 export {{ env_prefix }}_MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
-# `srun` in the container asks this process, which runs the site's own outside of it.
+# `srun` in the container asks this process, which runs the site's srun outside of it.
 CARME_RELAY=$(mktemp -d) || exit 1
 trap 'rm -rf "$CARME_RELAY"' EXIT
 chmod 700 {{ (container.folder ~ "/srun") | quote }}

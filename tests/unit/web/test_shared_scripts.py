@@ -13,7 +13,7 @@ def service(tmp_path):
 
 
 def test_the_service_serves_the_shared_script(service):
-    answer = service.client.get("/services/carme/static-web/elements.js")
+    answer = service.client.get("/services/carme/static-web/elements.js", buffered=True)
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/javascript")
     assert "carmeElements" in answer.text
