@@ -1,11 +1,13 @@
 """Sections that sessions go by: the cluster, Slurm, the view, the hub, images, sessions."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 from carme.config.section import Port, Section, UnixName
+from carme.requests.resource_request import check_partial
 
 
 class ClusterSettings(Section):
@@ -71,6 +73,11 @@ class HubSettings(Section):
     make_homes: bool = True
     """Make a missing home folder at the first login; off where automounts or LDAP tools do it."""
 
+    @property
+    def base_url(self) -> str:
+        """The path of `url`, which hub and services live below; `/` without one."""
+        return f"{urlsplit(self.url).path.rstrip('/')}/"
+
 
 class ImageSettings(Section):
     """Where published container images lie."""
@@ -94,17 +101,25 @@ class ImageSettings(Section):
 
 
 class Preset(Section):
-    """A choice that fills the form with one click; what it leaves out stays as it is."""
+    """A button that fills fields of the form: any field of a resource request may stand here."""
+
+    model_config = ConfigDict(extra="allow")
 
     title: Annotated[str, Field(min_length=1, max_length=40)]
     description: str = ""
-    partition: str | None = None
-    gpus: Annotated[int, Field(ge=0)] | None = None
-    cpus: Annotated[int, Field(ge=1)] | None = None
-    memory_gb: Annotated[int, Field(ge=1)] | None = None
-    hours: Annotated[float, Field(gt=0)] | None = None
     whole_node: bool = False
     """All GPUs, cores and memory of the largest node of the partition."""
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> "Preset":
+        check_partial(self.model_extra or {})
+        return self
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What it fills in: field to value."""
+        whole = {"whole_node": True} if self.whole_node else {}
+        return {**whole, **(self.model_extra or {})}
 
 
 class SessionSettings(Section):
@@ -113,19 +128,32 @@ class SessionSettings(Section):
     default_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 2
     default_cpus: Annotated[int, Field(ge=1)] = 2
     default_memory_gb: Annotated[int, Field(ge=1)] = 4
-    presets: tuple[Preset, ...] = (
-        Preset(
-            title="Try something",
-            description="no GPU, one hour",
-            gpus=0,
-            cpus=1,
-            memory_gb=2,
-            hours=1,
-        ),
-        Preset(
-            title="One GPU", description="a GPU for two hours", gpus=1, cpus=2, memory_gb=4, hours=2
-        ),
-        Preset(title="Whole node", description="all of a node", whole_node=True, hours=2),
+    presets: tuple[Preset, ...] = tuple(
+        Preset.model_validate(preset)
+        for preset in (
+            {
+                "title": "Try something",
+                "description": "no GPU, one hour",
+                "gpus": 0,
+                "cpus": 1,
+                "memory_gb": 2,
+                "hours": 1,
+            },
+            {
+                "title": "One GPU",
+                "description": "a GPU for two hours",
+                "gpus": 1,
+                "cpus": 2,
+                "memory_gb": 4,
+                "hours": 2,
+            },
+            {
+                "title": "Whole node",
+                "description": "all of a node",
+                "whole_node": True,
+                "hours": 2,
+            },
+        )
     )
     """Buttons above the form."""
     gpu_flag: Literal["", "nv", "rocm"] = "nv"

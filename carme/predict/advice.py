@@ -1,41 +1,33 @@
-"""A choice in the spawn form, and what would be a smaller or better one, with the reason."""
+"""Advice on a request in the spawn form: a smaller or better one, with the reason."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import inf
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from carme.errors import CarmeError
-from carme.predict.estimates import FrozenModel
+from carme.predict.estimates import Estimate, FrozenModel
 from carme.predict.prediction import Prediction
+from carme.requests.placement import all_problems
+from carme.requests.resource_request import AdviceRequest
+from carme.requests.slurm_user import SlurmUser
+from carme.requests.user_limits import request_time_limits
+from carme.slurm.limits import Limit
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_duration, format_joules, hours_within
 
-GIB = 2**30
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")]
+SMALLER_TIME_RATIO = 1.15
+"""Fewer GPUs are suggested if training takes less than this many times as long."""
+BETTER_TIME_RATIO, BETTER_ENERGY_RATIO = 1.02, 0.8
+"""Other GPUs are suggested if they take at most so much of the time and of the energy."""
 
-
-class AdviceRequest(FrozenModel):
-    """What the form holds; for a declared workload also how it is trained."""
-
-    partition: Name
-    nodes: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """GPUs, cores and memory are those of each node."""
-    gpus: Annotated[int, Field(ge=0, le=64)] = 0
-    gpu_type: Name = ""
-    cpus: Annotated[int, Field(ge=1, le=4096)] = 1
-    memory_gb: Annotated[int, Field(ge=1, le=65536)] = 1
-    hours: Annotated[float, Field(gt=0, le=24 * 365)] = 1
-    workload: Annotated[str, Field(pattern=r"^[A-Za-z0-9._ -]{0,64}$")] = ""
-    batch: Annotated[int, Field(ge=1, le=10**7)] | None = None
-    epochs: Annotated[float, Field(gt=0, le=10**6)] | None = None
+PredictOther = Callable[[AdviceRequest], Prediction]
+Alternative = tuple[AdviceRequest, Prediction]
 
 
 class Suggestion(FrozenModel):
-    """Another choice on as many nodes: only what differs is set."""
+    """Another request on as many nodes: only what differs is set."""
 
     kind: Literal["smaller", "better", "time", "memory"]
     why: str
@@ -45,7 +37,7 @@ class Suggestion(FrozenModel):
 
 
 class QueueWait(FrozenModel):
-    """When it would start: now, when Slurm expects it, or not known."""
+    """When the job would start: now, when Slurm expects it, or not known."""
 
     starts_now: bool
     expected_at: int | None = None
@@ -59,139 +51,167 @@ class RequestAdvice(FrozenModel):
     notes: tuple[str, ...] = ()
 
 
-def starts_now(wish: AdviceRequest, snapshot: Snapshot) -> bool:
-    """Whether enough open nodes of the partition have all of this free."""
-    partition = snapshot.partition(wish.partition)
-    if partition is None or not partition.up:
-        return False
-    fitting = sum(
-        _free(node.gpus_free, wish.gpu_type) >= wish.gpus
-        and node.cpus_free >= wish.cpus
-        and node.memory_free_bytes >= wish.memory_gb * GIB
-        for node in snapshot.nodes_in(partition.name)
-        if node.open
-    )
-    return fitting >= wish.nodes
-
-
-def _free(gpus: dict[str, int], kind: str) -> int:
-    return gpus.get(kind, 0) if kind else sum(gpus.values())
-
-
-def placing(wish: AdviceRequest, here: Prediction) -> tuple[str, ...]:
-    """What to say where a prediction has the GPUs on fewer nodes than are asked for."""
-    if here.nodes == wish.nodes:
+def placement_notes(request: AdviceRequest, prediction: Prediction) -> tuple[str, ...]:
+    """A note if the prediction has the GPUs on fewer nodes than the request."""
+    if prediction.nodes == request.nodes:
         return ()
-    on = "1 node" if here.nodes == 1 else f"{here.nodes} nodes"
+    nodes = "1 node" if prediction.nodes == 1 else f"{prediction.nodes} nodes"
     return (
-        f"these figures are for {here.gpus} x {here.gpu} on {on}: spread over {wish.nodes} nodes,"
-        " training takes longer and more node energy",
+        f"these figures are for {prediction.gpus} x {prediction.gpu} on {nodes}: spread over"
+        f" {request.nodes} nodes, training takes longer and more node energy",
     )
 
 
 def suggestions(
-    wish: AdviceRequest,
+    request: AdviceRequest,
     snapshot: Snapshot,
-    here: Prediction,
-    ask: Callable[[AdviceRequest], Prediction],
+    prediction: Prediction,
+    predict_other: PredictOther,
+    user: SlurmUser | None = None,
+    now: float = 0,
 ) -> Iterator[Suggestion]:
-    """What to ask for instead; `ask` predicts another wish."""
-    others = list(_others(wish, snapshot, ask))
-    # A prediction fills nodes one by one; of GPUs that lie further apart it would say too little.
-    others = [(w, p) for w, p in others if p.nodes == w.nodes]
-    if not here.memory.fits:
-        fitting = [(w, p) for w, p in others if p.memory.fits]
+    """Requests that would be better, of those that the user may make."""
+    user = user or SlurmUser("")
+    # A prediction fills nodes one by one. It underestimates GPUs that are spread over more nodes.
+    fitting = [
+        (other, figures)
+        for other, figures in _alternatives(request, snapshot, predict_other, user, now)
+        if figures.nodes == other.nodes and figures.memory.fits
+    ]
+    if not prediction.memory.fits:
         if fitting:
-            other, p = min(fitting, key=lambda pair: pair[1].gpu_energy.value)
-            yield _change(wish, other, "memory", f"the model does not fit: {here.memory.why_not}")
+            other, _ = min(fitting, key=lambda pair: pair[1].gpu_energy.value)
+            why = f"the model does not fit: {prediction.memory.why_not}"
+            yield _change(request, other, "memory", why)
         return
-    if here.nodes != wish.nodes:
+    if prediction.nodes != request.nodes:
         return
-    fitting = [(w, p) for w, p in others if p.memory.fits]
-    small = [(w, p) for w, p in fitting if w.gpus < wish.gpus and w.gpu_type == wish.gpu_type]
-    nearly = [(w, p) for w, p in small if p.time.value < 1.15 * here.time.value]
-    if nearly:
-        other, p = min(nearly, key=lambda pair: pair[0].gpus)
-        more = max(p.time.value / here.time.value - 1, 0.0)
-        yield _change(
-            wish, other, "smaller",
-            f"{other.gpus} instead of {wish.gpus} GPUs{_each(wish)} take only {more:.0%} longer"
-            f" ({format_duration(p.time.value)})",
-        )  # fmt: skip
+    yield from _smaller(request, prediction, fitting)
+    yield from _better(request, prediction, fitting)
+    limits = request_time_limits(request, snapshot, user, now)
+    shortest = min(limits, key=lambda limit: limit.most, default=None)
+    yield from _time(request, prediction.time, shortest)
+
+
+def _smaller(
+    request: AdviceRequest, prediction: Prediction, fitting: list[Alternative]
+) -> Iterator[Suggestion]:
+    """Fewer GPUs of the same type: their prediction errs in the same way, so points compare."""
+    seconds = prediction.time.value
+    smaller = [
+        (other, figures)
+        for other, figures in fitting
+        if other.gpus < request.gpus
+        and other.gpu_type == request.gpu_type
+        and figures.time.value < SMALLER_TIME_RATIO * seconds
+    ]
+    if not smaller:
+        return
+    other, figures = min(smaller, key=lambda pair: pair[0].gpus)
+    longer = max(figures.time.value / seconds - 1, 0.0)
+    each = f" on each of {request.nodes} nodes" if request.nodes > 1 else ""
+    yield _change(
+        request, other, "smaller",
+        f"{other.gpus} instead of {request.gpus} GPUs{each} take only {longer:.0%} longer"
+        f" ({format_duration(figures.time.value)})",
+    )  # fmt: skip
+
+
+def _better(
+    request: AdviceRequest, prediction: Prediction, fitting: list[Alternative]
+) -> Iterator[Suggestion]:
+    """Less energy in about the same time."""
+    seconds, joules = prediction.time.value, prediction.node_energy.value
     better = [
-        (w, p) for w, p in fitting
-        if p.node_energy.value < 0.8 * here.node_energy.value
-        and p.time.value <= 1.02 * here.time.value
-    ]  # fmt: skip
-    if better:
-        other, p = min(better, key=lambda pair: pair[1].node_energy.value)
-        now = here.node_energy.value
-        yield _change(
-            wish, other, "better",
-            f"not slower ({format_duration(p.time.value)}) and"
-            f" {format_joules(p.node_energy.value, now)} instead of {format_joules(now)} of node"
-            " energy",
-        )  # fmt: skip
-    partition = snapshot.partition(wish.partition)
-    yield from _time(wish, here, partition.max_seconds if partition else None)
-
-
-def _time(wish: AdviceRequest, here: Prediction, most: int | None) -> Iterator[Suggestion]:
-    needed = here.time.high / 3600
-    allowed = hours_within(most) if most else inf
-    if most and here.time.value > most:
-        yield Suggestion(
-            kind="time", hours=allowed if wish.hours < allowed else None,
-            why=f"training takes about {format_duration(here.time.value)}, longer than the "
-            f"{format_duration(most)} that {wish.partition} allows: save and resume from"
-            " checkpoints",
-        )  # fmt: skip
+        (other, figures)
+        for other, figures in fitting
+        if figures.node_energy.value < BETTER_ENERGY_RATIO * joules
+        and figures.time.value <= BETTER_TIME_RATIO * seconds
+    ]
+    if not better:
         return
-    if here.time.value > wish.hours * 3600:
+    other, figures = min(better, key=lambda pair: pair[1].node_energy.value)
+    yield _change(
+        request, other, "better",
+        f"{_compared(figures.time, prediction.time)} and"
+        f" {format_joules(figures.node_energy.value, joules)} instead of {format_joules(joules)}"
+        " of node energy",
+    )  # fmt: skip
+
+
+def _compared(other: Estimate, current: Estimate) -> str:
+    """How two times compare; "not slower" only if the intervals say so."""
+    if other.high <= current.low:
+        return f"not slower ({format_duration(other.value)})"
+    return (
+        f"about as fast, as far as the predictions tell ({_interval(other)} instead of"
+        f" {_interval(current)})"
+    )
+
+
+def _interval(time: Estimate) -> str:
+    return f"{format_duration(time.low)} to {format_duration(time.high)}"
+
+
+def _time(request: AdviceRequest, time: Estimate, limit: Limit | None) -> Iterator[Suggestion]:
+    needed = time.high / 3600
+    allowed = hours_within(limit.most) if limit else inf
+    if limit and time.value > limit.most:
+        who = limit.who.removeprefix("partition ")
+        yield Suggestion(
+            kind="time", hours=allowed if request.hours < allowed else None,
+            why=f"training takes about {format_duration(time.value)}, longer than the "
+            f"{format_duration(limit.most)} that {who} allows: save and resume from checkpoints",
+        )  # fmt: skip
+    elif time.value > request.hours * 3600:
         yield Suggestion(
             kind="time", hours=min(round(needed + 0.05, 1), allowed),
-            why=f"training takes about {format_duration(here.time.value)}, up to "
-            f"{format_duration(here.time.high)}, and the session ends before",
+            why=f"training takes about {format_duration(time.value)}, up to "
+            f"{format_duration(time.high)}, and the session ends before",
         )  # fmt: skip
-    elif needed < wish.hours / 3 and wish.hours > 1:
+    elif needed < request.hours / 3 and request.hours > 1:
         yield Suggestion(
             kind="time", hours=min(max(round(1.2 * needed + 0.05, 1), 0.5), allowed),
-            why=f"training takes {format_duration(here.time.high)} at most; shorter jobs start"
-            " sooner, for they fit into gaps",
+            why=f"training takes {format_duration(time.high)} at most; shorter jobs start"
+            " sooner, as they fit into gaps",
         )  # fmt: skip
 
 
-def _others(
-    wish: AdviceRequest, snapshot: Snapshot, ask: Callable[[AdviceRequest], Prediction]
-) -> Iterator[tuple[AdviceRequest, Prediction]]:
-    """Other counts of the same GPUs, and the partition's other GPUs, as far as they can run."""
-    kinds = {k: c for k, c in snapshot.largest_free_block(wish.partition).items() if k}
-    whole = {kind: _most(wish, snapshot, kind) for kind in kinds}
-    mine = wish.gpu_type or max(whole, key=lambda k: whole[k], default="")
-    for kind, most in whole.items():
+def _alternatives(
+    request: AdviceRequest,
+    snapshot: Snapshot,
+    predict_other: PredictOther,
+    user: SlurmUser,
+    now: float,
+) -> Iterator[Alternative]:
+    """Other counts of the same GPUs, and the partition's other GPUs, where the user may have them
+    and a prediction is possible."""
+    types = [kind for kind in snapshot.largest_free_block(request.partition) if kind]
+    most = {kind: _gpus_on_each_node(request, snapshot, kind) for kind in types}
+    own = request.gpu_type or max(most, key=lambda kind: most[kind], default="")
+    for kind, gpus in most.items():
         for count in (1, 2, 4, 8, 16):
-            if count > most or (kind == mine and count == wish.gpus):
+            if count > gpus or (kind == own and count == request.gpus):
                 continue
-            kept = wish.gpu_type if kind == mine else kind
-            other = wish.model_copy(update={"gpus": count, "gpu_type": kept})
+            gpu_type = request.gpu_type if kind == own else kind
+            other = request.model_copy(update={"gpus": count, "gpu_type": gpu_type})
+            if {"gpus", "gpu_type"} & all_problems(other, snapshot, user, now).keys():
+                continue
             try:
-                yield other, ask(other)
+                yield other, predict_other(other)
             except CarmeError:
                 continue
 
 
-def _most(wish: AdviceRequest, snapshot: Snapshot, kind: str) -> int:
-    """GPUs of a kind that each of so many nodes has."""
-    counts = sorted((n.gpus.get(kind, 0) for n in snapshot.nodes_in(wish.partition)), reverse=True)
-    return counts[wish.nodes - 1] if wish.nodes <= len(counts) else 0
-
-
-def _each(wish: AdviceRequest) -> str:
-    return f" on each of {wish.nodes} nodes" if wish.nodes > 1 else ""
+def _gpus_on_each_node(request: AdviceRequest, snapshot: Snapshot, kind: str) -> int:
+    """The GPUs of a type that each of as many nodes as requested has."""
+    nodes = snapshot.nodes_in(request.partition)
+    counts = sorted((node.gpus.get(kind, 0) for node in nodes), reverse=True)
+    return counts[request.nodes - 1] if request.nodes <= len(counts) else 0
 
 
 def _change(
-    wish: AdviceRequest,
+    request: AdviceRequest,
     other: AdviceRequest,
     kind: Literal["smaller", "better", "memory"],
     why: str,
@@ -199,6 +219,6 @@ def _change(
     return Suggestion(
         kind=kind,
         why=why,
-        gpus=other.gpus if other.gpus != wish.gpus else None,
-        gpu_type=other.gpu_type if other.gpu_type != wish.gpu_type else None,
+        gpus=other.gpus if other.gpus != request.gpus else None,
+        gpu_type=other.gpu_type if other.gpu_type != request.gpu_type else None,
     )

@@ -6,7 +6,16 @@ import secrets
 from typing import Any
 from urllib.parse import urlsplit
 
-from flask import Blueprint, Response, make_response, redirect, render_template, request, send_file
+from flask import (
+    Blueprint,
+    Response,
+    make_response,
+    redirect,
+    render_template,
+    request,
+    send_file,
+    send_from_directory,
+)
 
 from carme.config import Config
 from carme.errors import CarmeError
@@ -36,6 +45,13 @@ def blueprint(api: Api) -> Blueprint:
     @found.get("/jobs/<int:job_id>")
     def job(job_id: int) -> Any:
         return _page(api, "job", f"Job {job_id}", job_id=job_id)
+
+    @found.get("/static-web/<path:name>")
+    def shared_script(name: str) -> Response:
+        """A script that the pages of hub and service share."""
+        from importlib.resources import files
+
+        return send_from_directory(str(files("carme.web").joinpath("static")), name)
 
     @found.get("/static-plotly/plotly.min.js")
     def plotly() -> Response:

@@ -8,9 +8,10 @@ from typing import Protocol
 
 from carme.config import SlurmSettings
 from carme.errors import ConfigError
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm import pyslurm_client
 from carme.slurm.command_client import CommandClient
-from carme.slurm.models import Choice, ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
+from carme.slurm.models import ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
 from carme.slurm.rest_client import RestClient
 from carme.slurm.rights import Rights
 from carme.slurm.snapshot import Snapshot, queue_load
@@ -44,7 +45,7 @@ class Client(Protocol):
     ) -> tuple[HistoryJob, ...]:
         """Jobs of the accounting database that were in the queue or ran in that time."""
 
-    def expected_start(self, choice: Choice) -> ExpectedStart:
+    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """When a job like this would start if it were submitted now by this process' user."""
 
     def rights(self) -> Rights:

@@ -11,9 +11,9 @@ from typing import TypeVar
 from carme.config import SlurmSettings
 from carme.errors import InputError, MissingError, UnavailableError
 from carme.helper.submission import explain_refusal
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm import parse
 from carme.slurm.models import (
-    Choice,
     ExpectedStart,
     HistoryJob,
     Job,
@@ -27,7 +27,6 @@ from carme.units import format_slurm_time
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_MEBIBYTE = 2**20
 # What sacctmgr prints where Slurm keeps no accounts.
 _NO_ACCOUNTING = "not running a supported accounting_storage plugin"
 # What squeue prints, in lower case, when it was built without JSON.
@@ -97,7 +96,7 @@ class CommandClient:
         text = self._retried(lambda: output(self._run(argv), "sacct"))
         return parse.parse_sacct(text, separator)
 
-    def expected_start(self, choice: Choice) -> ExpectedStart:
+    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """`sbatch --test-only`; InputError when Slurm would not take such a job."""
         return self._retried(lambda: self._expected_start_once(choice))
 
@@ -164,33 +163,14 @@ class CommandClient:
         argv = ["squeue", "--all", "--states=all", "--noheader", f"--Format={columns}"]
         return _sorted(parse.parse_squeue(output(self._run(argv), "squeue"), separator))
 
-    def _expected_start_once(self, choice: Choice) -> ExpectedStart:
-        done = self._run(["sbatch", "--test-only", *_options(choice)], "#!/bin/sh\n:\n")
+    def _expected_start_once(self, choice: ResourceRequest) -> ExpectedStart:
+        done = self._run(["sbatch", "--test-only", *choice.sbatch_options()], "#!/bin/sh\n:\n")
         found = parse.parse_test_only(done.stderr + done.stdout, self._now())
         if found:
             return found
         if not done.returncode:
             raise InputError("Slurm does not say when such a job would start")
         raise explain_refusal(done.stderr)
-
-
-def _options(choice: Choice) -> list[str]:
-    minutes = max(1, choice.limit_seconds // 60)
-    options = [f"--nodes={choice.nodes}", f"--cpus-per-task={choice.cpus}", f"--time={minutes}"]
-    if choice.partition:
-        options.append(f"--partition={choice.partition}")
-    if choice.memory_bytes:
-        options.append(f"--mem={choice.memory_bytes // _MEBIBYTE}M")
-    if choice.gpus:
-        kind = f"{choice.gpu_type}:" if choice.gpu_type else ""
-        options.append(f"--gres=gpu:{kind}{choice.gpus}")
-    if choice.account:
-        options.append(f"--account={choice.account}")
-    if choice.qos:
-        options.append(f"--qos={choice.qos}")
-    if choice.reservation:
-        options.append(f"--reservation={choice.reservation}")
-    return options
 
 
 def _separator() -> str:

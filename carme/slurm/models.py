@@ -5,16 +5,13 @@ GRES type; the type of GPUs without one is the empty string.
 """
 
 from collections.abc import Mapping
-from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from carme.slurm.gres import UNTYPED, free_gpus
+from carme.slurm.gres import free_gpus
 from carme.slurm.states import JobState, NodeState
 
 Gpus = Mapping[str, int]
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:-]{0,128}$")]
-"""A name that may stand in a command's option."""
 
 # Slurm starts no ordinary job there. RESERVED: only those of the reservation may.
 _CLOSED = {
@@ -229,24 +226,6 @@ class History(SlurmModel):
     """Jobs of the accounting database in a span of time."""
 
     jobs: tuple[HistoryJob, ...] = ()
-
-
-class Choice(SlurmModel):
-    """A job that could be submitted, to ask Slurm when it would start."""
-
-    partition: Word = ""
-    nodes: Annotated[int, Field(ge=1, le=100_000)] = 1
-    cpus: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """On each node."""
-    memory_bytes: Annotated[int, Field(ge=0, le=2**50)] = 0
-    """On each node; 0: the partition's default."""
-    gpus: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """On each node."""
-    gpu_type: Word = UNTYPED
-    limit_seconds: Annotated[int, Field(ge=60, le=366 * 86400)] = 3600
-    account: Word = ""
-    qos: Word = ""
-    reservation: Word = ""
 
 
 class ExpectedStart(SlurmModel):

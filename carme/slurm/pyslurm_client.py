@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from carme.errors import MissingError, UnavailableError
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
 from carme.slurm.models import (
-    Choice,
     ExpectedStart,
     HistoryJob,
     Job,
@@ -170,7 +170,7 @@ class PyslurmClient:
         """By sacct."""
         return self._commands.history(since, until, users)
 
-    def expected_start(self, choice: Choice) -> ExpectedStart:
+    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """By sbatch."""
         return self._commands.expected_start(choice)
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from carme.config import SlurmSettings
 from carme.errors import CarmeError, ConfigError, MissingError, UnavailableError
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
 from carme.slurm.models import (
-    Choice,
     ExpectedStart,
     HistoryJob,
     Job,
@@ -119,7 +119,7 @@ class RestClient:
         jobs = parse.parse_slurmdb_jobs(self._get("slurmdb", "jobs", query))
         return tuple(job for job in jobs if not users or job.user in users)
 
-    def expected_start(self, choice: Choice) -> ExpectedStart:
+    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """`sbatch --test-only`."""
         return self._commands.expected_start(choice)
 

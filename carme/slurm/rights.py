@@ -9,7 +9,8 @@ from functools import cached_property
 
 from pydantic import Field
 
-from carme.slurm.models import Choice, SlurmModel
+from carme.requests.resource_request import ResourceRequest
+from carme.slurm.models import SlurmModel
 
 Amounts = Mapping[str, int]
 
@@ -195,7 +196,7 @@ class Rights(SlurmModel):
         return tuple(found)
 
 
-def asked_as(choice: Choice, own: UserRights) -> Choice:
+def asked_as(choice: ResourceRequest, own: UserRights) -> ResourceRequest:
     """The question as a user with `own` rights can ask it: without what only others may name.
 
     Slurm refuses to plan for an account that is not the asker's. Account and QoS matter little

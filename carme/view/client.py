@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from carme.config import ViewSettings
 from carme.errors import CarmeError, UnavailableError, error_from_json
 from carme.jobs.models import IdleJobs, Idleness, JobList, JobReport
-from carme.slurm.models import Choice, ExpectedStart, History, HistoryJob, Job, SlurmModel
+from carme.requests.resource_request import ResourceRequest
+from carme.slurm.models import ExpectedStart, History, HistoryJob, Job, SlurmModel
 from carme.slurm.rights import UserRights
 from carme.slurm.snapshot import Snapshot
 from carme.system import unix_http
@@ -113,7 +114,7 @@ class ViewClient:
         """One job; MissingError if it is not in the queue or not to be seen."""
         return _model(self._ask("GET", f"/jobs/{job_id}"), Job)
 
-    def expected_start(self, choice: Choice) -> ExpectedStart:
+    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """When a job like this would start; InputError if Slurm would not take it."""
         query = choice.model_dump(exclude_defaults=True)
         return _model(self._ask("GET", "/expected-start", query), ExpectedStart)
@@ -276,7 +277,7 @@ class AsyncViewClient:
         """As ViewClient.refresh."""
         return await self._run(self._client.refresh, max_age_seconds)
 
-    async def expected_start(self, choice: Choice) -> ExpectedStart:
+    async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """As ViewClient.expected_start."""
         return await self._run(self._client.expected_start, choice)
 

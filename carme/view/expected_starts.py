@@ -8,8 +8,9 @@ from collections.abc import Callable
 from cachetools import LRUCache
 
 from carme.errors import CarmeError, UnavailableError
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm.client import Client
-from carme.slurm.models import Choice, ExpectedStart
+from carme.slurm.models import ExpectedStart
 
 PER_MINUTE = 6
 _KEEP_SECONDS = 60.0
@@ -24,13 +25,13 @@ class ExpectedStarts:
         self._client = client
         self._clock = clock
         # No TTLCache: while Slurm must not be asked, an older answer is better than none.
-        self._answers: LRUCache[Choice, tuple[float, ExpectedStart | CarmeError]] = LRUCache(
-            _MAX_ANSWERS
+        self._answers: LRUCache[ResourceRequest, tuple[float, ExpectedStart | CarmeError]] = (
+            LRUCache(_MAX_ANSWERS)
         )
         self._asked_at: deque[float] = deque(maxlen=PER_MINUTE)
         self._lock = asyncio.Lock()
 
-    async def expected_start(self, choice: Choice) -> ExpectedStart:
+    async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """Slurm's estimate, with its age in `asked_at`; raises Slurm's refusal as a typed error.
 
         Raises UnavailableError if Slurm is away, or must not be asked now and no answer is known.
@@ -53,7 +54,7 @@ class ExpectedStarts:
         is_full = len(self._asked_at) == PER_MINUTE
         return not is_full or self._clock() - self._asked_at[0] >= 60
 
-    async def _ask(self, choice: Choice) -> ExpectedStart | CarmeError:
+    async def _ask(self, choice: ResourceRequest) -> ExpectedStart | CarmeError:
         now = self._clock()
         self._asked_at.append(now)
         self.asked += 1

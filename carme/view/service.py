@@ -19,9 +19,10 @@ from pydantic import ValidationError
 from carme.config import Config
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
 from carme.jobs.reporter import JobReporter, parse_filter
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm.client import Client
 from carme.slurm.command_client import CommandClient
-from carme.slurm.models import Choice, History, HistoryJob, Job, SlurmModel
+from carme.slurm.models import History, HistoryJob, Job, SlurmModel
 from carme.slurm.rights import UserRights, asked_as
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
@@ -182,7 +183,9 @@ class ViewService:
         if not self._reads_all(request.uid, user):
             raise DeniedError("only readers of the view may ask for an expected start")
         try:
-            choice = Choice.model_validate({k: v for k, v in request.query.items() if v})
+            choice = ResourceRequest.model_validate(
+                {k: v for k, v in request.query.items() if k in ResourceRequest.model_fields and v}
+            )
         except ValidationError as error:
             raise InputError(explain_first(error)) from None
         # `sbatch --test-only` runs as the view's user, who may have fewer rights than the caller.

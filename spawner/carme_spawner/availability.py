@@ -1,19 +1,19 @@
-"""What is free now, and what that means for a choice: pure functions of a snapshot."""
+"""What is free now, for the panel beside the form: pure functions of a snapshot."""
 
 from typing import Any
 
+from carme.requests.resource_request import GIB
 from carme.slurm.models import Node, Reservation
 from carme.slurm.snapshot import Snapshot
-from carme_spawner.options import GIB, Options
 
 NEAR_SECONDS = 24 * 3600
 """Maintenance within this time is announced."""
 
 
 class AvailabilityPanel:
-    """For the panel beside the form: per partition what is free, what is down, who waits.
+    """The panel beside the form: free resources, closed nodes and waiting jobs per partition.
 
-    A thousand nodes are counted once a snapshot, not once for everybody who looks.
+    Nodes are counted once per snapshot, not once per request.
     """
 
     def __init__(self) -> None:
@@ -90,77 +90,3 @@ def _maintenance(snapshot: Snapshot, now: float, within: float) -> list[Reservat
         and (plan.starts_at or 0) < now + within
         and (plan.ends_at is None or plan.ends_at > now)
     ]
-
-
-def starts_now(options: Options, snapshot: Snapshot, now: float) -> bool:
-    """Whether enough open nodes have all of this free, and no reservation comes in between."""
-    fitting = sum(
-        _gpus(node.gpus_free, options.gpu_type) >= options.gpus
-        and node.cpus_free >= options.cpus
-        and node.memory_free_bytes >= options.memory_gb * GIB
-        for node in _usable(options, snapshot, now)
-    )
-    return fitting >= options.nodes
-
-
-def closed(options: Options, snapshot: Snapshot, now: float) -> bool:
-    """Whether no node of the partition takes this session now, however small it were."""
-    return not _usable(options, snapshot, now)
-
-
-def smaller(options: Options, snapshot: Snapshot, now: float) -> dict[str, int] | None:
-    """The largest part of the choice that a node has free now; None if that is nothing useful."""
-    best: dict[str, int] | None = None
-    for node in _usable(options, snapshot, now):
-        part = {
-            "gpus": min(options.gpus, _gpus(node.gpus_free, options.gpu_type)),
-            "cpus": min(options.cpus, node.cpus_free),
-            "memory_gb": min(options.memory_gb, node.memory_free_bytes // GIB),
-        }
-        enough = part["cpus"] >= 1 and part["memory_gb"] >= 1
-        if not enough or (options.gpus and not part["gpus"]):
-            continue
-        if best is None or tuple(part.values()) > tuple(best.values()):
-            best = part
-    if best is not None and options.nodes > 1:
-        best["nodes"] = 1
-    return best
-
-
-def reservation(options: Options, snapshot: Snapshot) -> Reservation | None:
-    """The reservation that the choice names."""
-    named = (plan for plan in snapshot.reservations if plan.name == options.reservation)
-    return next(named, None) if options.reservation else None
-
-
-def _usable(options: Options, snapshot: Snapshot, now: float) -> list[Node]:
-    """The open nodes of the partition that nothing takes away before the session's end."""
-    partition = snapshot.partition(options.partition)
-    if partition is None or not partition.up:
-        return []
-    chosen = reservation(options, snapshot)
-    if options.reservation and (chosen is None or (chosen.starts_at or 0) > now):
-        return []
-    end = now + options.seconds
-    taken = {
-        name
-        for plan in snapshot.reservations
-        if plan.name != options.reservation
-        and (plan.starts_at or 0) < end
-        and (plan.ends_at is None or plan.ends_at > now)
-        for name in plan.nodes
-    }
-    nodes = snapshot.nodes_in(options.partition)
-    if chosen:
-        nodes = tuple(_admitting(node) for node in nodes if node.name in chosen.nodes)
-    return [node for node in nodes if node.open and node.name not in taken]
-
-
-def _admitting(node: Node) -> Node:
-    """The node as those see it whom its reservation is for."""
-    flags = tuple(flag for flag in node.flags if flag != "RESERVED")
-    return node.model_copy(update={"flags": flags})
-
-
-def _gpus(free: dict[str, int], kind: str) -> int:
-    return free.get(kind, 0) if kind else sum(free.values())

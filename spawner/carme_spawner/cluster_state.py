@@ -4,13 +4,13 @@ import asyncio
 import logging
 import time
 
-from carme.config import Config
 from carme.errors import CarmeError
-from carme.slurm.models import Choice, ExpectedStart
+from carme.requests.resource_request import ResourceRequest
+from carme.requests.slurm_user import SlurmUser
+from carme.slurm.models import ExpectedStart
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
 from carme.view.client import AsyncViewClient
-from carme_spawner.slurm_user import SlurmUser
 
 log = logging.getLogger(__name__)
 EXPECTED_SECONDS = 0.1
@@ -25,7 +25,7 @@ class ClusterState:
         self._client = client
         self._lock = asyncio.Lock()
         self._renewal: asyncio.Task[None] | None = None
-        self._asked: dict[Choice, asyncio.Future[ExpectedStart]] = {}
+        self._asked: dict[ResourceRequest, asyncio.Future[ExpectedStart]] = {}
 
     async def snapshot(self, max_age: float = 5) -> Snapshot:
         """The cluster at most `max_age` seconds ago; UnavailableError if Slurm does not answer."""
@@ -64,7 +64,7 @@ class ClusterState:
             rights = None
         return SlurmUser(user, frozenset(groups), rights)
 
-    async def expected_start(self, choice: Choice) -> ExpectedStart:
+    async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """When Slurm would start this; the view asks Slurm seldom and keeps its answers.
 
         Raises TimeoutError if there is no answer at once; a later call finds it.
@@ -79,19 +79,8 @@ class ClusterState:
             raise TimeoutError
         return task.result()
 
-    def _answered(self, choice: Choice, done: "asyncio.Future[ExpectedStart]") -> None:
+    def _answered(self, choice: ResourceRequest, done: "asyncio.Future[ExpectedStart]") -> None:
         """Forget the request: the view keeps its answer, errors included."""
         self._asked.pop(choice, None)
         if not done.cancelled():
             done.exception()
-
-
-_watches: dict[str, ClusterState] = {}
-
-
-def cluster_state_for(config: Config) -> ClusterState:
-    """The hub's one ClusterState for this cluster."""
-    key = str(config.view.socket)
-    if key not in _watches:
-        _watches[key] = ClusterState(AsyncViewClient(config.view.socket))
-    return _watches[key]

@@ -1,4 +1,4 @@
-"""`configure(c)`: the one line in jupyterhub_config.py that turns Carme on."""
+"""`configure(c)`: the one line of jupyterhub_config.py that turns Carme on."""
 
 import asyncio
 import os
@@ -6,13 +6,16 @@ import pwd
 from pathlib import Path
 from typing import Any
 
+from jupyterhub import apihandlers
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from tornado import web
 
 from carme.config import Config, load
-from carme_spawner.handlers import handlers
-from carme_spawner.prediction_service import NAME, advice_handlers, service_entry, service_token
+from carme_spawner.context import HubContext
+from carme_spawner.handlers import handlers, replace_handlers
+from carme_spawner.prediction_service import NAME
+from carme_spawner.static_files import static_handlers, static_urls
 
 LOOPBACK = "127.0.0.1"
 
@@ -20,31 +23,38 @@ LOOPBACK = "127.0.0.1"
 def configure(c: Any, config: Config | None = None) -> None:
     """Set up JupyterHub's configuration object `c` from carme.toml; later lines may change it."""
     config = config or load()
+    # Taken out of the environment, so that no process of the hub inherits the tokens.
+    context = HubContext.of(config, os.environ.pop("CARME_SERVICE_TOKEN", ""))
+    metrics_token = os.environ.pop("CARME_PROMETHEUS_TOKEN", "")
     hub = config.hub
     c.JupyterHub.bind_url = hub.url
     c.JupyterHub.hub_bind_url = f"http://{hub.api_address}:{hub.api_port}"
     c.JupyterHub.db_url = hub.database
     c.JupyterHub.cookie_secret_file = str(Path.cwd() / "cookie_secret")
     c.JupyterHub.template_paths = [str(Path(__file__).parent / "templates")]
-    c.JupyterHub.template_vars = {"carme_title": config.cluster.title}
-    c.JupyterHub.extra_handlers = [*handlers(config), *advice_handlers(config)]
+    c.JupyterHub.template_vars = {
+        "carme_title": config.cluster.title,
+        "carme_static": static_urls(hub.base_url),
+    }
+    c.JupyterHub.extra_handlers = [*handlers(context), *static_handlers()]
+    replace_handlers(apihandlers.default_handlers)
 
     if hub.database.startswith("sqlite"):
         event.listen(Engine, "connect", _quick_commits)
 
-    # Sessions belong to Slurm and routes to the proxy: a hub that ends must touch neither.
+    # A hub that ends leaves sessions and routes alone: Slurm and the proxy have them.
     c.JupyterHub.cleanup_servers = False
     c.JupyterHub.cleanup_proxy = False
     c.JupyterHub.proxy_class = "carme"
     c.CarmeProxy.should_start = False
     c.CarmeProxy.api_url = f"http://{LOOPBACK}:{hub.proxy_port}"
 
-    # Waiting in Slurm's queue is no work for the hub, so the number of such spawns is unlimited.
+    # A spawn that waits in Slurm's queue costs the hub nothing, so there is no limit.
     c.JupyterHub.concurrent_spawn_limit = 0
     c.JupyterHub.spawner_class = "carme"
     c.JupyterHub.allow_named_servers = config.session.named_limit > 0
     c.JupyterHub.named_server_limit_per_user = config.session.named_limit
-    c.CarmeSpawner.carme = config
+    c.CarmeSpawner.context = context
 
     c.JupyterHub.authenticator_class = "pam"
     c.PAMAuthenticator.allowed_groups = {hub.users_group}
@@ -54,22 +64,21 @@ def configure(c: Any, config: Config | None = None) -> None:
         c.Authenticator.post_auth_hook = _make_home
 
     services, roles = [], []
-    metrics_token = os.environ.pop("CARME_PROMETHEUS_TOKEN", "")
     if metrics_token:
         services.append({"name": "prometheus", "api_token": metrics_token})
         roles.append({"name": "prometheus", "services": ["prometheus"], "scopes": ["read:metrics"]})
-    if token := service_token():
-        services.append(service_entry(config, token))
+    if context.prediction_service.token:
+        services.append(context.prediction_service.entry())
         roles.append({"name": "user", "scopes": ["self", f"access:services!service={NAME}"]})
     c.JupyterHub.services = services
     c.JupyterHub.load_roles = roles
 
 
 def _quick_commits(connection: Any, _record: Any) -> None:
-    """A commit need not wait for the disk: the hub commits a dozen times for each session.
+    """Commit without waiting for the disk: the hub commits a dozen times for each session.
 
-    With the log in front, a hub that is killed loses nothing; a machine that loses its power may
-    lose the last moments, but not the file.
+    With a write-ahead log a killed hub loses nothing. A power failure may lose the last seconds,
+    but does not damage the file.
     """
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
@@ -78,7 +87,7 @@ def _quick_commits(connection: Any, _record: Any) -> None:
 
 
 async def _make_home(authenticator: Any, _handler: Any, authentication: Any) -> Any:
-    """Make the home folder of somebody who logs in for the first time."""
+    """Make the home folder of a user who logs in for the first time."""
     name = authentication["name"]
     try:
         home = Path(pwd.getpwnam(name).pw_dir)
@@ -92,8 +101,8 @@ async def _make_home(authenticator: Any, _handler: Any, authentication: Any) -> 
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
         if process.returncode:
-            authenticator.log.error("No home for %s: %s", name, said.decode(errors="replace"))
+            authenticator.log.error("No home for %s: %s", name, output.decode(errors="replace"))
             raise web.HTTPError(500, "Your home folder could not be made; tell an administrator.")
     return authentication

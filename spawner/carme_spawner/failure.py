@@ -1,9 +1,16 @@
-"""Why a session cannot be had, in a form that every page and the REST API shows."""
+"""Why a session cannot start, as every page and the REST API show it."""
 
 from collections.abc import Mapping
 from html import escape
 
 from jupyterhub.spawner import SpawnException
+
+from carme.errors import CarmeError, UnavailableError
+
+
+def http_status(error: CarmeError) -> int:
+    """503 while view, helper or Slurm is away; 400 for what they refuse."""
+    return 503 if isinstance(error, UnavailableError) else 400
 
 
 class SessionFailure(SpawnException):

@@ -1,4 +1,4 @@
-"""The hub's endpoints: a session reports its port; the form asks what is free."""
+"""The hub's endpoints: for the session (port), for the form (cluster, outlook), for more time."""
 
 import asyncio
 import json
@@ -9,23 +9,19 @@ from jupyterhub.apihandlers import APIHandler
 from jupyterhub.apihandlers.users import UserServerAPIHandler
 from tornado import web
 
-from carme.config import Config
 from carme.errors import CarmeError, InputError
-from carme.slurm.models import Choice
-from carme.slurm.snapshot import Snapshot
-from carme_spawner import availability, options, user_limits
-from carme_spawner.cluster_state import ClusterState, cluster_state_for
-from carme_spawner.failure import SessionFailure
+from carme.requests import placement
+from carme.requests.problems import Problems, listed
+from carme_spawner import options
+from carme_spawner.cluster_state import ClusterState
+from carme_spawner.context import HubContext
+from carme_spawner.failure import SessionFailure, http_status
+from carme_spawner.prediction_service import AdviceHandler
 from carme_spawner.session_handler import SessionHandler, spawner_of
 
 MIN_PORT, MAX_PORT = 1024, 65535
 _FRESH_SECONDS = 5
-"""How old the panel's figures may be; the view refreshes once for all who look."""
-_overviews = availability.AvailabilityPanel()
-
-
-_AT_ONCE_SECONDS = 5
-_CLOSED = "All nodes for it are down, drained or reserved before it would end."
+"""The age at which the panel's figures are read again, once for all users."""
 
 
 class PortHandler(APIHandler):
@@ -53,104 +49,78 @@ def parse_port(body: bytes) -> int:
 
 
 class ClusterHandler(APIHandler):
-    """`GET /hub/api/carme/cluster`: what is free, for anybody who is logged in."""
+    """`GET /hub/api/carme/cluster`: what is free, for every user who is logged in."""
 
-    def initialize(self, config: Config) -> None:
+    def initialize(self, context: HubContext) -> None:
         super().initialize()
-        self._config = config
+        self._context = context
 
     @web.authenticated
     async def get(self) -> None:
-        """The panel's figures; 503 with a reason while nobody knows."""
+        """The panel's figures; 503 with a reason while the view is away."""
         try:
-            snapshot = await cluster_state_for(self._config).recent(_FRESH_SECONDS)
+            snapshot = await self._context.cluster_state.recent(_FRESH_SECONDS)
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
-        self.write(_overviews.of(snapshot, time.time()))
+        self.write(self._context.availability.of(snapshot, time.time()))
 
 
 class OutlookHandler(ClusterHandler):
-    """`GET /hub/api/carme/outlook?partition=…&gpus=…`: when this choice would start."""
+    """`GET /hub/api/carme/outlook?partition=…&gpus=…`: when this request would start."""
 
     @web.authenticated
     async def get(self) -> None:
-        """Now; or when Slurm expects it, and what smaller choice would start now."""
+        """Now; or when Slurm expects it, and what smaller request would start now."""
         raw = {name: self.get_query_argument(name) for name in self.request.query_arguments}
         raw.pop("_xsrf", None)
-        choice, found = options.parse({name: value for name, value in raw.items() if value})
-        if choice is None:
+        request, problems = options.parse({name: value for name, value in raw.items() if value})
+        if request is None:
             self.set_status(400)
-            self.write(_refusal(400, options.summary(found), found))
+            self.write(_refusal(400, options.summary(problems), problems))
             return
-        watch = cluster_state_for(self._config)
+        state = self._context.cluster_state
         try:
-            snapshot, person = await asyncio.gather(
-                watch.recent(_FRESH_SECONDS), watch.person(self.current_user.name)
+            snapshot, user = await asyncio.gather(
+                state.recent(_FRESH_SECONDS), state.person(self.current_user.name)
             )
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
-        now, most = time.time(), self._config.session.max_nodes
-        if impossible := user_limits.limits(choice, snapshot, person, now, most):
-            refused = {"refused": options.summary(impossible), "errors": options.listed(impossible)}
-            self.write({"starts_now": False, **refused})
-            return
-        short = user_limits.shortages(choice, snapshot, person)
-        held = user_limits.held(short)
-        if not held and availability.starts_now(choice, snapshot, now):
+        max_nodes = self._context.config.session.max_nodes
+        outlook = placement.outlook(request, snapshot, user, time.time(), max_nodes)
+        if outlook.problems:
+            text = options.summary(outlook.problems)
+            self.write({"starts_now": False, "refused": text, "errors": listed(outlook.problems)})
+        elif outlook.starts_now:
             self.write({"starts_now": True})
-            return
-        room = user_limits.reduced(choice, short)
-        answer: dict[str, Any] = {
-            "starts_now": False,
-            "held": held,
-            "smaller": availability.smaller(room, snapshot, now) if room else None,
-        }
-        if not held:
-            answer |= await self._expected(watch, choice, snapshot, now)
-        self.write(answer)
+        else:
+            answer = {"starts_now": False, "held": outlook.held, "smaller": outlook.smaller}
+            if outlook.starts_at:
+                answer["expected_at"] = outlook.starts_at
+            elif outlook.is_open:
+                answer |= await self._expected(state, request)
+            self.write(answer)
 
     async def _expected(
-        self, watch: ClusterState, choice: options.Options, snapshot: Snapshot, now: float
+        self, state: ClusterState, request: options.SessionOptions
     ) -> dict[str, Any]:
-        """When Slurm, or the reservation, would let it start; nothing if nobody says."""
-        plan = availability.reservation(choice, snapshot)
-        if plan and (plan.starts_at or 0) > now:
-            return {"expected_at": plan.starts_at}
-        if availability.closed(choice, snapshot, now):
-            return {"held": _CLOSED}
+        """When Slurm would start it; empty if Slurm does not say."""
         try:
-            starts_at = (await watch.expected_start(asked(choice))).starts_at
+            starts_at = (await state.expected_start(request.resources())).starts_at
         except TimeoutError:
-            return {"again": True}  # Slurm still thinks; the form does not wait for it
+            return {"again": True}  # Slurm has not answered yet; the form asks again
         except InputError as error:
             return {"refused": error.message}
         except CarmeError as error:
             # Slurm is asked at most six times a minute for everybody: no answer is no failure.
             self.log.debug("No expected start: %s", error)
             return {}
-        # Slurm knows more than the snapshot: of a reservation of half a node, for instance.
-        at_once = starts_at <= now + _AT_ONCE_SECONDS
-        return {"starts_now": True} if at_once else {"expected_at": starts_at}
-
-
-def asked(choice: options.Options) -> Choice:
-    """The choice as the view understands it."""
-    return Choice(
-        partition=choice.partition,
-        nodes=choice.nodes,
-        cpus=choice.cpus,
-        memory_bytes=choice.memory_gb * options.GIB,
-        gpus=choice.gpus,
-        gpu_type=choice.gpu_type,
-        limit_seconds=choice.seconds,
-        account=choice.account,
-        qos=choice.qos,
-        reservation=choice.reservation,
-    )
+        if placement.is_at_once(starts_at, time.time()):
+            return {"starts_now": True}
+        return {"expected_at": starts_at}
 
 
 class ServerHandler(UserServerAPIHandler):
-    """JupyterHub's own start and stop of servers, with wrong options as a list of errors."""
+    """JupyterHub's own start and stop of sessions, with wrong options as a list of errors."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """JupyterHub's JSON; for a 400 with `errors`, one for each field that is wrong."""
@@ -159,23 +129,29 @@ class ServerHandler(UserServerAPIHandler):
             super().write_error(status_code, **kwargs)
             return
         if isinstance(error, SessionFailure):
-            message, found = error.message, dict(error.problems)
+            message, problems = error.message, dict(error.problems)
         else:
-            message, found = error.get_message() or error.reason or "Bad Request", {}
+            message, problems = error.get_message() or error.reason or "Bad Request", {}
         self.set_header("Content-Type", "application/json")
         self.clear_header("Content-Length")
-        self.write(_refusal(status_code, message, found or {"": message}))
+        self.write(_refusal(status_code, message, problems or {"": message}))
 
 
-def _refusal(status: int, message: str, found: options.Problems) -> dict[str, Any]:
-    return {"status": status, "message": message, "errors": options.listed(found)}
+def _refusal(status: int, message: str, problems: Problems) -> dict[str, Any]:
+    return {"status": status, "message": message, "errors": listed(problems)}
 
 
-def with_error_lists(served: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """JupyterHub's handlers, with ours where servers are started."""
-    return [
+def replace_handlers(handlers: list[tuple[Any, ...]]) -> None:
+    """Change JupyterHub's list of handlers: ServerHandler for UserServerAPIHandler, and without
+    batchspawner's.
+
+    Importing batchspawner adds an endpoint that sets any attribute that a request names, a command
+    prefix among them.
+    """
+    handlers[:] = [
         (path, ServerHandler if handler is UserServerAPIHandler else handler, *rest)
-        for path, handler, *rest in served
+        for path, handler, *rest in handlers
+        if "batchspawner" not in path
     ]
 
 
@@ -184,7 +160,7 @@ class ExtendHandler(APIHandler):
 
     @web.authenticated
     async def post(self) -> None:
-        """Ask for more time for a running session of one's own."""
+        """Extend a running session of the user."""
         name, minutes = parse_extension(self.request.body)
         spawner = getattr(self.current_user, "spawners", {}).get(name)
         if spawner is None or not spawner.ready:
@@ -192,12 +168,12 @@ class ExtendHandler(APIHandler):
         try:
             ends_at = await spawner.extend(60 * minutes)
         except CarmeError as error:
-            raise web.HTTPError(400, str(error)) from None
+            raise web.HTTPError(http_status(error), str(error)) from None
         self.write({"ends_at": ends_at})
 
 
 class WarningsHandler(APIHandler):
-    """`GET /hub/api/carme/warnings`: what the user's sessions should know, by their names."""
+    """`GET /hub/api/carme/warnings`: the warnings of the user's sessions by name."""
 
     @web.authenticated
     async def get(self) -> None:
@@ -220,13 +196,15 @@ def parse_extension(body: bytes) -> tuple[str, int]:
     return name, minutes
 
 
-def handlers(config: Config) -> list[tuple[Any, ...]]:
-    """All of them, for JupyterHub's extra_handlers."""
+def handlers(context: HubContext) -> list[tuple[Any, ...]]:
+    """The handlers for JupyterHub's extra_handlers."""
+    shared = {"context": context}
     return [
         (r"/api/carme/port", PortHandler),
         (r"/api/carme/extend", ExtendHandler),
-        (r"/api/carme/session", SessionHandler, {"config": config}),
+        (r"/api/carme/session", SessionHandler, {"config": context.config}),
         (r"/api/carme/warnings", WarningsHandler),
-        (r"/api/carme/cluster", ClusterHandler, {"config": config}),
-        (r"/api/carme/outlook", OutlookHandler, {"config": config}),
+        (r"/api/carme/cluster", ClusterHandler, shared),
+        (r"/api/carme/outlook", OutlookHandler, shared),
+        (r"/api/carme/advice", AdviceHandler, {"service": context.prediction_service}),
     ]

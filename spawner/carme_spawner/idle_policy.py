@@ -1,7 +1,7 @@
-"""Sessions that hold GPUs and do nothing: told, warned, and in the end ended.
+"""Sessions that do not use their GPUs are warned and then ended.
 
-What the GPUs did comes from the exporters, through `carme-view`; what the kernels do, only the
-session's own server knows. A session is never ended on a guess: without both answers it goes on.
+The use of GPUs comes from the exporters, through `carme-view`; the activity of kernels from the
+session itself. Without both answers a session goes on.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tornado.httpclient import AsyncHTTPClient
 from traitlets.log import get_logger
 
-from carme.config import Config, SessionSettings
+from carme.config import SessionSettings
 from carme.errors import CarmeError
 from carme.jobs.models import Idleness
 from carme.slurm.models import Job
@@ -22,34 +22,34 @@ from carme.units import format_duration
 from carme.view.client import AsyncViewClient
 
 LOOK_SECONDS = 30
-"""How old the figures of all sessions may be at most: there are new ones every 15 s."""
+"""The greatest age of the GPU figures; exporters have new ones every 15 s."""
 _FORGET_SECONDS = 600
 _BUSY_RATIO = 0.01
-"""Below this part of its time a GPU did nothing; the exporter counts likewise."""
+"""A GPU that was busy for a smaller part of the time is idle; the exporter has the same rule."""
 _BUSY_CORES = 0.1
-"""An idle JupyterLab needs a hundredth of a core; ten times that is somebody's program."""
+"""An idle JupyterLab needs a hundredth of a core; ten times that is a program."""
 
 Verdict = Literal["active", "working", "idle"]
 
 
 @dataclass(frozen=True)
 class SessionActivity:
-    """What a session's server says of its kernels and terminals."""
+    """The activity of a session's kernels and terminals."""
 
     is_busy: bool
     """A kernel is running code."""
     last: float
-    """When one of them last did anything; 0 if there are none."""
+    """The last activity in Unix seconds; 0 if there are no kernels and terminals."""
 
 
 def read_activity(kernels: Any, terminals: Any) -> SessionActivity:
-    """The answers of /api/kernels and /api/terminals."""
+    """The activity in the answers of /api/kernels and /api/terminals."""
     moments = [
         datetime.fromisoformat(str(entry["last_activity"]).replace("Z", "+00:00")).timestamp()
         for entry in (*kernels, *terminals)
         if entry.get("last_activity")
     ]
-    # "starting", "restarting" and words to come: only an idle or dead kernel does nothing.
+    # "starting", "restarting" and unknown states count as busy.
     busy = any(kernel.get("execution_state") not in ("idle", "dead", None) for kernel in kernels)
     return SessionActivity(busy, max(moments, default=0.0))
 
@@ -64,34 +64,36 @@ def judge(gpus: Idleness, activity: SessionActivity, since: float) -> Verdict:
 
 
 class IdlePolicy:
-    """The state of one session: what its user is told, and when it is over."""
+    """The warning of one session, and the decision to end it."""
 
     def __init__(self, settings: SessionSettings, now: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._now = now
         self._ends_at: float | None = None
         self.warning = ""
-        """What the user is told; empty while all is well."""
+        """The warning for the user; empty without one."""
         self.over = ""
-        """Why the session was ended, in words for its user."""
+        """Why the session was ended; empty until then."""
 
     @property
     def window_seconds(self) -> float:
-        """How long GPUs and kernels must have done nothing."""
+        """How long GPUs and kernels must have been idle."""
         return self._settings.gpu_idle_hours * 3600
 
     async def look(
         self, figures: "GpuIdleness", job: Job, url: str, token: Callable[[], str]
     ) -> bool:
-        """Look at what the session behind `url` does; True when its time is over."""
+        """Read the activity of the session at `url`; True if it must end."""
         seconds = self.window_seconds
         gpus = await figures.of(job.id, seconds) if seconds and job.gpu_count else None
         if gpus is None:
             return False
         try:
-            activity = await ask_server(url, token())
+            activity = await read_session(url, token())
         except (OSError, ValueError, KeyError) as error:
-            get_logger().warning("Job %s: its server does not say what it does: %s", job.id, error)
+            get_logger().warning(
+                "Job %s: the activity of its session cannot be read: %s", job.id, error
+            )
             return False
         before = self.warning
         over = self.take(judge(gpus, activity, self._now() - seconds), job.gpu_count)
@@ -100,7 +102,7 @@ class IdlePolicy:
         return over
 
     def take(self, verdict: Verdict, gpus: int) -> bool:
-        """Take note of what the session does; True when its time is over."""
+        """Set the warning by the verdict; True if the session must end."""
         names = "its GPU" if gpus == 1 else f"its {gpus} GPUs"
         idle = format_duration(self.window_seconds)
         now = self._now()
@@ -127,59 +129,49 @@ class IdlePolicy:
 
 
 class GpuIdleness:
-    """What the GPUs of all sessions did, asked of the view once for all of them."""
+    """The use of the GPUs of all sessions, read from the view once for all of them."""
 
     def __init__(self, client: AsyncViewClient, now: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._now = now
-        self._wanted: dict[int, float] = {}
-        self._found: Mapping[int, Idleness] = {}
+        self._job_ids: dict[int, float] = {}
+        self._idleness: Mapping[int, Idleness] = {}
         self._asked = float("-inf")
 
     async def of(self, job_id: int, seconds: float) -> Idleness | None:
-        """Of this job; None while nobody knows, and at the first question about it."""
+        """The GPU use of this job; None while it is not known, as at the first question."""
         now = self._now()
-        self._wanted[job_id] = now
+        self._job_ids[job_id] = now
         if now - self._asked >= min(LOOK_SECONDS, seconds / 4):
             self._asked = now
-            self._wanted = {k: at for k, at in self._wanted.items() if now - at < _FORGET_SECONDS}
+            self._job_ids = {k: at for k, at in self._job_ids.items() if now - at < _FORGET_SECONDS}
             try:
-                self._found = await self._client.idle(self._wanted, seconds)
+                self._idleness = await self._client.idle(self._job_ids, seconds)
             except CarmeError as error:
-                get_logger().warning("Nobody knows which sessions are idle: %s", error)
-                self._found = {}
-        return self._found.get(job_id)
+                get_logger().warning("The use of GPUs cannot be read: %s", error)
+                self._idleness = {}
+        return self._idleness.get(job_id)
 
 
-async def ask_server(url: str, token: str) -> SessionActivity:
-    """What the server at `url` (with its base path) says; OSError or ValueError if it does not."""
+async def read_session(url: str, token: str) -> SessionActivity:
+    """The activity of the session at `url` (with its base path); raises OSError or ValueError
+    without an answer."""
     answers = []
-    for what in ("kernels", "terminals"):
+    for resource in ("kernels", "terminals"):
         try:
             reply = await AsyncHTTPClient().fetch(
-                f"{url}api/{what}",
+                f"{url}api/{resource}",
                 headers={"Authorization": f"token {token}"},
                 request_timeout=10,
                 raise_error=False,
             )
-        except Exception as error:  # tornado has many, and none of them ends a session
+        except Exception as error:  # tornado raises many types, and none may end a session
             raise OSError(str(error)) from error
         # Terminals can be switched off.
-        if reply.code == 404 and what == "terminals":
+        if reply.code == 404 and resource == "terminals":
             answers.append([])
         elif reply.code != 200:
-            raise OSError(f"api/{what} answers {reply.code}")
+            raise OSError(f"api/{resource} answers {reply.code}")
         else:
             answers.append(json.loads(reply.body))
     return read_activity(*answers)
-
-
-_figures: dict[str, GpuIdleness] = {}
-
-
-def figures_for(config: Config) -> GpuIdleness:
-    """The hub's one source of figures for this cluster."""
-    key = str(config.view.socket)
-    if key not in _figures:
-        _figures[key] = GpuIdleness(AsyncViewClient.of(config.view))
-    return _figures[key]

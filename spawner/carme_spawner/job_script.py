@@ -1,11 +1,12 @@
 """The job script: a file template filled with values from a whitelist, each quoted."""
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 
-from carme.units import format_slurm_time
+from carme.requests.resource_request import ResourceRequest
 from carme_spawner.messages import NOTICE_SECONDS
 
 SHORT_SECONDS = 300
@@ -20,59 +21,36 @@ _environment = jinja2.Environment(
 _environment.filters["quote"] = lambda value: shlex.quote(str(value))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SessionContainer:
+    """The container of a session, and the paths that it needs on its nodes."""
+
+    session: str
+    image: Path
+    size_bytes: int = 0
+    """Of a published image; 0 for a user's own, whose file may have any name: such a name does not
+    go into an sbatch option."""
+    node_cache: Path | None = None
+    apptainer: Path
+    gpu_flag: str = ""
+    binds: tuple[str, ...] = ()
+    folder: Path
+    """The session's folder below the user's home."""
+    slurm_bin: Path | None = None
+
+
 def job_script(
-    *,
-    session: str,
-    partition: str,
-    cpus: int,
-    memory_mb: int,
-    seconds: int,
-    gpus: int,
-    gpu_type: str,
-    account: str = "",
-    qos: str = "",
-    reservation: str = "",
-    image: Path,
-    size_bytes: int = 0,
-    node_cache: Path | None = None,
-    apptainer: Path,
-    gpu_flag: str,
-    binds: tuple[str, ...],
-    folder: Path,
-    nodes: int = 1,
-    slurm_bin: Path | None = None,
-    template: str = "job.sh",
+    request: ResourceRequest, container: SessionContainer, template: str = "job.sh"
 ) -> str:
-    """The text for sbatch; names have been checked against Slurm, numbers are numbers.
-
-    Only a published image has `size_bytes`. Its file has a plain name, by which the catalogue knows
-    that it is in use; a user's own may be called anything, and stays out of sbatch's options.
-
-    The template `task.sh` gives the script with which tasks of `srun` enter the container.
-    """
+    """The text for sbatch; with the template `task.sh` the script of `srun`'s tasks."""
+    apptainer, cache, image = container.apptainer, container.node_cache, container.image
     return _environment.get_template(template).render(
-        job_name=f"carme-{session}",
-        partition=partition,
-        cpus=cpus,
-        memory_mb=memory_mb,
-        time=format_slurm_time(seconds),
-        # Slurm may send it a minute early, so that a session of a minute would be told to end
-        # before it has started; a short one is told at its end only.
-        notice_seconds=NOTICE_SECONDS if seconds >= SHORT_SECONDS else 0,
-        gpus=gpus,
-        gpu_type=gpu_type,
-        account=account,
-        qos=qos,
-        reservation=reservation,
-        image=image,
-        size_bytes=size_bytes,
-        cached=node_cache / image.name if node_cache and size_bytes else "",
-        apptainer=apptainer,
+        request=request,
+        container=container,
+        # Slurm may send the signal a minute early, which would end a session of a minute before
+        # it has started. A short session gets the signal at its end only.
+        notice_seconds=NOTICE_SECONDS if request.seconds >= SHORT_SECONDS else 0,
+        cached=cache / image.name if cache and container.size_bytes else "",
         env_prefix="SINGULARITYENV" if apptainer.name == "singularity" else "APPTAINERENV",
-        gpu_flag=gpu_flag,
-        binds=binds,
-        folder=folder,
-        launcher=folder / "launcher.py",
-        nodes=nodes,
-        slurm_path=f"{slurm_bin}:" if slurm_bin else "",
+        slurm_path=f"{container.slurm_bin}:" if container.slurm_bin else "",
     )

@@ -1,8 +1,7 @@
-"""Starts the single-user server inside the container and tells the hub its port.
+"""Starts jupyterhub-singleuser inside the container and reports its port to the hub.
 
-Runs with whatever Python the image has, from a folder in the user's home, so it uses the standard
-library only. What it needs to know (environment and hub address) is in a file beside it that only
-the user can read: a token on a command line would show in `ps`.
+Runs with the Python of the image, so it uses the standard library only. Environment and hub address
+are in a file beside it that only the user can read: a token on a command line would show in `ps`.
 """
 
 import json
@@ -40,7 +39,7 @@ def main(folder: Path) -> int:
         if wait_until_listening(server, port):
             report(settings["hub_api_url"], environment["JUPYTERHUB_API_TOKEN"], port)
             return server.wait()
-        # Between choosing a port and binding it somebody else may have taken it: choose another.
+        # Another process may have taken the port before it was bound: choose another port.
         if server.poll() is None:
             server.terminate()
         if not taken(address, port):
@@ -53,9 +52,9 @@ def main(folder: Path) -> int:
 def lay_out(
     folder: Path, files: "dict[str, str]", environment: "dict[str, str]"
 ) -> "dict[str, str]":
-    """Put the files for Jupyter below `folder`; the variables by which Jupyter finds them.
+    """Write the files for Jupyter below `folder`; the variables by which Jupyter finds them.
 
-    Without them the session only lacks its clock, so a full disk does not keep it from starting.
+    Without the files only the time left is missing, so a full disk does not stop the start.
     """
     root = folder / "jupyter"
     try:
@@ -66,10 +65,10 @@ def lay_out(
     except OSError as error:
         print(f"carme: the time left will not be shown: {error}", flush=True)
         return {}
-    found = {"CARME_JUPYTER": str(root)}
+    variables = {"CARME_JUPYTER": str(root)}
     for name, part in (("JUPYTER_PATH", "share"), ("JUPYTER_CONFIG_PATH", "config")):
-        found[name] = os.pathsep.join(filter(None, [str(root / part), environment.get(name)]))
-    return found if files else {}
+        variables[name] = os.pathsep.join(filter(None, [str(root / part), environment.get(name)]))
+    return variables if files else {}
 
 
 def own_address(hub_api_url: str) -> str:
@@ -78,19 +77,19 @@ def own_address(hub_api_url: str) -> str:
     name, _, port = host.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((name, int(port)))
-        here = probe.getsockname()[0]
-    return here if here.startswith("127.") else "0.0.0.0"  # noqa: S104
+        own = probe.getsockname()[0]
+    return own if own.startswith("127.") else "0.0.0.0"  # noqa: S104
 
 
 def free_port(address: str) -> int:
-    """A port that nobody listens on now."""
+    """A port that no process listens on now."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
 def taken(address: str, port: int) -> bool:
-    """Whether somebody else has the port."""
+    """Whether another process has the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -137,10 +136,10 @@ def report(hub_api_url: str, token: str, port: int) -> None:
             with urllib.request.urlopen(request, timeout=10):  # noqa: S310
                 return
         except urllib.error.HTTPError as error:
-            said = error.read(500).decode(errors="replace")
+            body = error.read(500).decode(errors="replace")
             if error.code in (400, 401, 403, 404) or time.monotonic() > end:
                 raise SystemExit(
-                    f"carme: the hub refuses this session: {error.code} {said}"
+                    f"carme: the hub refuses this session: {error.code} {body}"
                 ) from None
         except OSError as error:
             if time.monotonic() > end:
@@ -149,7 +148,7 @@ def report(hub_api_url: str, token: str, port: int) -> None:
 
 
 def pass_on_signals(server: "subprocess.Popen[bytes]") -> None:
-    """A stop of the job reaches the server, which then ends its kernels."""
+    """Pass the job's signals on to jupyterhub-singleuser, which then ends its kernels."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: server.send_signal(received))
 

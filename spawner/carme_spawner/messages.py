@@ -1,4 +1,4 @@
-"""Slurm's states and reasons in words for people."""
+"""Slurm's states and reasons as messages for users."""
 
 import time
 
@@ -6,7 +6,7 @@ from carme.slurm.models import Job
 from carme.slurm.states import JobState
 
 NOTICE_SECONDS = 30
-"""How long before the end of its time a session is told to end cleanly."""
+"""Slurm signals a session this long before its time limit, so that it ends cleanly."""
 
 ENDED = {
     JobState.COMPLETED: "The session ended by itself.",
@@ -54,10 +54,10 @@ WAITS = {
 
 def waiting(job: Job) -> str:
     """Why the job waits."""
-    word = job.reason.split(",")[0].strip("()") or "None"
-    if word == "None":
-        return "waiting to be looked at"
-    return WAITS.get(word, f"waiting ({word})")
+    reason = job.reason.split(",")[0].strip("()") or "None"
+    if reason == "None":
+        return "waiting to be scheduled"
+    return WAITS.get(reason, f"waiting ({reason})")
 
 
 def in_queue(job: Job, place: int | None) -> str:
@@ -66,14 +66,14 @@ def in_queue(job: Job, place: int | None) -> str:
     if place:
         text += f", number {place} in the queue of {job.partition}"
     if job.expected_start_at:
-        # To the minute: Slurm's guess is not better than that, and changes all the time.
+        # To the minute: Slurm's guess is not more exact, and changes often.
         moment = time.strftime("%a %H:%M", time.localtime(job.expected_start_at))
         text += f"; Slurm expects it to start {moment}"
     return text
 
 
 def ended(job: Job) -> str:
-    """What became of a session whose job is over."""
+    """Why a session ended."""
     state = job.state
     if state.ending or _ran_out(job):
         state = JobState.TIMEOUT if _ran_out(job) else JobState.COMPLETED

@@ -1,4 +1,4 @@
-"""What the hub's page shows while a session starts."""
+"""The events that the hub's page shows while a session starts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,27 +6,27 @@ from typing import Any
 
 
 class Progress:
-    """The last line said; whoever listens gets a line whenever it changed."""
+    """The newest event; listeners get each new one."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Condition()
-        self._said: dict[str, Any] = {"progress": 5, "message": "Asking Slurm"}
+        self._last_event: dict[str, Any] = {"progress": 5, "message": "Asking Slurm"}
 
     async def say(self, progress: int, message: str) -> None:
-        """Say it, if it is new."""
+        """Publish an event if it differs from the last one."""
         event = {"progress": progress, "message": message}
-        if event != self._said:
+        if event != self._last_event:
             async with self._changed:
-                self._said = event
+                self._last_event = event
                 self._changed.notify_all()
 
     async def lines(self) -> AsyncIterator[dict[str, Any]]:
-        """Without end: the hub stops listening when the server is up."""
+        """The events, without end: the hub stops listening when the session is up."""
         last: dict[str, Any] = {}
         while True:
-            if self._said != last:
-                last = self._said
+            if self._last_event != last:
+                last = self._last_event
                 yield last
             async with self._changed:
-                if self._said == last:
+                if self._last_event == last:
                     await self._changed.wait()

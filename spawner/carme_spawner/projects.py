@@ -6,7 +6,7 @@ from carme.system.users import groups_of
 
 
 def projects(root: Path | None, user: str) -> dict[str, Path]:
-    """The user's groups that have a folder below `root`, with it; the hub need not read it."""
+    """Group to folder, for the user's groups that have one below `root`."""
     if root is None:
         return {}
     found = {}

@@ -1,4 +1,4 @@
-"""JupyterHub's proxy as a process of its own, whose routes come back by themselves."""
+"""JupyterHub's proxy as a separate process; lost routes are restored."""
 
 from typing import Any
 
@@ -8,19 +8,17 @@ from traitlets import Float
 
 
 class CarmeProxy(ConfigurableHTTPProxy):
-    """A proxy that the hub does not start, and that may lose all its routes at any moment.
+    """A proxy that the hub does not start, and that loses its routes when it restarts.
 
-    The hub looks at the routes of such a proxy every five minutes; a restarted one would show
-    "not found" to everybody until then.
+    JupyterHub checks the routes every five minutes. Until then a restarted proxy would answer
+    "not found" to all users.
     """
 
-    check_seconds = Float(2, help="How often the hub looks whether the proxy lost its routes").tag(
-        config=True
-    )
+    check_seconds = Float(2, help="Seconds between checks for lost routes").tag(config=True)
     _watch: PeriodicCallback | None = None
 
     async def check_routes(self, user_dict: Any, service_dict: Any, routes: Any = None) -> None:
-        """The hub's own check; its first call, at the start, also begins the watch."""
+        """JupyterHub's own check; its first call, at the start, also starts the frequent one."""
         await super().check_routes(user_dict, service_dict, routes)
         if self._watch is None:
             self._watch = PeriodicCallback(
@@ -32,15 +30,15 @@ class CarmeProxy(ConfigurableHTTPProxy):
         try:
             routes = await self.get_all_routes()
         except Exception as error:
-            # Whatever it is, the next look is in two seconds; the watch must not end.
+            # The next check is in two seconds; no error may end the checks.
             self.log.warning("The proxy does not answer: %s", error)
             return
-        wanted = {self.app.hub.routespec} | {
+        expected = {self.app.hub.routespec} | {
             spawner.proxy_spec
             for user in user_dict.values()
             for spawner in user.spawners.values()
             if spawner.ready
         }
-        if wanted - routes.keys():
-            self.log.warning("Adding routes that the proxy lost: %s", wanted - routes.keys())
+        if expected - routes.keys():
+            self.log.warning("Adding routes that the proxy lost: %s", expected - routes.keys())
             await super().check_routes(user_dict, service_dict, routes)

@@ -1,4 +1,4 @@
-"""Where a user asks for a session: the form, and the check of what was asked for."""
+"""A user's request for a session: the form, and the check of its options."""
 
 import asyncio
 import time
@@ -8,25 +8,26 @@ from typing import Any
 
 from traitlets.log import get_logger
 
-from carme.config import Config
-from carme.errors import CarmeError, DeniedError
-from carme.helper.client import HelperClient
+from carme.errors import CarmeError, DeniedError, UnavailableError
 from carme.images.catalogue import Catalogue, load_catalogue
+from carme.requests.problems import Problems
+from carme.requests.slurm_user import SlurmUser
+from carme.requests.user_limits import user_problems, with_allowed_hours
 from carme.slurm.snapshot import Snapshot
-from carme_spawner import form, options, user_limits
-from carme_spawner.cluster_state import cluster_state_for
+from carme_spawner import form
+from carme_spawner.context import HubContext
 from carme_spawner.failure import SessionFailure
-from carme_spawner.options import Options, Problems
+from carme_spawner.options import SessionOptions, defaults, option_problems, parse, summary
 from carme_spawner.projects import projects
-from carme_spawner.slurm_user import SlurmUser
 
 
 class SpawnRequestChecker:
-    """What one user can have: of the cluster, of the images, by the user's own rights."""
+    """Renders the form of one user and checks the options that come back."""
 
-    def __init__(self, config: Config, user: str, helper: HelperClient) -> None:
-        self._config, self._user, self._helper = config, user, helper
-        self._watch = cluster_state_for(config)
+    def __init__(self, context: HubContext, user: str) -> None:
+        self._config, self._helper = context.config, context.helper
+        self._cluster_state = context.cluster_state
+        self._user = user
 
     @property
     def projects(self) -> dict[str, Path]:
@@ -34,35 +35,40 @@ class SpawnRequestChecker:
         return projects(self._config.session.projects, self._user)
 
     async def form(
-        self, last: Mapping[str, Any], kept: Mapping[str, Any], found: Problems, ended: str
+        self,
+        last_options: Mapping[str, Any],
+        refused_values: Mapping[str, Any],
+        problems: Problems,
+        ended_message: str,
     ) -> str:
-        """The form, with the last session's choice, or what was just refused and why."""
-        snapshot, catalogue, person = await asyncio.gather(
-            self._snapshot(fresh=False), self._catalogue(), self._person()
+        """The form, filled with the last session's options or the refused ones."""
+        snapshot, catalogue, user = await asyncio.gather(
+            self._snapshot(fresh=False), self._catalogue(), self._slurm_user()
         )
         settings = self._config.session
-        values = options.defaults(settings, snapshot, catalogue)
+        values = defaults(settings, snapshot, catalogue)
         if snapshot:
-            values = user_limits.fitted(values, {}, snapshot, person, time.time())
-        known = {name: value for name, value in last.items() if name in values}
+            values = with_allowed_hours(values, {}, snapshot, user, time.time())
+        last = {name: value for name, value in last_options.items() if name in values}
         return form.render(
             snapshot,
             catalogue,
             settings.presets,
-            {**values, **known, **kept},
-            found,
-            person=person,
+            {**values, **last, **refused_values},
+            problems,
+            user=user,
             now=time.time(),
             projects=self.projects,
             own_images=self._config.images.own_images,
             max_nodes=settings.max_nodes,
-            ended_message=ended,
+            ended_message=ended_message,
+            base_url=self._config.hub.base_url,
         )
 
-    async def check(self, raw: Mapping[str, Any]) -> Options:
-        """The choice in `raw`; SessionFailure if something of it is wrong."""
-        snapshot, catalogue, person = await asyncio.gather(
-            self._snapshot(), self._catalogue(), self._person()
+    async def check(self, raw: Mapping[str, Any]) -> SessionOptions:
+        """The options in `raw`; raises SessionFailure if one of them is wrong."""
+        snapshot, catalogue, user = await asyncio.gather(
+            self._snapshot(), self._catalogue(), self._slurm_user()
         )
         if snapshot is None:
             raise SessionFailure(
@@ -71,61 +77,64 @@ class SpawnRequestChecker:
                 status_code=503,
             )
         settings = self._config.session
-        base = options.defaults(settings, snapshot, catalogue)
-        base = user_limits.fitted(base, dict(raw), snapshot, person, time.time())
-        choice, found = options.parse({**base, **raw})
-        if choice:
-            found = await self._not_permitted(choice, snapshot, person)
-            found |= options.problems(
-                choice, snapshot, catalogue, self.projects, settings.max_nodes
+        values = defaults(settings, snapshot, catalogue)
+        values = with_allowed_hours(values, dict(raw), snapshot, user, time.time())
+        options, problems = parse({**values, **raw})
+        if options:
+            problems = await self._user_problems(options, snapshot, user)
+            problems |= option_problems(
+                options, snapshot, catalogue, self.projects, settings.max_nodes
             )
-        if choice and choice.own_image and not found:
+        if options and options.own_image and not problems:
             try:
-                real = await self._own_image(choice.own_image)
-                choice = choice.model_copy(update={"own_image": real})
+                path = await self._own_image(options.own_image)
+                options = options.model_copy(update={"own_image": path})
+            except UnavailableError as error:
+                raise SessionFailure(str(error), reason=error.reason, status_code=503) from error
             except CarmeError as error:
-                found = {"own_image": str(error)}
-        if found or choice is None:
-            raise SessionFailure(options.summary(found), reason="input", problems=found)
-        return choice
+                problems = {"own_image": str(error)}
+        if problems or options is None:
+            raise SessionFailure(summary(problems), reason="input", problems=problems)
+        return options
 
-    async def image(self, choice: Options) -> tuple[Path, int, str]:
-        """The image's file, its size if it is published, and the page of the application."""
-        if choice.own_image:
-            return Path(choice.own_image), 0, "/lab"
+    async def image(self, options: SessionOptions) -> tuple[Path, int, str]:
+        """The image's file, its size if it is published, and the URL path of the application."""
+        if options.own_image:
+            return Path(options.own_image), 0, "/lab"
         catalogue = await self._catalogue()
-        image = catalogue.find(choice.image)
+        image = catalogue.find(options.image)
         paths = {application.name: application.path for application in image.applications}
         first = next(iter(paths.values()), "/lab")
-        return catalogue.path(image), image.size_bytes, paths.get(choice.application, first)
+        return catalogue.path(image), image.size_bytes, paths.get(options.application, first)
 
     async def _catalogue(self) -> Catalogue:
         images = self._config.images
         return await asyncio.to_thread(load_catalogue, images.folder, bool(images.verify_key))
 
     async def _snapshot(self, fresh: bool = True) -> Snapshot | None:
+        state = self._cluster_state
         try:
-            return await (self._watch.snapshot() if fresh else self._watch.recent())
+            return await (state.snapshot() if fresh else state.recent())
         except CarmeError as error:
             get_logger().warning("No view of Slurm: %s", error)
             return None
 
-    async def _person(self, max_age: float | None = None) -> SlurmUser:
-        return await self._watch.person(self._user, max_age)
+    async def _slurm_user(self, max_age: float | None = None) -> SlurmUser:
+        return await self._cluster_state.person(self._user, max_age)
 
-    async def _not_permitted(
-        self, choice: Options, snapshot: Snapshot, person: SlurmUser
+    async def _user_problems(
+        self, options: SessionOptions, snapshot: Snapshot, user: SlurmUser
     ) -> Problems:
-        """What is not this user's to have; asked twice, for rights may be new."""
-        found = user_limits.problems(choice, snapshot, person, time.time())
-        if not found or person.rights is None:
-            return found
-        return user_limits.problems(choice, snapshot, await self._person(0), time.time())
+        """What this user may not have; rights are read again first, as they may be new."""
+        problems = user_problems(options, snapshot, user, time.time())
+        if not problems or user.rights is None:
+            return problems
+        return user_problems(options, snapshot, await self._slurm_user(0), time.time())
 
     async def _own_image(self, path: str) -> str:
-        """The file itself, as the user's own eyes see it: it may be closed to the hub.
+        """The real path of a user's image, checked as the user: the hub may not read it.
 
-        It is this name that was checked; a link to it may have any name.
+        The session uses this path, since a link could point elsewhere later.
         """
         if not self._config.images.own_images:
             raise DeniedError("this site allows published images only")

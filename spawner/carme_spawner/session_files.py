@@ -1,23 +1,22 @@
-"""What a session starts with: its job script, and what its folder holds, the secrets among it."""
+"""The job script of a session, and the files in its folder, secrets included."""
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from carme.config import Config
 from carme.helper.models import LOG_FILE
-from carme_spawner.job_script import job_script
-from carme_spawner.options import Options
+from carme_spawner.job_script import SessionContainer, job_script
+from carme_spawner.options import SessionOptions
 
 LABEXTENSION = "carme-session"
 
 
 def job_scripts(
     config: Config,
-    choice: Options,
+    options: SessionOptions,
     *,
     session: str,
     home: Path,
@@ -25,21 +24,10 @@ def job_scripts(
     size_bytes: int,
     project: Path | None,
 ) -> tuple[str, str]:
-    """The job script, and the script for tasks on further nodes; that is empty without any."""
+    """The job script, and the script of tasks on further nodes: empty for a single node."""
     settings = config.session
-    script = partial(
-        job_script,
+    container = SessionContainer(
         session=session,
-        partition=choice.partition,
-        nodes=choice.nodes,
-        cpus=choice.cpus,
-        memory_mb=choice.memory_gb * 1024,
-        seconds=choice.seconds,
-        gpus=choice.gpus,
-        gpu_type=choice.gpu_type,
-        account=choice.account,
-        qos=choice.qos,
-        reservation=choice.reservation,
         image=image,
         size_bytes=size_bytes,
         node_cache=config.images.node_cache,
@@ -49,33 +37,34 @@ def job_scripts(
         folder=home / ".carme/sessions" / session,
         slurm_bin=config.slurm.bin,
     )
-    return script(), script(template="task.sh") if choice.nodes > 1 else ""
+    task = job_script(options, container, "task.sh") if options.nodes > 1 else ""
+    return job_script(options, container), task
 
 
 def session_files(
     environment: Mapping[str, str], base_url: str, options: Sequence[str], task: str = ""
 ) -> dict[str, str]:
-    """File name to text. `task` enters the container on further nodes, if there are any."""
+    """File name to text. `task` is the script of tasks on further nodes; empty without any."""
     secret = {
         "environment": dict(environment),
         "hub_api_url": environment["JUPYTERHUB_API_URL"],
         "base_url": base_url,
         "command": ["jupyterhub-singleuser", *options],
-        # Laid out by the launcher: these need no more care than the user's other files.
+        # Written by the launcher: these are not secret.
         "files": _jupyter_files(),
     }
-    written = {
-        LOG_FILE: "",  # an earlier session's log must not be taken for this one's
+    texts = {
+        LOG_FILE: "",  # empties the log of an earlier session
         "session.json": json.dumps(secret),
         "launcher.py": _source("launcher.py"),
     }
     if task:
-        written |= {
+        texts |= {
             "task.sh": task,
             "relay.py": _source("relay.py"),
             "srun": _source("srun.py"),
         }
-    return written
+    return texts
 
 
 def _jupyter_files() -> dict[str, str]:
@@ -102,7 +91,7 @@ def _source(name: str) -> str:
 
 
 def idle_options(hours: float) -> list[str]:
-    """The server's options that end it when idle: it knows what its kernels do."""
+    """Options of jupyterhub-singleuser that end kernels, terminals and session when idle."""
     seconds = round(hours * 3600)
     if not seconds:
         return []

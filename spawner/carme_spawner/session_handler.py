@@ -1,4 +1,4 @@
-"""What a running session asks the hub about itself: `GET /hub/api/carme/session`."""
+"""`GET /hub/api/carme/session`: a running session reads its own end and warning."""
 
 from typing import Any
 
@@ -19,8 +19,7 @@ def spawner_of(handler: Any) -> Any:
 
 
 class SessionHandler(APIHandler):
-    """When it ends, when to warn, and whether it holds GPUs that do nothing; for the session's
-    own token and nobody else's."""
+    """The end and the warning of the session whose own token the request carries."""
 
     def initialize(self, config: Config) -> None:
         super().initialize()
@@ -28,7 +27,7 @@ class SessionHandler(APIHandler):
 
     @web.authenticated
     async def get(self) -> None:
-        """Nothing is read for this: the job as the hub saw it last, seconds ago."""
+        """The job as the hub saw it last, seconds ago; Slurm is not asked."""
         spawner = spawner_of(self)
         job = spawner.job
         self.write(

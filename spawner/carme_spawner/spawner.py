@@ -4,48 +4,40 @@ import asyncio
 import hashlib
 import hmac
 import pwd
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import batchspawner
-from jupyterhub.apihandlers import default_handlers
 from sqlalchemy.orm import object_session
 from traitlets import Any as AnyTrait
 from traitlets import Instance, Integer, default
 
-from carme.config import Config, config_path, load
+from carme.config import Config, load
 from carme.errors import CarmeError
-from carme.helper.client import HelperClient
+from carme.requests.problems import Problems
 from carme.slurm.models import Job
 from carme_spawner import form, messages
-from carme_spawner.cluster_state import cluster_state_for
-from carme_spawner.failure import SessionFailure
-from carme_spawner.handlers import with_error_lists
-from carme_spawner.idle_policy import IdlePolicy, figures_for
-from carme_spawner.options import Options, Problems
-from carme_spawner.prediction_service import keep_prediction
+from carme_spawner.context import HubContext
+from carme_spawner.failure import SessionFailure, http_status
+from carme_spawner.idle_policy import IdlePolicy
+from carme_spawner.options import SessionOptions
 from carme_spawner.progress import Progress
 from carme_spawner.request_checker import SpawnRequestChecker
 from carme_spawner.session_files import idle_options, job_scripts, session_files
 from carme_spawner.session_job import LOOK_SECONDS, POLL_AGE_SECONDS, SessionEnded, SessionJob
 
-# batchspawner's own endpoint sets whatever attribute a request names, a command prefix among them,
-# and importing it is enough to have it served.
-default_handlers[:] = with_error_lists(
-    [entry for entry in default_handlers if "batchspawner" not in entry[0]]
-)
-
 CHECKED_SECONDS = 10
-"""A form that was found right is not checked again when it spawns a moment later."""
+"""A form that was accepted is not checked again if the session spawns within this time."""
 
 
 class CarmeSpawner(batchspawner.BatchSpawnerBase):
     """Sessions in containers on a Slurm cluster."""
 
-    carme = Instance(Config, help="The configuration that carme.toml holds").tag(config=True)
+    context = Instance(HubContext, help="What `configure` has made for all spawners").tag(
+        config=True
+    )
     # Waiting in the queue has its own limit, and so has starting: see `SessionJob`. The hub's
     # single limit over both stays out of the way.
     start_timeout = Integer(30 * 86400).tag(config=True)
@@ -54,9 +46,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     options_from_form = AnyTrait()
     apply_user_options = AnyTrait()
 
-    @default("carme")
-    def _carme_default(self) -> Config:
-        return load()
+    @default("context")
+    def _context_default(self) -> HubContext:
+        return HubContext.of(load())
 
     @default("options_form")
     def _options_form_default(self) -> Any:
@@ -72,62 +64,64 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     @default("env_keep")
     def _env_keep_default(self) -> list[str]:
-        return []  # the hub's environment is nobody's business
+        return []  # sessions must not see the environment of the hub
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._choice: Options | None = None
-        self._values: dict[str, Any] = {}
+        self._options: SessionOptions | None = None
+        self._refused_values: dict[str, Any] = {}
         self._problems: Problems = {}
-        self._checked: tuple[float, dict[str, Any], Options] | None = None
+        self._checked: tuple[float, dict[str, Any], SessionOptions] | None = None
         self._job = self._new_job()
         self.ended_message = ""
-        """What became of the last session, for its user."""
-        self._care = IdlePolicy(self.carme.session)
-        self._ask_token = ("", float("-inf"))
+        """Why the last session ended, for its user."""
+        self._idle_policy = IdlePolicy(self.carme.session)
+        self._session_token = ("", float("-inf"))
         self._kept_prediction: asyncio.Future[Any] | None = None
         self._progress = Progress()
 
     def _new_job(self) -> SessionJob:
-        return SessionJob(self.carme, cluster_state_for(self.carme), self._helper)
+        context = self.context
+        return SessionJob(context.config, context.cluster_state, context.helper)
 
     @property
-    def _helper(self) -> HelperClient:
-        return HelperClient(Path(sys.prefix) / "bin/carme-helper", config_path())
+    def carme(self) -> Config:
+        """The configuration that carme.toml holds."""
+        return self.context.config
 
-    # --- what the user asks for -----------------------------------------------------------------
+    # --- options --------------------------------------------------------------------------------
 
     @property
-    def _desk(self) -> SpawnRequestChecker:
-        return SpawnRequestChecker(self.carme, self.user.name, self._helper)
+    def _checker(self) -> SpawnRequestChecker:
+        return SpawnRequestChecker(self.context, self.user.name)
 
     async def _render_form(self) -> str:
-        chosen = self.user_options or self.orm_spawner.user_options or {}
-        found, self._problems = self._problems, {}
-        kept, self._values = self._values, {}
-        return await self._desk.form(chosen, kept, found, self.ended_message)
+        last_options = self.user_options or self.orm_spawner.user_options or {}
+        problems, self._problems = self._problems, {}
+        refused, self._refused_values = self._refused_values, {}
+        return await self._checker.form(last_options, refused, problems, self.ended_message)
 
     async def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
-        """Raw options of the form; kept for showing it again if the cluster refuses them.
+        """Raw options of the form; the form shows them again if they are refused.
 
-        Checked here already: once it spawns, JupyterHub waits a second for a refusal, then shows a
-        page that says "starting" instead of the form.
+        They are checked here already: once a session spawns, JupyterHub waits a second for a
+        refusal, then shows a page that says "starting" instead of the form.
         """
-        self._values = raw = form.parse(data)
+        self._refused_values = raw = form.parse(data)
         self._checked = None
         self._checked = (time.monotonic(), raw, await self._check(raw))
         return raw
 
     async def _apply(self, raw: dict[str, Any]) -> None:
-        """Take options, wherever they come from; a wrong one is a 400 that names its field."""
-        (at, checked, choice), self._checked = self._checked or (0.0, {}, None), None
-        fresh = choice is not None and checked == raw and time.monotonic() - at < CHECKED_SECONDS
-        self._choice = choice if fresh else await self._check(raw)
-        self._values = {}
+        """Check options of the form or of REST; a wrong one is a 400 that names its field."""
+        (at, checked, options), self._checked = self._checked or (0.0, {}, None), None
+        is_fresh = checked == raw and time.monotonic() - at < CHECKED_SECONDS
+        self._options = options if options and is_fresh else await self._check(raw)
+        self._refused_values = {}
 
-    async def _check(self, raw: dict[str, Any]) -> Options:
+    async def _check(self, raw: dict[str, Any]) -> SessionOptions:
         try:
-            return await self._desk.check(raw)
+            return await self._checker.check(raw)
         except SessionFailure as refused:
             self._problems = refused.problems
             raise
@@ -143,42 +137,55 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     @property
     def job(self) -> Job | None:
         """The job as it was last seen, for the hub's pages."""
-        return self._job.last if self._job.kept.job_id else None
+        return self._job.last if self._job.saved.job_id else None
 
     @property
     def warning(self) -> str:
-        """What the user of this session should know now, for the hub's pages; else empty."""
-        return self._care.warning
+        """The warning that the hub's pages show for this session; empty without one."""
+        return self._idle_policy.warning
 
     async def extend(self, seconds: int) -> int:
         """More time, where the site allows it; when the session now ends."""
         return await self._job.extend(self.user.name, seconds)
 
     def get_args(self) -> list[str]:
-        """The server's options; an idle one ends by itself."""
+        """The options of jupyterhub-singleuser; an idle one ends by itself."""
         return [*super().get_args(), *idle_options(self.carme.session.idle_hours)]
 
     async def start(self) -> str:
-        """Submit the job and wait until its server listens; the server's address."""
-        if self._choice is None:
+        """Submit the job and wait until its session listens; the session's address."""
+        if self._options is None:
             await self._apply(self.user_options)
         self.ended_message = ""
-        script, written = await self._script()
-        known = _hash(self.api_token)
+        await self.submit_batch_script()
+        return await self._until_up()
+
+    async def submit_batch_script(self) -> str:
+        """Submit the job through the helper; its id. Raises SessionFailure if Slurm refuses it."""
+        script, files = await self._script()
         try:
             await self._job.submit(
-                self.user.name, self.session_name, script, written, known, self._in_use
+                self.user.name,
+                self.session_name,
+                script,
+                files,
+                _hash(self.api_token),
+                self._folders_in_use,
             )
         except CarmeError as error:
-            raise SessionFailure(str(error), reason=error.reason) from error
+            raise SessionFailure(
+                str(error), reason=error.reason, status_code=http_status(error)
+            ) from error
         # Saved at once: a hub that ends now must find the job again.
         self._save_state()
-        self.log.info("%s: submitted job %s", self._log_name, self._job.kept.job_id)
-        if self._choice:
+        job_id = self._job.saved.job_id
+        self.log.info("%s: submitted job %s", self._log_name, job_id)
+        if self._options:
+            service = self.context.prediction_service
             self._kept_prediction = asyncio.ensure_future(
-                keep_prediction(self.carme, self.user.name, self._choice, self._job.kept.job_id)
+                service.keep_prediction(self.user.name, self._options, job_id)
             )
-        return await self._until_up()
+        return str(job_id)
 
     async def _until_up(self) -> str:
         try:
@@ -189,27 +196,27 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
                 over.message, reason=over.reason, log=log, status_code=500
             ) from None
         self._save_state()
-        await self._progress.say(90, "The server is up")
+        await self._progress.say(90, "The session is up")
         return url
 
     @property
-    def _in_use(self) -> tuple[str, ...]:
-        """Folders that are in use: only those of sessions that are over may be removed."""
+    def _folders_in_use(self) -> tuple[str, ...]:
+        """Session folders that must not be removed."""
         return tuple(
             spawner.session_name for spawner in self.user.spawners.values() if spawner.active
         )
 
     async def _script(self) -> tuple[str, dict[str, str]]:
         """The job script, and the files that it finds in its folder."""
-        choice = self._choice
-        if choice is None:
+        options = self._options
+        if options is None:
             raise RuntimeError("a session is submitted only after its options were checked")
-        image, size_bytes, self.default_url = await self._desk.image(choice)
-        project = self._desk.projects.get(choice.project)
+        image, size_bytes, self.default_url = await self._checker.image(options)
+        project = self._checker.projects.get(options.project)
         self.notebook_dir = str(project or "")
         script, task = job_scripts(
             self.carme,
-            choice,
+            options,
             session=self.session_name,
             home=Path(pwd.getpwnam(self.user.name).pw_dir),
             image=image,
@@ -220,12 +227,12 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         return script, session_files(environment, self.server.base_url, self.get_args(), task)
 
     async def poll(self) -> int | None:
-        """None while the job is there or nobody knows; 1 when it is gone."""
-        if not self._job.kept.job_id:
-            # The hub ends only what it takes for alive, and a submission must not be left alone.
+        """None while the job exists or Slurm cannot be reached; 1 when it is gone."""
+        if not self._job.saved.job_id:
+            # The hub stops only sessions that poll as alive, and this job must be stopped, too.
             return None if self._job.submitting else 0
-        # At its own start the hub takes "running" for "answers soon", and cancels what does not. So
-        # a session that still waits, or has not said its port, gets its answer when it has.
+        # A starting hub expects a running session to answer soon, and cancels it otherwise. So the
+        # poll of a session that still waits, or has not reported its port, returns when it has.
         if self._check_pending and not self._job.up:
             try:
                 await self._resume()
@@ -239,36 +246,36 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         if job.state.ending:
             await asyncio.sleep(2 * LOOK_SECONDS)  # the reason comes with the next state
             job = await self._job.look() or job
-        self.ended_message = self._care.over or messages.ended(job)
+        self.ended_message = self._idle_policy.over or messages.ended(job)
         self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
         return 1
 
     async def _ended_for_idleness(self, job: Job | None) -> bool:
-        """Warn, or end, a session that does nothing with its GPUs, where the site wants that."""
+        """Warn or end a session that does not use its GPUs; True if it was ended."""
         if job is None or not self.ready:
             return False
         url = f"{self._job.url}{self.server.base_url}"
-        over = await self._care.look(figures_for(self.carme), job, url, self._own_token)
+        over = await self._idle_policy.look(self.context.gpu_idleness, job, url, self._own_token)
         if over:
-            self.ended_message = self._care.over
+            self.ended_message = self._idle_policy.over
             self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
             await self.stop()
         return over
 
     def _own_token(self) -> str:
-        """A token that opens this one session, for the hub itself; kept for an hour."""
-        known, until = self._ask_token
+        """A token with which the hub reads this session's activity; renewed every hour."""
+        token, until = self._session_token
         if time.monotonic() > until:
             scope = f"access:servers!server={self.user.name}/{self.name}"
-            known = self.user.new_api_token(
+            token = self.user.new_api_token(
                 note="Carme looks whether the session is idle", expires_in=3600, scopes=[scope]
             )
-            self._ask_token = (known, time.monotonic() + 3000)
-        return known
+            self._session_token = (token, time.monotonic() + 3000)
+        return token
 
     async def _resume(self) -> None:
-        """Go on waiting for a session that an earlier hub submitted, as its own spawn would."""
-        self.log.info("%s: job %s goes on waiting", self._log_name, self._job.kept.job_id)
+        """Wait for a session that an earlier hub submitted, as the spawn itself would."""
+        self.log.info("%s: job %s goes on waiting", self._log_name, self._job.saved.job_id)
         self._spawn_pending = True
         self._spawn_future = asyncio.ensure_future(self._until_up())
         try:
@@ -277,26 +284,26 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             self._spawn_pending = False
 
     async def get_url(self) -> str:
-        """Where the hub finds the server, from what the session reported."""
+        """The session's address, from the port that it reported."""
         return self._job.url
 
     async def stop(self, now: bool = False) -> None:
-        """End the job, its server first; fine if it is gone already."""
+        """End the session, then its job; no error if it is gone already."""
         try:
             grace = 0 if now else self.carme.session.stop_seconds
             await self._job.end(self.user.name, grace)
         except CarmeError as error:
-            self.log.error("%s: job %s: %s", self._log_name, self._job.kept.job_id, error)
+            self.log.error("%s: job %s: %s", self._log_name, self._job.saved.job_id, error)
 
-    # --- what the session reports, and what is kept ---------------------------------------------
+    # --- state ----------------------------------------------------------------------------------
 
     def owns_token(self, token: str) -> bool:
         """Whether `token` is the one that this session was started with."""
-        known = self._job.kept.token_hash
-        return bool(known) and hmac.compare_digest(_hash(token), known)
+        token_hash = self._job.saved.token_hash
+        return bool(token_hash) and hmac.compare_digest(_hash(token), token_hash)
 
     def port_reported(self, port: int) -> None:
-        """The session's server listens on `port` of its node."""
+        """Take note that the session listens on `port` of its node."""
         self._job.report(port)
         self._save_state()
 
@@ -321,10 +328,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         super().clear_state()
         self._job.restore({})
         self._job = self._new_job()
-        self._care = IdlePolicy(self.carme.session)
+        self._idle_policy = IdlePolicy(self.carme.session)
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
-        """A line whenever something changed."""
+        """Events for the hub's page while the session starts."""
         async for line in self._progress.lines():
             yield line
 

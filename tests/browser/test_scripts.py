@@ -1,6 +1,7 @@
 """The scripts of form and job page in a real browser, with answers that a cluster gives seldom."""
 
 import json
+from html import escape
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -8,11 +9,12 @@ import pytest
 from playwright.sync_api import expect
 
 import carme_spawner
-from carme import service
-from carme.predict.advice import AdviceRequest
+from carme import service, web
+from carme.requests.resource_request import AdviceRequest
 
 STATIC = Path(service.__file__).with_name("static")
-ADVICE = Path(carme_spawner.__file__).with_name("templates") / "advice.js"
+ADVICE = Path(carme_spawner.__file__).with_name("static") / "advice.js"
+ELEMENTS = Path(web.__file__).with_name("static") / "elements.js"
 SITE = "http://carme.invalid"
 CHOICE = {"partition": "gpu", "nodes": "2", "gpus": "4", "hours": "1", "workload": "resnet-50"}
 
@@ -69,7 +71,9 @@ def show_form(page, names=tuple(AdviceRequest.model_fields), **told):
     asked = answer(page, "/hub/api/carme/advice?**", given)
     fields = "".join(f"<input id={name} value={CHOICE.get(name, '')}>" for name in names)
     jhdata = "<script>window.jhdata = {base_url: '/hub/', xsrf_token: ''}</script>"
-    show(page, f"{jhdata}<form id=spawn_form>{fields}</form><div id=advice></div>", ADVICE)
+    sent = escape(json.dumps({"advice": list(AdviceRequest.model_fields)}))
+    form = f'<form id=spawn_form><div id=carme-spawn data-fields="{sent}">{fields}</div></form>'
+    show(page, f"{jhdata}{form}<div id=advice></div>", ELEMENTS, ADVICE)
     expect(page.locator("#advice")).to_contain_text("GPU energy")
     return asked
 
@@ -118,7 +122,7 @@ def show_job(page, **comparison):
     })  # fmt: skip
     head = "<meta name=prefix content=/services/carme><meta name=csrf content=x>"
     body = "<h1 id=title data-job=7></h1><div id=job></div><div id=plots></div>"
-    show(page, head + body, STATIC / "common.js", STATIC / "job.js")
+    show(page, head + body, ELEMENTS, STATIC / "common.js", STATIC / "job.js")
     box = page.locator("#job")
     expect(box).to_contain_text("Predicted when it was submitted")
     return box

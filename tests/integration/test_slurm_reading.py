@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from carme.errors import InputError, MissingError, UnavailableError
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm.client import Client, snapshot
 from carme.slurm.command_client import CommandClient
-from carme.slurm.models import Choice, Job, SlurmModel
+from carme.slurm.models import Job, SlurmModel
 from carme.slurm.rest_client import RestClient
 from carme.slurm.slurm_commands import SlurmCommands
 from carme.slurm.states import JobState
@@ -153,11 +154,11 @@ def test_history(cluster: Any, jobs: Jobs, command: CommandClient, rest: RestCli
 
 
 def test_expected_start(cluster: Any, command: CommandClient) -> None:
-    found = command.expected_start(Choice(partition="gpu", gpus=1, memory_bytes=100 << 20))
+    found = command.expected_start(ResourceRequest(partition="gpu", gpus=1, memory_gb=1))
     assert abs(found.starts_at - time.time()) < 86400
     assert found.nodes
     with pytest.raises(InputError):
-        command.expected_start(Choice(partition="gpu", gpus=99))
+        command.expected_start(ResourceRequest(partition="gpu", gpus=99))
 
 
 def test_the_controller_goes_and_comes_back(cluster: Any) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from carme.errors import UnavailableError
-from carme.slurm.models import Choice, Job
+from carme.requests.resource_request import ResourceRequest
+from carme.slurm.models import Job
 from carme.slurm.snapshot import Snapshot
 from carme.view.client import AsyncViewClient, ViewClient
 from support.slurm_live import Jobs, view, wait_until
@@ -89,7 +90,7 @@ def test_refreshes_are_coalesced(cluster: Any, client: ViewClient) -> None:
 
 
 def test_expected_start_is_cached(cluster: Any, client: ViewClient) -> None:
-    choice = Choice(partition="gpu", gpus=1, limit_seconds=600)
+    choice = ResourceRequest(partition="gpu", gpus=1, hours=1 / 6)
     first = client.expected_start(choice)
     asked = client.counters()["test_only_asked"]
     assert client.expected_start(choice) == first

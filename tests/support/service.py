@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl
 
@@ -81,6 +82,10 @@ class SmallView:
         """By job id: what a report holds."""
         self.listed = None
         """What the list of reports holds."""
+        self.rights = {}
+        """By user: accounts and QoS."""
+        self.expected_start_seconds = None
+        """How long it takes to say that it does not know when a job would start; None: no time."""
         self.missing = False
         """Whether it knows that there are no others."""
         self._socket = socket.socket(socket.AF_UNIX)
@@ -98,8 +103,13 @@ class SmallView:
                 asked = connection.recv(65536).split(b" ")[1].decode()
                 self.asked.append(asked)
                 report = self.reports.get(asked.removeprefix("/reports/"))
+                rights = self.rights.get(asked.partition("/rights?user=")[2])
+                if asked.startswith("/expected-start") and self.expected_start_seconds:
+                    time.sleep(self.expected_start_seconds)
                 if asked.startswith("/snapshot"):
                     self._send(connection, "200 OK", self.snapshot.model_dump_json())
+                elif rights:
+                    self._send(connection, "200 OK", rights.model_dump_json())
                 elif report:
                     self._send(connection, "200 OK", report.model_dump_json())
                 elif self.listed and asked.startswith("/reports?"):
@@ -115,7 +125,8 @@ class SmallView:
     def _send(connection, status, text):
         body = text.encode()
         head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        connection.sendall(head.encode() + body)
+        with suppress(BrokenPipeError):  # who asked did not wait
+            connection.sendall(head.encode() + body)
 
     def close(self):
         self._socket.close()

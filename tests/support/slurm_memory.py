@@ -9,9 +9,9 @@ from typing import Any
 
 from carme.config import Config, ViewSettings
 from carme.errors import CarmeError, InputError, UnavailableError
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm.client import Client
 from carme.slurm.models import (
-    Choice,
     ExpectedStart,
     HistoryJob,
     Job,
@@ -95,7 +95,7 @@ class Cluster(Client):
         mine = HistoryJob(id=1, user="alice"), HistoryJob(id=2, user="bob")
         return tuple(job for job in mine if not users or job.user in users)
 
-    def expected_start(self, choice: Choice) -> ExpectedStart:
+    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         self._ask("test-only")
         if choice.partition == "nope":
             raise InputError("invalid partition")

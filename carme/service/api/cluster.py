@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 from carme.errors import CarmeError, InputError
-from carme.predict.advice import (
-    GIB,
-    AdviceRequest,
-    QueueWait,
-    RequestAdvice,
-    placing,
-    starts_now,
-    suggestions,
-)
+from carme.predict.advice import QueueWait, RequestAdvice, placement_notes, suggestions
 from carme.predict.cluster_hardware import held_node_share
 from carme.predict.prediction import Prediction
+from carme.requests.placement import is_at_once, outlook
+from carme.requests.problems import summary
+from carme.requests.resource_request import ADVICE_VIEW_SECONDS, GIB, AdviceRequest
+from carme.requests.slurm_user import SlurmUser
 from carme.service.api.predictions import prediction_for
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
@@ -22,8 +20,9 @@ from carme.service.models.cluster import ClusterAnswer, GpuCount, PartitionItem
 from carme.service.models.predictions import PredictionRequest
 from carme.service.models.requests import HardwareQuery
 from carme.simulator.plans.plan import Synchronous
-from carme.slurm.models import Choice
 from carme.slurm.snapshot import Snapshot
+from carme.system.users import groups_of
+from carme.view.client import ViewClient
 
 
 def register(api: Api) -> None:
@@ -37,7 +36,7 @@ def register(api: Api) -> None:
 
     @api.endpoint("POST", "/advice", body=AdviceRequest, answer=RequestAdvice)
     def make_advice(who: Caller, body: AdviceRequest) -> RequestAdvice:
-        """When a choice would start, what the workload would take, and what would be better."""
+        """When a request would start, what the workload would take, and what would be better."""
         return advise(current_context(), who, body)
 
 
@@ -75,70 +74,96 @@ def _partition(snapshot: Snapshot, name: str) -> PartitionItem:
     )
 
 
-def advise(here: ServiceContext, who: Caller, wish: AdviceRequest) -> RequestAdvice:
-    """The advice for a wish."""
+def advise(here: ServiceContext, who: Caller, request: AdviceRequest) -> RequestAdvice:
+    """The advice for a request of the caller, by the same rules as the form."""
     snapshot = here.cluster.snapshot()
-    if snapshot.partition(wish.partition) is None:
-        there = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
-        raise InputError(f"no partition {wish.partition!r}", f"there are {there}")
-    wait = _wait(here, wish, snapshot)
-    if not wish.workload:
+    if snapshot.partition(request.partition) is None:
+        names = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
+        raise InputError(f"no partition {request.partition!r}", f"there are {names}")
+    # The view has its answers at once or not in time. It keeps a late one for the next question.
+    view = ViewClient(here.config.view.socket, ADVICE_VIEW_SECONDS)
+    user = _slurm_user(view, who.name)
+    wait = _wait(here, view, request, snapshot, user)
+    if not request.workload:
         return RequestAdvice(wait=wait, prediction=None, suggestions=())
-    if not wish.gpus and snapshot.gpus_total(wish.partition):
+    if not request.gpus and snapshot.gpus_total(request.partition):
         note = "no GPU is asked for; choose at least one to see what this workload takes"
         return RequestAdvice(wait=wait, prediction=None, suggestions=(), notes=(note,))
 
-    def ask(other: AdviceRequest) -> Prediction:
-        return prediction_for(here, who, _request(other, snapshot), detail=False)
+    def predict_other(other: AdviceRequest) -> Prediction:
+        return prediction_for(here, who, _prediction_request(other, snapshot), detail=False)
 
-    found = prediction_for(here, who, _request(wish, snapshot))
+    prediction = prediction_for(here, who, _prediction_request(request, snapshot))
+    better = suggestions(request, snapshot, prediction, predict_other, user, time.time())
     return RequestAdvice(
         wait=wait,
-        prediction=found,
-        suggestions=tuple(suggestions(wish, snapshot, found, ask)),
-        notes=placing(wish, found),
+        prediction=prediction,
+        suggestions=tuple(better),
+        notes=placement_notes(request, prediction),
     )
 
 
-def _request(wish: AdviceRequest, snapshot: Snapshot) -> PredictionRequest:
-    count = wish.nodes * max(wish.gpus, 1)
-    share = held_node_share(
+def _slurm_user(view: ViewClient, name: str) -> SlurmUser:
+    """The caller with groups and, if the view answers in time, accounts and QoS."""
+    try:
+        rights = view.rights(name)
+    except CarmeError:
+        rights = None
+    return SlurmUser(name, frozenset(groups_of(name)), rights)
+
+
+def _prediction_request(request: AdviceRequest, snapshot: Snapshot) -> PredictionRequest:
+    count = request.nodes * max(request.gpus, 1)
+    node_share = held_node_share(
         snapshot,
-        wish.partition,
-        wish.gpu_type,
-        cpus=wish.cpus,
-        memory_bytes=wish.memory_gb * GIB,
+        request.partition,
+        request.gpu_type,
+        cpus=request.cpus,
+        memory_bytes=request.memory_gb * GIB,
     )
-    fields = {"gpus": count, "batch": wish.batch, "epochs": wish.epochs, "node_share": share}
+    fields = {
+        "gpus": count,
+        "batch": request.batch,
+        "epochs": request.epochs,
+        "node_share": node_share,
+    }
     plan = Synchronous.model_validate({k: v for k, v in fields.items() if v is not None})
     hardware = HardwareQuery(
-        partition=wish.partition, gpu_type=wish.gpu_type if wish.gpus else "", count=count
+        partition=request.partition, gpu_type=request.gpu_type if request.gpus else "", count=count
     )
-    return PredictionRequest(workload=wish.workload, hardware=hardware, plan=plan)
+    return PredictionRequest(workload=request.workload, hardware=hardware, plan=plan)
 
 
-def _wait(here: ServiceContext, wish: AdviceRequest, snapshot: Snapshot) -> QueueWait:
+def _wait(
+    here: ServiceContext,
+    view: ViewClient,
+    request: AdviceRequest,
+    snapshot: Snapshot,
+    user: SlurmUser,
+) -> QueueWait:
     if snapshot.controller == "away":
         return QueueWait(starts_now=False, words="Slurm does not answer now")
-    if starts_now(wish, snapshot):
+    now = time.time()
+    result = outlook(request, snapshot, user, now, here.config.session.max_nodes)
+    if result.problems:
+        text = summary(result.problems, AdviceRequest)
+        return QueueWait(starts_now=False, words=f"would be refused: {text}")
+    if result.starts_now:
         return QueueWait(starts_now=True, words="can start now")
+    if result.held:
+        return QueueWait(starts_now=False, words=f"would wait. {result.held}")
+    if result.starts_at:
+        words = "would wait until the reservation begins"
+        return QueueWait(starts_now=False, expected_at=result.starts_at, words=words)
     try:
-        expected = here.cluster.client.expected_start(
-            Choice(
-                partition=wish.partition,
-                nodes=wish.nodes,
-                cpus=wish.cpus,
-                memory_bytes=wish.memory_gb * GIB,
-                gpus=wish.gpus,
-                gpu_type=wish.gpu_type,
-                limit_seconds=max(60, round(wish.hours * 3600)),
-            )
-        )
+        expected = view.expected_start(request.resources())
     except InputError as error:
         return QueueWait(starts_now=False, words=f"would be refused: {error.message}")
     except CarmeError:
         # Slurm is asked at most six times a minute for everybody: no answer is no failure.
         return QueueWait(starts_now=False, words="would wait; when it starts is not known")
+    if is_at_once(expected.starts_at, now):
+        return QueueWait(starts_now=True, words="can start now")
     return QueueWait(
         starts_now=False,
         expected_at=expected.starts_at,

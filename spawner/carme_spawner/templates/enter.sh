@@ -3,26 +3,26 @@ for name in ${!SLURM_@} ${!PMI@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIB
   [ -n "${!name+set}" ] && export "{{ env_prefix }}_$name=${!name}"
 done
 
-image={{ image | quote }}
+image={{ container.image | quote }}
 {% if cached %}
 # The node's own copy starts faster. It counts if root alone could have written it and it is whole.
 cached={{ cached | quote }}
-if [ "$(stat -c '%u %A %s' "$cached" 2>/dev/null)" = {{ ("0 -rw-r--r-- " ~ size_bytes) | quote }} ] &&
+if [ "$(stat -c '%u %A %s' "$cached" 2>/dev/null)" = {{ ("0 -rw-r--r-- " ~ container.size_bytes) | quote }} ] &&
   [ "$(stat -c '%u %A' "$(dirname "$cached")" 2>/dev/null)" = '0 drwxr-xr-x' ]; then
   image=$cached
 fi
 {% endif %}
 
 inside() {
-  exec {{ apptainer | quote }} --quiet exec --cleanenv --pwd "$PWD" \
-{% if gpu_flag %}
-    {{ gpu_flag }} \
+  exec {{ container.apptainer | quote }} --quiet exec --cleanenv --pwd "$PWD" \
+{% if container.gpu_flag %}
+    {{ container.gpu_flag }} \
 {% endif %}
-{% for bind in binds %}
+{% for bind in container.binds %}
     --bind {{ bind | quote }} \
 {% endfor %}
-{% if nodes > 1 %}
-    ${CARME_RELAY:+--bind "$CARME_RELAY"} --bind {{ (folder ~ "/srun:/usr/local/bin/srun:ro") | quote }} \
+{% if request.nodes > 1 %}
+    ${CARME_RELAY:+--bind "$CARME_RELAY"} --bind {{ (container.folder ~ "/srun:/usr/local/bin/srun:ro") | quote }} \
 {% endif %}
     "$image" "$@"
 }

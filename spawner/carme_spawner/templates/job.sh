@@ -1,25 +1,10 @@
 #!/bin/bash
-#SBATCH --job-name={{ job_name }}
-#SBATCH --partition={{ partition }}
-#SBATCH --nodes={{ nodes }}
-#SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task={{ cpus }}
-#SBATCH --mem={{ memory_mb }}M
-#SBATCH --time={{ time }}
-{% if gpus %}
-#SBATCH --gres=gpu:{{ gpu_type ~ ':' if gpu_type else '' }}{{ gpus }}
-{% endif %}
-{% if account %}
-#SBATCH --account={{ account }}
-{% endif %}
-{% if qos %}
-#SBATCH --qos={{ qos }}
-{% endif %}
-{% if reservation %}
-#SBATCH --reservation={{ reservation }}
-{% endif %}
-{% if size_bytes %}
-#SBATCH --comment=carme-image={{ image.name }}
+#SBATCH --job-name=carme-{{ container.session }}
+{% for option in request.sbatch_options() %}
+#SBATCH {{ option }}
+{% endfor %}
+{% if container.size_bytes %}
+#SBATCH --comment=carme-image={{ container.image.name }}
 {% endif %}
 {% if notice_seconds %}
 #SBATCH --signal=B:TERM@{{ notice_seconds }}
@@ -28,31 +13,31 @@
 
 umask 077
 cd "$HOME" || exit 1
-{% if nodes > 1 %}
+{% if request.nodes > 1 %}
 
-# What programs on several nodes ask for: who takes part, and where they meet.
+# Variables and the host file that programs on several nodes need.
 export PATH={{ slurm_path | quote }}${PATH:-/usr/local/bin:/usr/bin:/bin}
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 first=${hosts%%$'\n'*}
 address=$(scontrol --oneliner show node "$first" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
-sed 's/$/ slots={{ gpus or 1 }}/' <<<"$hosts" >{{ (folder ~ "/hostfile") | quote }}
-export {{ env_prefix }}_CARME_HOSTFILE={{ (folder ~ "/hostfile") | quote }}
-export {{ env_prefix }}_CARME_NODES={{ nodes }}
-export {{ env_prefix }}_CARME_GPUS_PER_NODE={{ gpus }}
+sed 's/$/ slots={{ request.gpus or 1 }}/' <<<"$hosts" >{{ (container.folder ~ "/hostfile") | quote }}
+export {{ env_prefix }}_CARME_HOSTFILE={{ (container.folder ~ "/hostfile") | quote }}
+export {{ env_prefix }}_CARME_NODES={{ request.nodes }}
+export {{ env_prefix }}_CARME_GPUS_PER_NODE={{ request.gpus }}
 export {{ env_prefix }}_MASTER_ADDR="${address:-$first}"
 export {{ env_prefix }}_MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
-# `srun` in the container asks this process, which runs the site's own outside of it.
+# `srun` in the container asks this process, which runs the site's srun outside of it.
 CARME_RELAY=$(mktemp -d) || exit 1
 trap 'rm -rf "$CARME_RELAY"' EXIT
-chmod 700 {{ (folder ~ "/srun") | quote }}
+chmod 700 {{ (container.folder ~ "/srun") | quote }}
 export CARME_RELAY {{ env_prefix }}_CARME_RELAY="$CARME_RELAY"
-python3 {{ (folder ~ "/relay.py") | quote }} "$CARME_RELAY/socket" {{ (folder ~ "/task.sh") | quote }} {{ env_prefix }} &
+python3 {{ (container.folder ~ "/relay.py") | quote }} "$CARME_RELAY/socket" {{ (container.folder ~ "/task.sh") | quote }} {{ env_prefix }} &
 {% endif %}
 
 {% include "enter.sh" %}
 # bash hands a signal to a trap only while it waits, so the container runs in the background.
-inside python3 {{ launcher | quote }} &
+inside python3 {{ (container.folder ~ "/launcher.py") | quote }} &
 server=$!
 trap 'kill -TERM "$server" 2>/dev/null' TERM INT
 wait "$server"

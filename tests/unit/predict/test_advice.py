@@ -3,8 +3,9 @@
 import pytest
 
 from carme import library
-from carme.predict.advice import AdviceRequest, suggestions
+from carme.predict.advice import suggestions
 from carme.predict.prediction import predict
+from carme.requests.resource_request import AdviceRequest
 from carme.simulator.plans.plan import Synchronous
 from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
@@ -109,3 +110,19 @@ def test_energies_that_are_compared_have_one_unit(made):
     )
     [better] = [item for item in found if item.kind == "better"]
     assert "0.0833 kWh instead of 0.111 kWh of node energy" in better.why
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(400, "not slower (6 min"), (2000, "about as fast"), (1100, "about as")]
+)
+def test_not_slower_is_said_only_if_the_intervals_say_so(made, seconds, says):
+    """Both intervals reach from half to twice the time."""
+    wish = AdviceRequest(partition="gpu", gpus=1, hours=1)
+    found = suggestions(
+        wish,
+        snapshot(NODES),
+        figures(made, wish, 2000, joules=400e3),
+        lambda w: figures(made, w, seconds, joules=300e3),
+    )
+    [better] = [item for item in found if item.kind == "better"]
+    assert better.why.startswith(says)

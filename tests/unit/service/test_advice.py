@@ -1,7 +1,13 @@
-"""Advice for a choice on several nodes: all of its GPUs are meant."""
+"""Advice on requests: several nodes, and the limits that the form knows."""
+
+import time
 
 import pytest
 
+from carme.requests.resource_request import ADVICE_SECONDS
+from carme.slurm.models import Job, Reservation
+from carme.slurm.rights import Association, AssociationLimits, Qos, UserRights
+from carme.slurm.states import JobState
 from support.service import gpu_nodes
 
 WISH = {"partition": "gpu", "gpu_type": "virtual-a100", "hours": 8, "workload": "resnet-50"}
@@ -26,11 +32,79 @@ def test_the_gpus_of_all_nodes_are_predicted(two_nodes):
     assert found["notes"] == []
 
 
+def wait(service, **values):
+    return advice(service, **{"workload": "", "gpu_type": "", **values})["wait"]
+
+
 def test_it_starts_now_where_there_are_as_many_free_nodes(two_nodes):
-    assert advice(two_nodes, nodes=2, gpus=4, workload="")["wait"]["starts_now"]
-    assert not advice(two_nodes, nodes=3, gpus=1, workload="")["wait"]["starts_now"]
+    assert wait(two_nodes, nodes=2, gpus=4)["starts_now"]
+    first, second = two_nodes.view.snapshot.nodes
+    third = second.model_copy(update={"name": "gpu2", "cpus_used": second.cpus})
+    change(two_nodes, nodes=(first, second, third))
+    assert not wait(two_nodes, nodes=3, gpus=1)["starts_now"]
     [asked] = [path for path in two_nodes.view.asked if "expected-start" in path]
     assert "nodes=3" in asked
+    assert wait(two_nodes, nodes=4, gpus=1)["words"].startswith(
+        "would be refused: Nodes: gpu has 3"
+    )
+
+
+def change(service, **values):
+    """Another snapshot, for the next question on."""
+    service.view.snapshot = service.view.snapshot.model_copy(update=values)
+    service.parts.cluster._held = None
+
+
+def test_a_reservation_of_others_takes_its_nodes_away(two_nodes):
+    now = int(time.time())
+    course = Reservation(
+        name="course", starts_at=now + 1800, ends_at=now + 9000, nodes=("gpu0", "gpu1"),
+        users=("ann",),
+    )  # fmt: skip
+    change(two_nodes, reservations=(course,))
+    assert not wait(two_nodes, gpus=1, hours=1)["starts_now"]
+    assert wait(two_nodes, gpus=1, hours=0.4)["starts_now"]
+    own = wait(two_nodes, gpus=1, hours=0.4, reservation="course")
+    assert (own["starts_now"], own["expected_at"]) == (False, now + 1800)
+
+
+RIGHTS = UserRights(
+    user="ann",
+    enforced=("associations", "limits", "qos"),
+    default_account="lab",
+    associations=(Association(account="lab", user="ann", qos=("normal",), default_qos="normal"),),
+    accounts=(Association(account="lab", parent="root"),),
+    qos=(Qos(name="normal", limits=AssociationLimits(max_seconds=7200, per_user={"gres/gpu": 2})),),
+)
+
+
+def test_limits_of_account_and_qos_hold_as_in_the_form(two_nodes):
+    two_nodes.view.rights["ann"] = RIGHTS
+    assert wait(two_nodes, gpus=2, hours=1)["starts_now"]
+    assert "QoS normal gives one user at most 2 GPUs" in wait(two_nodes, gpus=4, hours=1)["words"]
+    assert "no account other" in wait(two_nodes, gpus=1, hours=1, account="other")["words"]
+    running = Job(
+        id=1, user="ann", account="lab", qos="normal", partition="gpu", state=JobState.RUNNING,
+        gpus={"virtual-a100": 1},
+    )  # fmt: skip
+    change(two_nodes, jobs=(running,))
+    assert "You already have 1 GPU" in wait(two_nodes, gpus=2, hours=1)["words"]
+    found = advice(two_nodes, gpus=1, hours=8, workload="resnet-50")["suggestions"]
+    assert not [other for other in found if (other["gpus"] or 0) > 2]
+    assert not [other for other in found if (other["hours"] or 0) > 2]
+
+
+def test_a_slow_guess_of_the_start_does_not_cost_the_advice(two_nodes):
+    full = tuple(
+        node.model_copy(update={"cpus_used": node.cpus}) for node in two_nodes.view.snapshot.nodes
+    )
+    change(two_nodes, nodes=full)
+    advice(two_nodes, gpus=1)  # the simulator is warm
+    two_nodes.view.expected_start_seconds = 2
+    started = time.monotonic()
+    found = advice(two_nodes, gpus=2)
+    assert time.monotonic() - started < ADVICE_SECONDS
+    assert found["wait"]["words"] == "would wait; when it starts is not known"
 
 
 def test_figures_for_fewer_nodes_than_asked_say_so_and_lead_to_no_advice(two_nodes):

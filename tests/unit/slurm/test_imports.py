@@ -9,6 +9,12 @@ import pytest
 import carme
 
 PURE = (
+    "carme.requests",
+    "carme.requests.placement",
+    "carme.requests.problems",
+    "carme.requests.resource_request",
+    "carme.requests.slurm_user",
+    "carme.requests.user_limits",
     "carme.slurm.models",
     "carme.slurm.snapshot",
     "carme.slurm.states",
@@ -52,6 +58,8 @@ def test_pure_modules(module: str) -> None:
 def test_the_list_is_complete() -> None:
     folder = Path(carme.__file__).parent / "slurm/parse"
     modules = {f"carme.slurm.parse.{p.stem}" for p in folder.glob("*.py") if p.stem != "__init__"}
+    requests = Path(carme.__file__).parent / "requests"
+    modules |= {f"carme.requests.{p.stem}" for p in requests.glob("*.py") if p.stem != "__init__"}
     assert modules <= set(PURE)
 
 

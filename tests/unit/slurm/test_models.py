@@ -1,7 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from carme.slurm.models import Choice, Job, Node, Partition
+from carme.requests.resource_request import ResourceRequest
+from carme.slurm.models import Job, Node, Partition
 from carme.slurm.snapshot import QueueLoad, Snapshot, queue_load
 from carme.slurm.states import JobState, NodeState
 
@@ -88,6 +89,6 @@ def test_json_round_trip_and_newer_fields() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"partition": "a b"}, {"partition": "x;y"}, {"nodes": 0}, {"gpus": -1}, {"qos": "\n"}]
 )
-def test_choice_is_checked(wrong: dict[str, object]) -> None:
+def test_a_request_is_checked(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        Choice.model_validate(wrong)
+        ResourceRequest.model_validate({"partition": "gpu", **wrong})

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from carme.errors import UnavailableError
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
 from carme.slurm.limits import JOBS, SECONDS, SUBMITTED, Limit, job_limits, time_limits
-from carme.slurm.models import Choice, Job, Partition
+from carme.slurm.models import Job, Partition
 from carme.slurm.rights import Rights, UserRights, asked_as
 from carme.slurm.states import JobState
 from carme.system.programs import CommandResult
@@ -164,10 +165,10 @@ def test_use_is_counted_for_whom_it_concerns() -> None:
 
 
 def test_questions_leave_out_what_the_asker_has_not(ann: UserRights) -> None:
-    asked = Choice(partition="gpu", account="sub", qos="short", reservation="class")
+    asked = ResourceRequest(partition="gpu", account="sub", qos="short", reservation="class")
     assert asked_as(asked, ann) == asked
     view = UserRights(user="view")
-    assert asked_as(asked, view) == Choice(partition="gpu", reservation="class")
+    assert asked_as(asked, view) == ResourceRequest(partition="gpu", reservation="class")
 
 
 def test_the_commands_are_asked_in_four_calls() -> None:
@@ -260,4 +261,4 @@ def test_a_bug_in_reading_is_an_error_of_reading() -> None:
 @pytest.mark.parametrize("word", ["a b", "a;b", "$(id)", "a\nb", "a'b"])
 def test_names_that_are_no_names_are_not_asked(word: str) -> None:
     with pytest.raises(ValueError, match="account"):
-        Choice(account=word)
+        ResourceRequest(partition="gpu", account=word)

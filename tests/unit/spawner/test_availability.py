@@ -1,18 +1,12 @@
 from carme.slurm.models import Reservation
 from carme.slurm.snapshot import QueueLoad
-from carme_spawner.availability import AvailabilityPanel, closed, smaller, starts_now
-from carme_spawner.options import Options
+from carme_spawner.availability import AvailabilityPanel
 
 NOW = 1000.0
 
 
 def overview(snapshot, now):
     return AvailabilityPanel().of(snapshot, now)
-
-
-def choice(**values):
-    base = {"partition": "gpu", "gpus": 1, "cpus": 2, "memory_gb": 4, "hours": 1, "image": "base"}
-    return Options(**{**base, **values})
 
 
 def test_overview_has_what_the_panel_shows(snapshot):
@@ -27,22 +21,7 @@ def test_overview_has_what_the_panel_shows(snapshot):
     assert overview(busy, NOW)["age_seconds"] == 5
 
 
-def test_a_choice_that_fits_starts_now(snapshot):
-    assert starts_now(choice(gpu_type="a100"), snapshot, NOW)
-    assert starts_now(choice(gpus=2), snapshot, NOW)
-
-
-def test_free_gpus_on_two_nodes_are_no_block(snapshot):
-    assert not starts_now(choice(gpus=3), snapshot, NOW)
-    assert smaller(choice(gpus=3), snapshot, NOW) == {"gpus": 2, "cpus": 2, "memory_gb": 4}
-
-
-def test_nothing_useful_is_not_offered(snapshot):
-    full = tuple(node.model_copy(update={"cpus_used": node.cpus}) for node in snapshot.nodes)
-    assert smaller(choice(), snapshot.model_copy(update={"nodes": full}), NOW) is None
-
-
-def test_maintenance_before_the_end_counts(snapshot):
+def test_maintenance_is_announced(snapshot):
     plan = Reservation(
         name="m",
         starts_at=int(NOW) + 1800,
@@ -60,33 +39,3 @@ def test_maintenance_before_the_end_counts(snapshot):
             "partitions": ["gpu"],
         }
     ]
-    assert not starts_now(choice(gpu_type="t4", hours=1), near, NOW)
-    assert starts_now(choice(gpu_type="t4", hours=0.4), near, NOW)
-
-
-def test_a_reservation_of_others_closes_its_nodes(snapshot):
-    plan = Reservation(name="course", starts_at=0, ends_at=int(NOW) + 9000, nodes=("gpu02",))
-    busy = snapshot.model_copy(
-        update={
-            "reservations": (plan,),
-            "nodes": tuple(
-                n.model_copy(update={"flags": ("RESERVED",)}) if n.name == "gpu02" else n
-                for n in snapshot.nodes
-            ),
-        }
-    )
-    assert not starts_now(choice(gpu_type="t4"), busy, NOW)
-    assert starts_now(choice(gpu_type="t4", reservation="course"), busy, NOW)
-    assert not starts_now(choice(gpu_type="a100", reservation="course"), busy, NOW)
-    assert closed(choice(partition="gpu", reservation="other"), busy, NOW)
-    later = plan.model_copy(update={"starts_at": int(NOW) + 60})
-    ahead = busy.model_copy(update={"reservations": (later,)})
-    assert not starts_now(choice(gpu_type="t4", reservation="course"), ahead, NOW)
-
-
-def test_all_nodes_of_a_choice_must_be_free(snapshot):
-    assert starts_now(choice(nodes=2), snapshot, NOW)
-    assert not starts_now(choice(nodes=2, gpus=2), snapshot, NOW)
-    offered = smaller(choice(nodes=2, gpus=2), snapshot, NOW)
-    assert offered is not None
-    assert (offered["nodes"], offered["gpus"]) == (1, 2)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from carme.slurm.models import Choice
+from carme.requests.resource_request import ResourceRequest
 from carme.view.client import AsyncViewClient
 from carme_spawner import cluster_state as watching
 from carme_spawner.cluster_state import ClusterState
@@ -67,7 +67,7 @@ def test_a_slow_guess_is_not_waited_for(serving):
     async def run():
         watch = ClusterState(AsyncViewClient(serving.path))
         serving.cluster.seconds = 0.5
-        choice = Choice(partition="gpu")
+        choice = ResourceRequest(partition="gpu")
         with pytest.raises(TimeoutError):
             await watch.expected_start(choice)
         while watch._asked:

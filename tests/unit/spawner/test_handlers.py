@@ -1,7 +1,18 @@
+import asyncio
+from types import SimpleNamespace
+
+import batchspawner  # noqa: F401
 import pytest
+from jupyterhub.apihandlers import default_handlers
+from jupyterhub.apihandlers.users import UserServerAPIHandler
 from tornado.web import HTTPError
 
-from carme_spawner.handlers import parse_port
+from carme.config import Config
+from carme.errors import DeniedError, InputError, UnavailableError
+from carme.requests.slurm_user import SlurmUser
+from carme_spawner.failure import SessionFailure
+from carme_spawner.handlers import ExtendHandler, parse_port, replace_handlers
+from carme_spawner.request_checker import SpawnRequestChecker
 
 
 def test_a_port_is_accepted():
@@ -35,8 +46,52 @@ def test_nothing_else_is(body):
 
 
 def test_batchspawners_endpoint_is_not_served():
-    from jupyterhub.apihandlers import default_handlers
+    served = list(default_handlers)
+    assert [entry for entry in served if "batchspawner" in entry[0]], "importing it serves it"
+    replace_handlers(served)
+    assert not [entry for entry in served if "batchspawner" in entry[0]]
+    assert UserServerAPIHandler not in [entry[1] for entry in served]
 
-    import carme_spawner  # noqa: F401
 
-    assert not [entry for entry in default_handlers if "batchspawner" in entry[0]]
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UnavailableError("the view is away"), 503),
+        (DeniedError("the site allows no more time"), 400),
+        (InputError("too much"), 400),
+    ],
+)
+def test_more_time_is_not_a_wrong_request_while_the_view_is_away(error, status):
+    async def extend(seconds):
+        raise error
+
+    spawner = SimpleNamespace(ready=True, extend=extend)
+    handler = SimpleNamespace(
+        current_user=SimpleNamespace(spawners={"": spawner}),
+        request=SimpleNamespace(body=b'{"server": "", "minutes": 60}'),
+    )
+    with pytest.raises(HTTPError) as caught:
+        asyncio.run(ExtendHandler.post(handler))
+    assert caught.value.status_code == status
+    assert error.message in caught.value.log_message
+
+
+def test_an_image_is_not_wrong_while_the_helper_is_away(snapshot, catalogue, monkeypatch):
+    async def answer(value):
+        return value
+
+    async def away(user, path):
+        raise UnavailableError("the helper is away")
+
+    state = SimpleNamespace(
+        snapshot=lambda: answer(snapshot), person=lambda user, age=None: answer(SlurmUser(user))
+    )
+    config = Config.model_validate({"images": {"own_images": True}})
+    context = SimpleNamespace(
+        config=config, helper=SimpleNamespace(check_image=away), cluster_state=state
+    )
+    checker = SpawnRequestChecker(context, "ann")
+    monkeypatch.setattr(checker, "_catalogue", lambda: answer(catalogue))
+    with pytest.raises(SessionFailure) as caught:
+        asyncio.run(checker.check({"own_image": "/home/ann/own.sif"}))
+    assert caught.value.status_code == 503

@@ -1,14 +1,15 @@
 import subprocess
 from pathlib import Path
 
-from carme_spawner.job_script import job_script
+from carme.requests.resource_request import ResourceRequest
+from carme_spawner.job_script import SessionContainer, job_script
 
 VALUES = {
     "session": "default",
     "partition": "gpu",
     "cpus": 2,
-    "memory_mb": 4096,
-    "seconds": 5400,
+    "memory_gb": 4,
+    "hours": 1.5,
     "gpus": 2,
     "gpu_type": "a100",
     "image": Path("/images/base.sif"),
@@ -20,34 +21,43 @@ VALUES = {
 }
 
 
+def script(values=VALUES, template="job.sh", **changes):
+    """The script for values of the request and of the container."""
+    values = {**values, **changes}
+    fields = ResourceRequest.model_fields
+    request = ResourceRequest(**{k: v for k, v in values.items() if k in fields})
+    container = SessionContainer(**{k: v for k, v in values.items() if k not in fields})
+    return job_script(request, container, template)
+
+
 def test_the_whole_script():
     golden = Path(__file__).with_name("job.golden.sh")
-    assert job_script(**VALUES) == golden.read_text()
+    assert script() == golden.read_text()
 
 
 def test_no_name_of_an_image_of_ones_own_adds_an_option():
     own = Path("/home/ann/x --nodes=50 --qos=urgent y.sif")
-    script = job_script(**{**VALUES, "image": own, "size_bytes": 0})
-    lines = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    text = script(image=own, size_bytes=0)
+    lines = [line for line in text.splitlines() if line.startswith("#SBATCH")]
     assert [line for line in lines if "--nodes" in line] == ["#SBATCH --nodes=1"]
     assert not any("--comment" in line or "--qos" in line for line in lines)
 
 
 def test_a_short_session_is_not_told_to_end_before_it_started():
-    assert "--signal=B:TERM@30" in job_script(**{**VALUES, "seconds": 300})
-    assert "--signal" not in job_script(**{**VALUES, "seconds": 60})
+    assert "--signal=B:TERM@30" in script(hours=1 / 12)
+    assert "--signal" not in script(hours=1 / 60)
 
 
 def test_it_is_valid_shell_whatever_the_paths(tmp_path):
     odd = {**VALUES, "image": Path("/a b/$(touch pwned)'\"`id`.sif"), "binds": ("/x y/'$HOME;id",)}
-    script = job_script(**odd)
-    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+    text = script(odd)
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     # Run it with a stand-in for apptainer that prints its arguments: they arrive unchanged.
     echo = tmp_path / "echo"
     echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     echo.chmod(0o755)
     done = subprocess.run(
-        ["bash"], input=job_script(**{**odd, "apptainer": echo}),
+        ["bash"], input=script(odd, apptainer=echo),
         text=True, capture_output=True, cwd=tmp_path,
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
@@ -70,11 +80,11 @@ def test_several_nodes(tmp_path):
         (programs / name).chmod(0o755)
     (tmp_path / "srun").touch()
     many = {**VALUES, "nodes": 2, "folder": tmp_path, "apptainer": programs / "apptainer"}
-    script = job_script(**many, slurm_bin=programs)
-    assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n" in script
+    text = script(many, slurm_bin=programs)
+    assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n" in text
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
     environment |= {"SLURM_JOB_ID": "123456", "SLURM_JOB_NODELIST": "n[1-2]"}
-    done = subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environment)
+    done = subprocess.run(["bash"], input=text, text=True, capture_output=True, env=environment)
     lines = done.stdout.splitlines()
     assert (tmp_path / "hostfile").read_text() == "n1 slots=2\nn2 slots=2\n"
     for line in ("CARME_NODES=2", "CARME_GPUS_PER_NODE=2", "MASTER_ADDR=10.0.0.5"):
@@ -83,20 +93,20 @@ def test_several_nodes(tmp_path):
     assert f"{tmp_path}/srun:/usr/local/bin/srun:ro" in lines
     assert not list(tmp_path.glob("tmp.*")), "the relay's folder is gone"
 
-    task = job_script(**many, template="task.sh")
+    task = script(many, template="task.sh")
     argv = ["bash", "-s", "--", "python3", "a b", "$(id)"]
     ran = subprocess.run(argv, input=task, text=True, capture_output=True, env=environment)
     assert ran.stdout.splitlines()[-3:] == ["python3", "a b", "$(id)"]
 
 
 def test_without_gpus_none_are_asked_for():
-    script = job_script(**{**VALUES, "gpus": 0, "gpu_flag": ""})
-    assert "--gres" not in script
-    assert "--nv" not in script
+    text = script(gpus=0, gpu_flag="")
+    assert "--gres" not in text
+    assert "--nv" not in text
 
 
 def test_any_type_of_gpu():
-    assert "#SBATCH --gres=gpu:2\n" in job_script(**{**VALUES, "gpu_type": ""})
+    assert "#SBATCH --gres=gpu:2\n" in script(gpu_type="")
 
 
 def test_a_copy_on_the_node_counts_only_if_root_wrote_all_of_it(tmp_path):
@@ -113,7 +123,7 @@ def test_a_copy_on_the_node_counts_only_if_root_wrote_all_of_it(tmp_path):
         values = {**VALUES, "apptainer": echo, "node_cache": cache, "size_bytes": size}
         done = subprocess.run(
             ["bash"],
-            input=job_script(**values),
+            input=script(values),
             text=True,
             capture_output=True,
             env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},

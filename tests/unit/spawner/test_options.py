@@ -4,8 +4,10 @@ import re
 import pytest
 
 from carme.config import SessionSettings
-from carme_spawner import form, options, user_limits
-from carme_spawner.slurm_user import SlurmUser
+from carme.requests import placement
+from carme.requests.problems import listed
+from carme.requests.slurm_user import SlurmUser
+from carme_spawner import form, options
 
 ANN = SlurmUser("ann")
 
@@ -29,7 +31,7 @@ GOOD = {
 
 def found(raw, snapshot, catalogue):
     choice, problems = options.parse({**GOOD, **raw})
-    return problems or options.problems(choice, snapshot, catalogue)
+    return problems or options.option_problems(choice, snapshot, catalogue)
 
 
 def test_the_defaults_are_a_good_choice(snapshot, catalogue):
@@ -46,8 +48,8 @@ def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, cata
     raw = options.defaults(SessionSettings(default_hours=200), narrow, catalogue)
     choice, _ = options.parse(raw)
     assert 60 * minutes - 36 < choice.seconds <= 60 * minutes
-    assert user_limits.limits(choice, narrow, ANN, now=0) == {}
-    html = form.render(narrow, catalogue, (), raw, {}, person=ANN, now=0)
+    assert placement.all_problems(choice, narrow, ANN, now=0) == {}
+    html = form.render(narrow, catalogue, (), raw, {}, user=ANN, now=0)
     assert f"gpu (up to {raw['hours']:g} h)" in html
     [least] = re.findall(r'min="([0-9.]+)" step="any" required', html)
     assert float(least) <= raw["hours"]
@@ -118,7 +120,7 @@ def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue)
         SessionSettings().presets,
         {**GOOD, "cpus": '"><script>evil'},
         {"cpus": "<too many>"},
-        person=ANN,
+        user=ANN,
         now=0,
     )
     assert "<script>evil" not in html
@@ -128,7 +130,7 @@ def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue)
 
 
 def test_the_form_says_when_slurm_is_away(catalogue):
-    html = form.render(None, catalogue, (), GOOD, {}, person=ANN, now=0)
+    html = form.render(None, catalogue, (), GOOD, {}, user=ANN, now=0)
     assert "Slurm cannot be reached" in html
 
 
@@ -140,23 +142,23 @@ def test_form_data_become_raw_options():
 def test_unknown_options_are_all_named():
     _, problems = options.parse({**GOOD, "cmd": 1, "prologue": 2, "cpus": "x"})
     assert "'cmd', 'prologue'" in problems[""]
-    assert [error["field"] for error in options.listed(problems)] == ["cpus", ""]
+    assert [error["field"] for error in listed(problems)] == ["cpus", ""]
 
 
 def test_the_site_and_the_partition_limit_the_nodes(snapshot, catalogue):
     choice, _ = options.parse({**GOOD, "nodes": 2})
-    assert options.problems(choice, snapshot, catalogue, max_nodes=2) == {}
-    told = options.problems(choice, snapshot, catalogue, max_nodes=1)
+    assert options.option_problems(choice, snapshot, catalogue, max_nodes=2) == {}
+    told = options.option_problems(choice, snapshot, catalogue, max_nodes=1)
     assert told == {"nodes": "this site allows at most 1 nodes"}
     gpu, *others = snapshot.partitions
     narrow = snapshot.model_copy(
         update={"partitions": (gpu.model_copy(update={"max_nodes": 1}), *others)}
     )
-    told = options.problems(choice, narrow, catalogue, max_nodes=5)
+    told = options.option_problems(choice, narrow, catalogue, max_nodes=5)
     assert told == {"nodes": "gpu allows at most 1 nodes"}
 
 
 def test_the_field_for_nodes_is_there_where_there_is_a_choice(snapshot, catalogue):
     for most, there in ((1, False), (4, True)):
-        html = form.render(snapshot, catalogue, (), GOOD, {}, person=ANN, now=0, max_nodes=most)
+        html = form.render(snapshot, catalogue, (), GOOD, {}, user=ANN, now=0, max_nodes=most)
         assert ('id="nodes"' in html) == there

@@ -6,14 +6,14 @@ import threading
 import pytest
 from werkzeug.serving import make_server
 
-from carme.predict.advice import AdviceRequest
-from carme_spawner import prediction_service
-from carme_spawner.options import Options
+from carme.requests.resource_request import AdviceRequest
+from carme_spawner.options import SessionOptions
+from carme_spawner.prediction_service import PredictionService
 from support.service import OWN, Service, gpu_nodes
 
 
 @pytest.fixture
-def service(tmp_path, monkeypatch):
+def service(tmp_path):
     """The service on a port, with two nodes of four GPUs; the hub knows its token."""
     running = Service(tmp_path)
     nodes = gpu_nodes("virtual-a100", "virtual-a100")
@@ -23,7 +23,6 @@ def service(tmp_path, monkeypatch):
     thread.start()
     settings = running.config.service.model_copy(update={"port": server.server_port})
     running.config = running.config.model_copy(update={"service": settings})
-    monkeypatch.setattr(prediction_service, "_token", [OWN])
     yield running
     server.shutdown()
     thread.join()
@@ -32,19 +31,16 @@ def service(tmp_path, monkeypatch):
 
 
 def test_the_form_and_the_job_have_the_same_prediction(service):
-    choice = Options(
+    choice = SessionOptions(
         partition="gpu", nodes=2, gpus=4, gpu_type="virtual-a100", cpus=1, memory_gb=1, hours=8,
         image="base", workload="resnet-50", epochs=1,
     )  # fmt: skip
-    kept = asyncio.run(prediction_service.keep_prediction(service.config, "ann", choice, 7))
-    given = choice.model_dump(include=set(prediction_service.FIELDS), exclude_none=True)
-    asked = prediction_service.ask_service(service.config, "ann", "advice", given, 10)
+    client = PredictionService(service.config, OWN)
+    kept = asyncio.run(client.keep_prediction("ann", choice, 7))
+    given = choice.model_dump(include=set(AdviceRequest.model_fields), exclude_none=True)
+    asked = client.post("ann", "advice", given, 10)
     told = asyncio.run(asked)["prediction"]
     assert kept["job_id"] == 7
     assert (told["gpus"], told["nodes"]) == (8, 2)
     for name in ("gpus", "nodes", "time", "node_energy"):
         assert kept["prediction"][name] == told[name]
-
-
-def test_the_hub_passes_on_all_that_the_service_wants_to_know():
-    assert set(AdviceRequest.model_fields) == prediction_service.FIELDS

@@ -76,7 +76,7 @@ def job_in(*states, **settings):
     helper = Helper(view)
     config = Config(session=SessionSettings(**settings))
     made = SessionJob(config, ClusterState(view), helper)
-    made.kept.job_id, made.kept.submitted_at = 7, time.time()
+    made.saved.job_id, made.saved.submitted_at = 7, time.time()
     return made, view, helper
 
 
@@ -92,7 +92,7 @@ async def say(progress, message):
 
 def test_waiting_does_not_count_as_starting():
     job, _, _ = job_in(*[JobState.PENDING] * 30, JobState.RUNNING, start_seconds=10)
-    job.kept.submitted_at -= 3600  # it waited for an hour, and may start for ten seconds
+    job.saved.submitted_at -= 3600  # it waited for an hour, and may start for ten seconds
 
     async def run():
         asyncio.get_running_loop().call_later(0.5, job.report, 4711)
@@ -103,7 +103,7 @@ def test_waiting_does_not_count_as_starting():
 
 def test_waiting_has_a_limit_of_its_own():
     job, _, _ = job_in(JobState.PENDING, wait_hours=1)
-    job.kept.submitted_at -= 3700
+    job.saved.submitted_at -= 3700
     with pytest.raises(SessionEnded, match="waited for 1 h in vain"):
         asyncio.run(job.until_up(say))
 
@@ -256,7 +256,7 @@ def test_a_submission_under_way_is_alive_for_the_hub():
 
     assert asyncio.run(run()) is None
     job, _, _ = job_in(JobState.PENDING)
-    job.kept.job_id = 0
+    job.saved.job_id = 0
     assert asyncio.run(CarmeSpawner.poll(SimpleNamespace(_job=job))) == 0
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from carme.errors import ConfigError, DeniedError, InputError, MissingError, UnavailableError
-from carme.slurm.models import Choice, Job, Node
+from carme.requests.resource_request import ResourceRequest
+from carme.slurm.models import Job, Node
 from carme.slurm.snapshot import Snapshot
 from carme.view.client import AsyncViewClient, SnapshotSubscription, ViewClient
 from carme.view.expected_starts import ExpectedStarts
@@ -199,9 +200,9 @@ def test_extend(serving: Serving) -> None:
 
 def test_expected_start(serving: Serving) -> None:
     client = ViewClient(serving.path)
-    assert client.expected_start(Choice(partition="gpu", gpus=1)).starts_at == 5
+    assert client.expected_start(ResourceRequest(partition="gpu", gpus=1)).starts_at == 5
     with pytest.raises(InputError, match="invalid partition"):
-        client.expected_start(Choice(partition="nope"))
+        client.expected_start(ResourceRequest(partition="nope"))
     with pytest.raises(InputError):
         ask(serving, 0, "/expected-start?partition=a%20b;c")
 
@@ -303,17 +304,17 @@ def test_expected_starts_are_asked_seldom() -> None:
         now = [0.0]
         cluster = Cluster()
         waits = ExpectedStarts(cluster, lambda: now[0])
-        one = Choice(partition="gpu")
+        one = ResourceRequest(partition="gpu")
         await asyncio.gather(*(waits.expected_start(one) for _ in range(10)))
         assert cluster.asked == ["test-only"], "the same choice is asked once"
         for gpus in range(1, 6):
-            await waits.expected_start(Choice(partition="gpu", gpus=gpus))
+            await waits.expected_start(ResourceRequest(partition="gpu", gpus=gpus))
         assert len(cluster.asked) == 6
         with pytest.raises(UnavailableError, match="6 times within a minute"):
-            await waits.expected_start(Choice(partition="gpu", gpus=7))
+            await waits.expected_start(ResourceRequest(partition="gpu", gpus=7))
         assert (await waits.expected_start(one)).starts_at == 5
         now[0] = 61
-        await waits.expected_start(Choice(partition="gpu", gpus=7))
+        await waits.expected_start(ResourceRequest(partition="gpu", gpus=7))
         assert len(cluster.asked) == 7
         now[0] = 122
         await waits.expected_start(one)

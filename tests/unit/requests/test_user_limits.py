@@ -2,53 +2,18 @@
 
 import pytest
 
-from carme.slurm.models import Job, Reservation
-from carme.slurm.rights import Association, AssociationLimits, Qos, UserRights
+from carme.requests import user_limits
+from carme.requests.resource_request import ResourceRequest
+from carme.requests.slurm_user import SlurmUser
+from carme.slurm.models import Job
+from carme.slurm.rights import AssociationLimits, Qos
 from carme.slurm.states import JobState
-from carme_spawner import form, user_limits
-from carme_spawner.options import Options
-from carme_spawner.slurm_user import SlurmUser
-
-GIB = 2**30
-NOW = 1000.0
-RIGHTS = UserRights(
-    user="ann",
-    enforced=("associations", "limits", "qos"),
-    default_account="lab",
-    associations=(
-        Association(account="lab", user="ann", qos=("normal", "short"), default_qos="normal"),
-        Association(
-            account="course",
-            user="ann",
-            qos=("normal",),
-            limits=AssociationLimits(max_seconds=7200, per_job={"mem": 2 * GIB, "cpu": 4}),
-        ),
-        Association(account="gpuless", user="ann", partition="cpu", qos=("normal",)),
-    ),
-    accounts=(
-        Association(account="lab", parent="root"),
-        Association(account="course", parent="school", below=()),
-        Association(
-            account="school",
-            parent="root",
-            below=("course",),
-            limits=AssociationLimits(group={"gres/gpu": 2}),
-        ),
-    ),
-    qos=(
-        Qos(name="normal", limits=AssociationLimits(per_user={"gres/gpu": 3})),
-        Qos(
-            name="short",
-            limits=AssociationLimits(max_seconds=3600, per_user={"gres/gpu": 2}, max_jobs=2),
-        ),
-    ),
-)
-ANN = SlurmUser("ann", frozenset({"ann", "students"}), RIGHTS)
+from support.small_cluster import ANN, GIB, NOW, RIGHTS, reservation
 
 
 def choice(**values):
-    base = {"partition": "gpu", "gpus": 1, "cpus": 2, "memory_gb": 2, "hours": 1, "image": "base"}
-    return Options(**{**base, **values})
+    base = {"partition": "gpu", "gpus": 1, "cpus": 2, "memory_gb": 2, "hours": 1}
+    return ResourceRequest(**{**base, **values})
 
 
 def running(number, **values):
@@ -82,7 +47,7 @@ def reduced(wish, snapshot):
     ],
 )
 def test_what_is_not_ones_own_is_said_at_its_field(values, field, says, snapshot):
-    found = user_limits.problems(choice(**values), snapshot, ANN, NOW)
+    found = user_limits.user_problems(choice(**values), snapshot, ANN, NOW)
     assert list(found) == [field]
     assert says in found[field]
 
@@ -91,14 +56,14 @@ def test_what_is_ones_own_is_fine(snapshot):
     good = [{}, {"account": "lab", "qos": "short"}, {"account": "course"}]
     good.append({"account": "gpuless", "partition": "cpu", "gpus": 0})
     for values in good:
-        assert user_limits.problems(choice(**values), snapshot, ANN, NOW) == {}, values
+        assert user_limits.user_problems(choice(**values), snapshot, ANN, NOW) == {}, values
 
 
 def test_without_rights_only_the_partition_counts(snapshot):
     stranger = SlurmUser("ann")
-    assert user_limits.problems(choice(), snapshot, stranger, NOW) == {}
-    assert "hours" in user_limits.problems(choice(hours=9), snapshot, stranger, NOW)
-    found = user_limits.problems(choice(account="lab", qos="short"), snapshot, stranger, NOW)
+    assert user_limits.user_problems(choice(), snapshot, stranger, NOW) == {}
+    assert "hours" in user_limits.user_problems(choice(hours=9), snapshot, stranger, NOW)
+    found = user_limits.user_problems(choice(account="lab", qos="short"), snapshot, stranger, NOW)
     assert found.keys() == {"account", "qos"}
     assert "cannot be read" in found["account"]
 
@@ -124,26 +89,14 @@ def with_partition(snapshot, **values):
     ],
 )
 def test_what_the_partition_says(rule, field, says, snapshot):
-    found = user_limits.problems(choice(), with_partition(snapshot, **rule), ANN, NOW)
+    found = user_limits.user_problems(choice(), with_partition(snapshot, **rule), ANN, NOW)
     assert list(found) == ([field] if field else [])
     assert says in found.get(field, "")
 
 
-def test_partitions_that_one_cannot_use_are_not_offered(snapshot, catalogue):
-    for rule in ({"allow_accounts": ("other",)}, {"allow_groups": ("staff",)}):
-        html = rendered(with_partition(snapshot, **rule), catalogue, ANN)
-        assert 'value="gpu"' not in html
-        assert 'value="cpu"' in html
-
-
 def test_a_partition_open_to_the_account_above(snapshot):
     school = with_partition(snapshot, allow_accounts=("school",))
-    assert user_limits.problems(choice(account="course"), school, ANN, NOW) == {}
-
-
-def plan(**values):
-    base = {"name": "class", "starts_at": 500, "ends_at": 500 + 7200, "nodes": ("gpu02",)}
-    return Reservation(**{**base, **values})
+    assert user_limits.user_problems(choice(account="course"), school, ANN, NOW) == {}
 
 
 @pytest.mark.parametrize(
@@ -167,24 +120,24 @@ def plan(**values):
     ],
 )
 def test_reservations_that_one_may_name(values, mine, snapshot):
-    seen = snapshot.model_copy(update={"reservations": (plan(**values),)})
+    seen = snapshot.model_copy(update={"reservations": (reservation(**values),)})
     assert bool(ANN.reservations(seen, NOW)) is mine
 
 
 def test_a_reservation_goes_with_account_partition_and_time(snapshot):
-    seen = snapshot.model_copy(update={"reservations": (plan(accounts=("course",)),)})
+    seen = snapshot.model_copy(update={"reservations": (reservation(accounts=("course",)),)})
     good = choice(account="course", reservation="class")
-    assert user_limits.problems(good, seen, ANN, NOW) == {}
-    found = user_limits.problems(choice(reservation="class"), seen, ANN, NOW)
+    assert user_limits.user_problems(good, seen, ANN, NOW) == {}
+    found = user_limits.user_problems(choice(reservation="class"), seen, ANN, NOW)
     assert found == {"reservation": "class is not for account lab"}
     cpu = choice(account="course", reservation="class", partition="cpu", gpus=0)
-    assert "no nodes of cpu" in user_limits.problems(cpu, seen, ANN, NOW)["reservation"]
+    assert "no nodes of cpu" in user_limits.user_problems(cpu, seen, ANN, NOW)["reservation"]
     long = choice(account="course", reservation="class", hours=2)
-    assert "left" in user_limits.problems(long, seen, ANN, NOW)["hours"]
+    assert "left" in user_limits.user_problems(long, seen, ANN, NOW)["hours"]
     # What was not asked for is made to fit.
     raw = {"account": "course", "reservation": "class"}
     values = {**raw, "partition": "gpu", "qos": "", "hours": 5}
-    assert 1.7 < user_limits.fitted(values, raw, seen, ANN, NOW)["hours"] < 1.86
+    assert 1.7 < user_limits.with_allowed_hours(values, raw, seen, ANN, NOW)["hours"] < 1.86
 
 
 def test_what_runs_already_counts(snapshot):
@@ -218,28 +171,9 @@ def test_no_more_may_be_submitted(snapshot):
     )
     busy = snapshot.model_copy(update={"jobs": (running(1, gpus={}),)})
     person = SlurmUser("ann", frozenset(), few)
-    assert user_limits.problems(choice(), snapshot, person, NOW) == {}
-    found = user_limits.problems(choice(), busy, person, NOW)
+    assert user_limits.user_problems(choice(), snapshot, person, NOW) == {}
+    found = user_limits.user_problems(choice(), busy, person, NOW)
     assert found == {"": "QoS normal takes 1 job of yours at a time, and you have that many"}
-
-
-def rendered(snapshot, catalogue, person):
-    values = dict.fromkeys(Options.model_fields, "")
-    return form.render(snapshot, catalogue, (), values, {}, person=person, now=NOW)
-
-
-def test_fields_are_there_only_for_a_choice(snapshot, catalogue):
-    one = RIGHTS.model_copy(update={"associations": (RIGHTS.associations[1],)})
-    html = rendered(snapshot, catalogue, SlurmUser("ann", frozenset(), one))
-    for name in ("account", "qos", "reservation"):
-        assert f'name="{name}"' not in html
-    assert 'name="account"' not in rendered(snapshot, catalogue, SlurmUser("ann"))
-    seen = snapshot.model_copy(update={"reservations": (plan(users=("ann",)),)})
-    html = rendered(seen, catalogue, ANN)
-    for name in ("account", "qos", "reservation"):
-        assert f'name="{name}"' in html
-    assert '<option value="lab" selected>lab (your default)</option>' in html
-    assert "class (1 node, 1 h 51 min left)" in html
 
 
 def test_a_qos_in_a_line():
@@ -248,11 +182,3 @@ def test_a_qos_in_a_line():
     assert user_limits.describe(given) == (
         "up to 1 h; at most 1 GiB in a job; at most 1 GPU of type a100 in all your jobs"
     )
-
-
-def test_a_problem_of_a_field_that_is_not_there_stands_above(snapshot, catalogue):
-    values = dict.fromkeys(Options.model_fields, "")
-    found = {"account": "you have no account <x>", "cpus": "too many"}
-    html = form.render(snapshot, catalogue, (), values, found, person=SlurmUser("ann"), now=NOW)
-    assert "Account: you have no account &lt;x&gt;</div>" in html
-    assert 'id="cpus-problem"' in html

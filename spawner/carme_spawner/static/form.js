@@ -1,22 +1,14 @@
-// The live half of the form: what is free now, and when this choice would start.
-// Everything is written with textContent: names come from Slurm and are not HTML.
+// The live half of the form: what is free now, and when this request would start.
 (function () {
   "use strict";
+  const { add } = carmeElements;
   const api = window.jhdata.base_url + "api/carme/";
   const form = document.getElementById("spawn_form");
   const field = (name) => document.getElementById(name);
-  const asked = ["partition", "nodes", "gpus", "gpu_type", "cpus", "memory_gb", "hours", "image", "account", "qos", "reservation"];
+  const sentFields = JSON.parse(field("carme-spawn").dataset.fields).outlook;
   let figures = null;
-  let question = 0;
-  let soon = null;
-
-  function add(parent, tag, text, css) {
-    const node = document.createElement(tag);
-    if (text) node.textContent = text;
-    if (css) node.className = css;
-    parent.appendChild(node);
-    return node;
-  }
+  let lastRequest = 0;
+  let soonTimer = null;
 
   async function ask(path) {
     const answer = await fetch(api + path, { headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token } });
@@ -69,8 +61,8 @@
     box.replaceChildren();
     add(box, "span", text, css);
     if (!smaller) return;
-    const words = smaller.gpus + " GPUs, " + smaller.cpus + " cores, " + smaller.memory_gb + " GiB " + (smaller.nodes ? "on one node " : "") + "would start now";
-    const button = add(box, "button", words, "btn btn-sm btn-outline-secondary d-block mt-2");
+    const label = smaller.gpus + " GPUs, " + smaller.cpus + " cores, " + smaller.memory_gb + " GiB " + (smaller.nodes ? "on one node " : "") + "would start now";
+    const button = add(box, "button", label, "btn btn-sm btn-outline-secondary d-block mt-2");
     button.type = "button";
     button.addEventListener("click", () => fill(smaller));
   }
@@ -92,28 +84,28 @@
   }
 
   async function refreshOutlook() {
-    const shown = asked.filter((name) => field(name) && field(name).value);
+    const shown = sentFields.filter((name) => field(name) && field(name).value);
     const query = new URLSearchParams(shown.map((name) => [name, field(name).value]));
-    const mine = ++question;
+    const mine = ++lastRequest;
     try {
-      const told = await ask("outlook?" + query);
-      if (mine !== question) return; // somebody went on typing
-      atFields(told.errors || []);
-      if (told.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");
-      else if (told.held) showOutlook("This choice would wait. " + told.held, "", told.smaller);
-      else if (told.refused) showOutlook("This would be refused. " + told.refused, "text-danger");
-      else if (told.expected_at) showOutlook("Not now. Slurm expects it to start " + when(told.expected_at) + "; it often errs.", "", told.smaller);
-      else showOutlook("This choice would wait.", "", told.smaller);
-      if (told.again) later(1000);
+      const outlook = await ask("outlook?" + query);
+      if (mine !== lastRequest) return; // the fields changed meanwhile
+      showProblems(outlook.errors || []);
+      if (outlook.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");
+      else if (outlook.held) showOutlook("This choice would wait. " + outlook.held, "", outlook.smaller);
+      else if (outlook.refused) showOutlook("This would be refused. " + outlook.refused, "text-danger");
+      else if (outlook.expected_at) showOutlook("Not now. Slurm expects it to start " + when(outlook.expected_at) + "; this guess is often wrong.", "", outlook.smaller);
+      else showOutlook("This choice would wait.", "", outlook.smaller);
+      if (outlook.again) later(1000);
     } catch (error) {
-      if (mine !== question) return;
-      atFields(error.errors || []);
+      if (mine !== lastRequest) return;
+      showProblems(error.errors || []);
       showOutlook(error.message, "text-body-secondary");
     }
   }
 
-  // What does not fit stands at its field while one chooses, not only after "Start".
-  function atFields(errors) {
+  // Problems are shown at their fields while the user chooses, not only after "Start".
+  function showProblems(errors) {
     for (const old of form.querySelectorAll(".carme-live")) {
       const at = field(old.dataset.field);
       at.classList.remove("is-invalid");
@@ -124,7 +116,7 @@
     for (const error of errors) {
       const at = error.field && field(error.field);
       if (!at || !form.contains(at)) continue;
-      field(error.field + "-problem")?.remove(); // what the server said of an older choice
+      field(error.field + "-problem")?.remove(); // the hub's message about older values
       const text = add(at.parentElement, "div", error.message, "invalid-feedback d-block carme-live");
       text.id = error.field + "-problem";
       text.dataset.field = error.field;
@@ -139,12 +131,12 @@
       const before = figures ? figures.age_seconds : 0;
       figures = await ask("cluster");
       showCluster();
-      // The hub answers from what it has and reads anew meanwhile: look again soon.
-      clearTimeout(soon);
-      if (figures.age_seconds > 6 && figures.controller === "up") soon = setTimeout(refreshCluster, 1500);
+      // The hub answers with the last figures and reads new ones meanwhile: ask again soon.
+      clearTimeout(soonTimer);
+      if (figures.age_seconds > 6 && figures.controller === "up") soonTimer = setTimeout(refreshCluster, 1500);
       if (before > 6 && figures.age_seconds <= 6) later(0);
     } catch (error) {
-      field("cluster").textContent = "What is free cannot be said now: " + error.message;
+      field("cluster").textContent = "The free resources cannot be read now: " + error.message;
     }
   }
 
@@ -155,9 +147,9 @@
 
   function preset(values) {
     if (values.partition) field("partition").value = values.partition;
-    // A preset with GPUs makes no sense in a partition without: take the first that has some.
-    const here = figures?.partitions.find((p) => p.name === field("partition").value);
-    if (values.gpus && here && !here.gpus.length) {
+    // For a preset with GPUs, take the first partition that has some.
+    const current = figures?.partitions.find((p) => p.name === field("partition").value);
+    if (values.gpus && current && !current.gpus.length) {
       const other = figures.partitions.find((p) => p.gpus.length);
       if (other) field("partition").value = other.name;
     }
@@ -171,28 +163,28 @@
     fill(rest);
   }
 
-  function types() {
-    const wanted = (field("partition").selectedOptions[0]?.dataset.types || "").split(" ");
-    for (const option of field("gpu_type").options) option.hidden = Boolean(option.value) && !wanted.includes(option.value);
+  function updateChoices() {
+    const offered = (field("partition").selectedOptions[0]?.dataset.types || "").split(" ");
+    for (const option of field("gpu_type").options) option.hidden = Boolean(option.value) && !offered.includes(option.value);
     if (field("gpu_type").selectedOptions[0]?.hidden) field("gpu_type").value = "";
     field("image-description").textContent = field("image").selectedOptions[0]?.dataset.description || "";
     applications();
     qualities();
   }
 
-  // The QoS of the chosen account in the chosen partition; one alone is no choice.
+  // The QoS of the chosen account in the chosen partition; hidden if there is only one.
   function qualities() {
     const row = field("qos-row");
     if (!row) return;
     const account = field("account")?.value || row.dataset.account;
     const own = JSON.parse(row.dataset.associations).filter((item) => item.account === account);
-    const here = own.find((item) => item.partition === field("partition").value) || own.find((item) => !item.partition);
+    const association = own.find((item) => item.partition === field("partition").value) || own.find((item) => !item.partition);
     const select = field("qos");
-    const wanted = select.value || select.dataset.value;
-    const chosen = here?.qos.includes(wanted) ? wanted : here?.default_qos;
+    const before = select.value || select.dataset.value;
+    const chosen = association?.qos.includes(before) ? before : association?.default_qos;
     select.replaceChildren();
-    for (const name of here ? here.qos : []) {
-      const option = add(select, "option", name + (name === here.default_qos ? " (default)" : ""));
+    for (const name of association ? association.qos : []) {
+      const option = add(select, "option", name + (name === association.default_qos ? " (default)" : ""));
       option.value = name;
       option.selected = name === chosen;
     }
@@ -200,7 +192,7 @@
     field("qos-limits").textContent = JSON.parse(row.dataset.limits)[select.value] || "";
   }
 
-  // The applications of the chosen image; one alone is no choice.
+  // The applications of the chosen image; hidden if there is only one.
   function applications() {
     const image = field("image").selectedOptions[0];
     const names = JSON.parse(image?.dataset.applications || "[]");
@@ -218,9 +210,9 @@
 
   let timer = null;
   function changed() {
-    question++; // an answer that is under way is about what was chosen before
-    atFields([]); // at once: later it would move the button away under the pointer
-    types();
+    lastRequest++; // an answer under way is about older values
+    showProblems([]); // at once: later it would move the button under the pointer
+    updateChoices();
     if (figures) showCluster();
     later(300);
   }
@@ -239,7 +231,7 @@
     button.disabled = true;
     button.textContent = "Starting…";
   });
-  types();
+  updateChoices();
   refreshCluster().then(refreshOutlook);
   setInterval(() => { if (!document.hidden) refreshCluster(); }, 5000);
   setInterval(() => { if (!document.hidden) refreshOutlook(); }, 20000);

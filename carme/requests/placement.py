@@ -1,0 +1,236 @@
+"""Whether and when a request would start, from a snapshot: the one answer for hub and service."""
+
+import re
+from dataclasses import dataclass, field
+
+from carme.requests import user_limits
+from carme.requests.problems import Problems
+from carme.requests.resource_request import GIB, ResourceRequest
+from carme.requests.slurm_user import SlurmUser
+from carme.slurm.models import Gpus, Node, Partition, Reservation
+from carme.slurm.snapshot import Snapshot
+from carme.units import format_bytes
+
+AT_ONCE_SECONDS = 5
+"""An expected start within this time counts as now."""
+_ALL_CLOSED = "All nodes for it are down, drained or reserved before it would end."
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the snapshot says of a request's start. Slurm is asked only if nothing of it is set."""
+
+    problems: Problems = field(default_factory=dict)
+    """Why it can never start."""
+    starts_now: bool = False
+    held: str = ""
+    """Why it would wait although Slurm need not be asked."""
+    starts_at: int | None = None
+    """When its reservation begins, in Unix seconds."""
+    smaller: dict[str, int] | None = None
+    """The fields of a smaller request that would start now."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether only Slurm knows when it would start."""
+        return not (self.problems or self.starts_now or self.held or self.starts_at)
+
+
+def outlook(
+    request: ResourceRequest,
+    snapshot: Snapshot,
+    user: SlurmUser,
+    now: float,
+    max_nodes: int | None = None,
+) -> Outlook:
+    """The outlook for a user's request; `max_nodes` is the site's limit for a session."""
+    if problems := all_problems(request, snapshot, user, now, max_nodes):
+        return Outlook(problems)
+    short = user_limits.shortages(request, snapshot, user)
+    if not short and starts_now(request, snapshot, now):
+        return Outlook(starts_now=True)
+    room = user_limits.reduced(request, short)
+    smaller = smaller_request(room, snapshot, now) if room else None
+    if short:
+        return Outlook(held=user_limits.held(short), smaller=smaller)
+    reservation = _reservation(request, snapshot)
+    if reservation and (reservation.starts_at or 0) > now:
+        return Outlook(starts_at=reservation.starts_at, smaller=smaller)
+    if not usable_nodes(request, snapshot, now):
+        return Outlook(held=_ALL_CLOSED, smaller=smaller)
+    return Outlook(smaller=smaller)
+
+
+def is_at_once(starts_at: float, now: float) -> bool:
+    """Whether the start that Slurm expects is now: it knows more than the snapshot."""
+    return starts_at <= now + AT_ONCE_SECONDS
+
+
+def all_problems(
+    request: ResourceRequest,
+    snapshot: Snapshot,
+    user: SlurmUser,
+    now: float,
+    max_nodes: int | None = None,
+) -> Problems:
+    """What cluster, site and the user's rights could not give even if nothing else ran."""
+    return {
+        **user_limits.user_problems(request, snapshot, user, now),
+        **cluster_problems(request, snapshot, max_nodes),
+    }
+
+
+def cluster_problems(
+    request: ResourceRequest, snapshot: Snapshot, max_nodes: int | None = None
+) -> Problems:
+    """What the partition and its nodes could not give even if they were empty; not the time."""
+    partition = snapshot.partition(request.partition)
+    if partition is None or partition.hidden:
+        names = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
+        return {"partition": f"there is no partition {request.partition}; there are {names}"}
+    problems: Problems = {}
+    if not partition.up:
+        state = partition.state.lower()
+        problems["partition"] = f"{partition.name} takes no jobs now (it is {state})"
+    return {
+        **problems,
+        **_node_problems(request, partition, max_nodes),
+        **_size_problems(request, snapshot),
+    }
+
+
+def _node_problems(
+    request: ResourceRequest, partition: Partition, max_nodes: int | None
+) -> Problems:
+    """More nodes than the site or the partition gives to one session."""
+    for limit, who in ((max_nodes, "this site"), (partition.max_nodes, partition.name)):
+        if limit is not None and request.nodes > limit:
+            return {"nodes": f"{who} allows at most {limit} nodes"}
+    return {}
+
+
+def _size_problems(request: ResourceRequest, snapshot: Snapshot) -> Problems:
+    """More on a node than any node has, even empty."""
+    partition, kind = request.partition, request.gpu_type
+    nodes = tuple(n for n in snapshot.nodes_in(partition) if has_features(n, request.constraint))
+    if request.constraint and not nodes:
+        names = ", ".join(features(snapshot, partition)) or "none"
+        return {"constraint": f"no node of {partition} has these features; there are {names}"}
+    if kind:
+        types = sorted(name for name in snapshot.gpus_total(partition) if name)
+        if kind not in types:
+            return {"gpu_type": f"{partition} has {', '.join(types) or 'no GPUs'}"}
+    where = f"{partition} with {request.constraint}" if request.constraint else partition
+    most_gpus = max((_gpus(node.gpus, kind) for node in nodes), default=0)
+    if request.gpus > most_gpus:
+        of_type = f" of type {kind}" if kind else ""
+        message = (
+            f"a node of {where} has at most {most_gpus} GPUs{of_type}"
+            if most_gpus
+            else f"{where} has no GPUs{of_type}"
+        )
+        return {"gpus": message}
+    nodes = tuple(node for node in nodes if _gpus(node.gpus, kind) >= request.gpus)
+    most_cpus = max((node.cpus for node in nodes), default=0)
+    most_bytes = max((node.memory_bytes for node in nodes), default=0)
+    problems: Problems = {}
+    if request.cpus > most_cpus:
+        problems["cpus"] = f"a node of {where} has at most {most_cpus} cores"
+    if request.memory_bytes > most_bytes:
+        problems["memory_gb"] = f"a node of {where} has at most {format_bytes(most_bytes)}"
+    enough = sum(
+        node.cpus >= request.cpus and node.memory_bytes >= request.memory_bytes for node in nodes
+    )
+    if not problems and request.nodes > enough:
+        problems["nodes"] = f"{where} has {enough} nodes with this much on each"
+    return problems
+
+
+def starts_now(request: ResourceRequest, snapshot: Snapshot, now: float) -> bool:
+    """Whether enough open nodes have all of this free, and no reservation comes in between."""
+    fitting = sum(
+        _gpus(node.gpus_free, request.gpu_type) >= request.gpus
+        and node.cpus_free >= request.cpus
+        and node.memory_free_bytes >= request.memory_bytes
+        for node in usable_nodes(request, snapshot, now)
+    )
+    return fitting >= request.nodes
+
+
+def smaller_request(
+    request: ResourceRequest, snapshot: Snapshot, now: float
+) -> dict[str, int] | None:
+    """The largest part of the request that a node has free now; None if it would be of no use."""
+    best: dict[str, int] | None = None
+    for node in usable_nodes(request, snapshot, now):
+        part = {
+            "gpus": min(request.gpus, _gpus(node.gpus_free, request.gpu_type)),
+            "cpus": min(request.cpus, node.cpus_free),
+            "memory_gb": min(request.memory_gb, node.memory_free_bytes // GIB),
+        }
+        is_useful = part["cpus"] >= 1 and part["memory_gb"] >= 1
+        if not is_useful or (request.gpus and not part["gpus"]):
+            continue
+        if best is None or tuple(part.values()) > tuple(best.values()):
+            best = part
+    if best is not None and request.nodes > 1:
+        best["nodes"] = 1
+    return best
+
+
+def usable_nodes(request: ResourceRequest, snapshot: Snapshot, now: float) -> list[Node]:
+    """The open nodes of the partition that no other reservation takes before the job's end."""
+    partition = snapshot.partition(request.partition)
+    if partition is None or not partition.up:
+        return []
+    chosen = _reservation(request, snapshot)
+    if request.reservation and (chosen is None or (chosen.starts_at or 0) > now):
+        return []
+    end = now + request.seconds
+    reserved = {
+        name
+        for reservation in snapshot.reservations
+        if reservation.name != request.reservation
+        and (reservation.starts_at or 0) < end
+        and (reservation.ends_at is None or reservation.ends_at > now)
+        for name in reservation.nodes
+    }
+    nodes = snapshot.nodes_in(request.partition)
+    if chosen:
+        nodes = tuple(_without_reserved(node) for node in nodes if node.name in chosen.nodes)
+    return [
+        node
+        for node in nodes
+        if node.open and node.name not in reserved and has_features(node, request.constraint)
+    ]
+
+
+def features(snapshot: Snapshot, partition: str) -> list[str]:
+    """The features that nodes of the partition have."""
+    return sorted({name for node in snapshot.nodes_in(partition) for name in node.features})
+
+
+def has_features(node: Node, constraint: str) -> bool:
+    """Whether the node meets the constraint. Slurm reads it from left to right: & does not bind
+    tighter than |."""
+    first, *rest = re.split(r"([&|])", constraint)
+    is_met = not first or first in node.features
+    for operator, name in zip(rest[::2], rest[1::2], strict=True):
+        has = name in node.features
+        is_met = (is_met and has) if operator == "&" else (is_met or has)
+    return is_met
+
+
+def _reservation(request: ResourceRequest, snapshot: Snapshot) -> Reservation | None:
+    named = (item for item in snapshot.reservations if item.name == request.reservation)
+    return next(named, None) if request.reservation else None
+
+
+def _without_reserved(node: Node) -> Node:
+    """The node as it is for the users of its reservation."""
+    flags = tuple(flag for flag in node.flags if flag != "RESERVED")
+    return node.model_copy(update={"flags": flags})
+
+
+def _gpus(gpus: Gpus, kind: str) -> int:
+    return gpus.get(kind, 0) if kind else sum(gpus.values())

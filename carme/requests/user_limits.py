@@ -1,0 +1,247 @@
+"""Limits of accounts, QoS, partitions and reservations on a request: messages at fields, and why a
+job would wait."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from carme.requests.problems import Problems
+from carme.requests.resource_request import GIB, ResourceRequest
+from carme.requests.slurm_user import SlurmUser
+from carme.slurm.limits import JOBS, SECONDS, SUBMITTED, Limit, amount, time_limits
+from carme.slurm.models import Job, Partition
+from carme.slurm.rights import AssociationLimits
+from carme.slurm.snapshot import Snapshot
+from carme.units import format_bytes, format_duration, hours_within
+
+Shortage = tuple[Limit, int]
+"""A limit that running jobs leave too little of, and what is left of it."""
+
+_FIELD = {SECONDS: "hours", "cpu": "cpus", "mem": "memory_gb", "node": "nodes"}
+_UNKNOWN_RIGHTS = "what you have of these cannot be read from Slurm now; leave it empty"
+_FOR = {
+    "job": "a session",
+    "node": "a session",
+    "user": "one user",
+    "account": "one account",
+    "group": "all its jobs together",
+}
+
+
+def user_problems(
+    request: ResourceRequest, snapshot: Snapshot, user: SlurmUser, now: float
+) -> Problems:
+    """What this user may not have even if nothing else ran; empty when the user may have all."""
+    partition = snapshot.partition(request.partition)
+    if partition is None or partition.hidden:
+        return {}  # `placement.cluster_problems` reports it
+    problems = {
+        **_name_problems(request, partition, user),
+        **_reservation_problems(request, snapshot, user, now),
+    }
+    if problems:
+        return problems  # the limits of an account that the user does not have mean nothing
+    job = as_job(request, user)
+    for limit in user.limits(partition, snapshot, request.account, request.qos):
+        field = _field(limit)
+        if field is not None and _demand(limit, job) > limit.most:
+            problems.setdefault(field, _too_much(limit))
+        elif limit.what == SUBMITTED and limit.used(snapshot.jobs) >= limit.most:
+            problems.setdefault(field or "", _full(limit))
+    return problems
+
+
+def request_time_limits(
+    request: ResourceRequest, snapshot: Snapshot, user: SlurmUser, now: float
+) -> list[Limit]:
+    """The limits on the time of a request: of partition, account, QoS and reservation."""
+    partition = snapshot.partition(request.partition)
+    limits = time_limits(partition, user.rights, request.account, request.qos)
+    return [*limits, *_reservation_limits(request.reservation, snapshot, user, now)]
+
+
+def _reservation_limits(
+    name: str, snapshot: Snapshot, user: SlurmUser, now: float
+) -> Iterator[Limit]:
+    for reservation in user.reservations(snapshot, now):
+        if reservation.name == name and reservation.ends_at:
+            left = reservation.ends_at - max(now, reservation.starts_at or 0)
+            # A minute less than is left: it goes by while the form is filled in.
+            yield Limit(SECONDS, max(60, round(left) // 60 * 60 - 60), f"reservation {name}")
+
+
+def with_allowed_hours(
+    values: dict[str, Any], raw: dict[str, Any], snapshot: Snapshot, user: SlurmUser, now: float
+) -> dict[str, Any]:
+    """The defaults `values` with a time that the account, QoS and reservation in `raw` allow."""
+    chosen = {**values, **{name: value for name, value in raw.items() if isinstance(value, str)}}
+    partition = snapshot.partition(chosen["partition"])
+    limits = [
+        *time_limits(partition, user.rights, chosen["account"], chosen["qos"]),
+        *_reservation_limits(chosen["reservation"], snapshot, user, now),
+    ]
+    return {**values, "hours": min(values["hours"], 8760, *(hours_within(i.most) for i in limits))}
+
+
+def as_job(request: ResourceRequest, user: SlurmUser) -> Job:
+    """The request as a job, so that limits count it like one."""
+    account, qos = user.effective(request.account, request.qos, request.partition)
+    nodes = request.nodes
+    return Job(
+        id=0,
+        user=user.name,
+        account=account,
+        qos=qos,
+        partition=request.partition,
+        node_count=nodes,
+        cpus=nodes * request.cpus,
+        memory_bytes=nodes * request.memory_bytes,
+        gpus={request.gpu_type: nodes * request.gpus} if request.gpus else {},
+        limit_seconds=request.seconds,
+        reservation=request.reservation,
+    )
+
+
+def _demand(limit: Limit, job: Job) -> int:
+    demand = amount(job, limit.what)
+    return demand // max(1, job.node_count) if limit.scope == "node" else demand
+
+
+def _name_problems(request: ResourceRequest, partition: Partition, user: SlurmUser) -> Problems:
+    """Account, QoS and partition that do not go together, or that the user does not have."""
+    if partition.allow_groups and not user.groups & set(partition.allow_groups):
+        return {"partition": f"{partition.name} is open to other groups than yours"}
+    if user.rights is None:
+        named = ("account", "qos")
+        return {name: _UNKNOWN_RIGHTS for name in named if getattr(request, name)}
+    if request.account and request.account not in user.accounts:
+        yours = ", ".join(user.accounts) or "none"
+        return {"account": f"you have no account {request.account}; yours: {yours}"}
+    account, qos = user.effective(request.account, request.qos, partition.name)
+    association = user.rights.association(account, partition.name)
+    field = "account" if user.chooses_account else "partition"
+    if association is None and user.rights.associations:
+        return {field: f"account {account} may not use {partition.name}"}
+    if association is not None and user.account_refused(partition, account):
+        return {field: f"{partition.name} is closed to account {account}"}
+    if request.qos and (association is None or request.qos not in association.qos):
+        yours = ", ".join(association.qos) if association else "none"
+        return {"qos": f"account {account or 'of yours'} has no QoS {request.qos}; it has {yours}"}
+    if qos and (
+        qos in partition.deny_qos or (partition.allow_qos and qos not in partition.allow_qos)
+    ):
+        field = "qos" if user.chooses_qos else "partition"
+        return {field: f"{partition.name} is closed to QoS {qos}"}
+    return {}
+
+
+def _reservation_problems(
+    request: ResourceRequest, snapshot: Snapshot, user: SlurmUser, now: float
+) -> Problems:
+    if not request.reservation:
+        return {}
+    usable = {reservation.name: reservation for reservation in user.reservations(snapshot, now)}
+    reservation = usable.get(request.reservation)
+    if reservation is None:
+        yours = ", ".join(usable) or "none"
+        return {"reservation": f"you have no reservation {request.reservation}; yours: {yours}"}
+    account, _ = user.effective(request.account, "", request.partition)
+    if not user.admitted(reservation, account):
+        return {"reservation": f"{reservation.name} is not for account {account}"}
+    names = {node.name for node in snapshot.nodes_in(request.partition)}
+    if reservation.nodes and not names & set(reservation.nodes):
+        return {"reservation": f"{reservation.name} has no nodes of {request.partition}"}
+    start = max(now, reservation.starts_at or 0)
+    if reservation.ends_at and start + request.seconds > reservation.ends_at:
+        left = format_duration(max(0, reservation.ends_at - start))
+        return {"hours": f"{reservation.name} has {left} left"}
+    return {}
+
+
+def _field(limit: Limit) -> str | None:
+    """The field of the message; None for an amount that the form does not have."""
+    if limit.what.startswith("gres/gpu"):
+        return "gpus"
+    return "" if limit.what in (JOBS, SUBMITTED) else _FIELD.get(limit.what)
+
+
+def _too_much(limit: Limit) -> str:
+    if limit.what == SECONDS:
+        who = limit.who.removeprefix("partition ")
+        return f"{who} allows at most {format_duration(limit.most)}"
+    return f"{limit.who} gives {_FOR[limit.scope]} at most {_amount(limit.what, limit.most)}"
+
+
+def _full(limit: Limit) -> str:
+    whose, who = ("of yours ", "you have") if limit.user else ("", "there are")
+    jobs = _amount("job", limit.most)
+    return f"{limit.who} takes {jobs} {whose}at a time, and {who} that many"
+
+
+def _amount(what: str, count: int) -> str:
+    """`2 GPUs of type a100`, `1 core`, `64 GiB`."""
+    if what == "mem":
+        return format_bytes(count)
+    name, _, kind = what.partition(":")
+    noun = {"cpu": "core", "node": "node", JOBS: "running job", "gres/gpu": "GPU"}.get(name, name)
+    return f"{count} {noun}{'s' if count != 1 else ''}{f' of type {kind}' if kind else ''}"
+
+
+def shortages(request: ResourceRequest, snapshot: Snapshot, user: SlurmUser) -> list[Shortage]:
+    """The limits that running jobs leave too little of for this request."""
+    partition = snapshot.partition(request.partition)
+    if partition is None:
+        return []
+    job = as_job(request, user)
+    short = []
+    for limit in user.limits(partition, snapshot, request.account, request.qos):
+        demand = amount(job, limit.what)
+        if demand and limit.scope in ("user", "account", "group") and limit.what != SUBMITTED:
+            left = limit.most - limit.used(snapshot.jobs)
+            if demand > left:
+                short.append((limit, max(0, left)))
+    return short
+
+
+def held(short: list[Shortage]) -> str:
+    """Why a request would wait although nodes are free; empty if no limit holds it."""
+    if not short:
+        return ""
+    limit, left = short[0]
+    used = _amount(limit.what, limit.most - left)
+    if not limit.user:
+        most = format_bytes(limit.most) if limit.what == "mem" else limit.most
+        return f"Jobs of {limit.who} already have {used} of the {most} that it gives."
+    most = _amount(limit.what, limit.most)
+    return f"You already have {used}, and {limit.who} gives one user at most {most}."
+
+
+def reduced(request: ResourceRequest, short: list[Shortage]) -> ResourceRequest | None:
+    """The part of the request that limits leave room for now; None if it would be of no use."""
+    gpus, cpus, memory = request.gpus, request.cpus, request.memory_gb
+    for limit, left in short:
+        per_node = left // request.nodes  # a request is for each node, a limit for all of them
+        if limit.what.startswith("gres/gpu"):
+            gpus = min(gpus, per_node)
+        elif limit.what == "cpu":
+            cpus = min(cpus, per_node)
+        elif limit.what == "mem":
+            memory = min(memory, per_node // GIB)
+        else:
+            return None
+    if cpus < 1 or memory < 1 or (request.gpus and not gpus):
+        return None
+    return request.model_copy(update={"gpus": gpus, "cpus": cpus, "memory_gb": memory})
+
+
+def describe(limits: AssociationLimits) -> str:
+    """The limits of a QoS in one line for the form; empty when it has none."""
+    parts = [f"up to {format_duration(limits.max_seconds)}"] if limits.max_seconds else []
+    for amounts, whose in ((limits.per_job, "a job"), (limits.per_user, "all your jobs")):
+        parts += [
+            f"at most {_amount(what, most)} in {whose}"
+            for what, most in amounts.items()
+            if what in ("cpu", "mem", "node") or what.startswith("gres/gpu")
+        ]
+    if limits.max_jobs is not None:
+        parts.append(f"at most {_amount(JOBS, limits.max_jobs)}")
+    return "; ".join(parts)

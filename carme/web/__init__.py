@@ -1,0 +1,1 @@
+"""Scripts that the pages of hub and service share."""

@@ -1,0 +1,142 @@
+"""Which nodes take a request, and whether it starts now."""
+
+import pytest
+from pydantic import ValidationError
+
+from carme.requests.placement import (
+    has_features,
+    outlook,
+    smaller_request,
+    starts_now,
+    usable_nodes,
+)
+from carme.requests.resource_request import ResourceRequest
+from carme.requests.slurm_user import SlurmUser
+from carme.slurm.models import Node, Reservation
+
+NOW = 1000.0
+
+
+def choice(**values):
+    base = {"partition": "gpu", "gpus": 1, "cpus": 2, "memory_gb": 4, "hours": 1}
+    return ResourceRequest(**{**base, **values})
+
+
+def test_a_choice_that_fits_starts_now(snapshot):
+    assert starts_now(choice(gpu_type="a100"), snapshot, NOW)
+    assert starts_now(choice(gpus=2), snapshot, NOW)
+
+
+def test_free_gpus_on_two_nodes_are_no_block(snapshot):
+    assert not starts_now(choice(gpus=3), snapshot, NOW)
+    assert smaller_request(choice(gpus=3), snapshot, NOW) == {"gpus": 2, "cpus": 2, "memory_gb": 4}
+
+
+def test_nothing_useful_is_not_offered(snapshot):
+    full = tuple(node.model_copy(update={"cpus_used": node.cpus}) for node in snapshot.nodes)
+    assert smaller_request(choice(), snapshot.model_copy(update={"nodes": full}), NOW) is None
+
+
+def test_maintenance_before_the_end_counts(snapshot):
+    plan = Reservation(
+        name="m",
+        starts_at=int(NOW) + 1800,
+        ends_at=int(NOW) + 9000,
+        nodes=("gpu02",),
+        flags=("MAINT",),
+    )
+    near = snapshot.model_copy(update={"reservations": (plan,)})
+    assert not starts_now(choice(gpu_type="t4", hours=1), near, NOW)
+    assert starts_now(choice(gpu_type="t4", hours=0.4), near, NOW)
+
+
+def test_a_reservation_of_others_closes_its_nodes(snapshot):
+    plan = Reservation(name="course", starts_at=0, ends_at=int(NOW) + 9000, nodes=("gpu02",))
+    busy = snapshot.model_copy(
+        update={
+            "reservations": (plan,),
+            "nodes": tuple(
+                n.model_copy(update={"flags": ("RESERVED",)}) if n.name == "gpu02" else n
+                for n in snapshot.nodes
+            ),
+        }
+    )
+    assert not starts_now(choice(gpu_type="t4"), busy, NOW)
+    assert starts_now(choice(gpu_type="t4", reservation="course"), busy, NOW)
+    assert not starts_now(choice(gpu_type="a100", reservation="course"), busy, NOW)
+    assert not usable_nodes(choice(partition="gpu", reservation="other"), busy, NOW)
+    later = plan.model_copy(update={"starts_at": int(NOW) + 60})
+    ahead = busy.model_copy(update={"reservations": (later,)})
+    assert not starts_now(choice(gpu_type="t4", reservation="course"), ahead, NOW)
+
+
+def test_all_nodes_of_a_choice_must_be_free(snapshot):
+    assert starts_now(choice(nodes=2), snapshot, NOW)
+    assert not starts_now(choice(nodes=2, gpus=2), snapshot, NOW)
+    offered = smaller_request(choice(nodes=2, gpus=2), snapshot, NOW)
+    assert offered is not None
+    assert (offered["nodes"], offered["gpus"]) == (1, 2)
+
+
+def test_an_outlook_says_why_it_waits(snapshot):
+    ann = SlurmUser("ann")
+    assert outlook(choice(), snapshot, ann, NOW).starts_now
+    waiting = outlook(choice(gpus=4, gpu_type="a100"), snapshot, ann, NOW)
+    assert waiting.is_open
+    assert waiting.smaller == {"gpus": 1, "cpus": 2, "memory_gb": 4}
+    assert "gpus" in outlook(choice(gpus=9), snapshot, ann, NOW).problems
+    assert "nodes" in outlook(choice(nodes=2), snapshot, ann, NOW, max_nodes=1).problems
+    course = Reservation(name="course", starts_at=0, nodes=("gpu01", "gpu02"))
+    closed = snapshot.model_copy(update={"reservations": (course,)})
+    assert "reserved" in outlook(choice(), closed, ann, NOW).held
+
+
+def with_features(snapshot, **features):
+    nodes = (n.model_copy(update={"features": features.get(n.name, ())}) for n in snapshot.nodes)
+    return snapshot.model_copy(update={"nodes": tuple(nodes)})
+
+
+@pytest.mark.parametrize(
+    ("constraint", "is_met"),
+    [
+        ("", True),
+        ("nvlink", True),
+        ("ib", False),
+        ("nvlink&cpu1", True),
+        ("nvlink&ib", False),
+        ("ib|nvlink", True),
+        ("nvlink|ib&ib", False),
+        ("ib&ib|nvlink", True),
+    ],
+)
+def test_a_constraint_is_read_from_the_left(constraint, is_met):
+    assert has_features(Node(name="n", features=("nvlink", "cpu1")), constraint) is is_met
+
+
+@pytest.mark.parametrize(
+    "text", ["a b", "a&", "|a", "a&&b", "a,b", "(a)", "a*2", "[a|b]", "!a", "a\n", "$(id)", "-a"]
+)
+def test_a_constraint_has_names_and_two_operators_only(text):
+    with pytest.raises(ValidationError, match="constraint"):
+        choice(constraint=text)
+
+
+def test_only_nodes_with_the_features_count(snapshot):
+    seen = with_features(snapshot, gpu01=("nvlink", "ib"), gpu02=("ib",))
+    ann = SlurmUser("ann")
+    assert starts_now(choice(gpus=2), seen, NOW)
+    assert not starts_now(choice(gpus=2, constraint="nvlink"), seen, NOW)
+    assert smaller_request(choice(gpus=2, constraint="nvlink"), seen, NOW)["gpus"] == 1
+    problems = outlook(choice(gpus=1, gpu_type="t4", constraint="nvlink"), seen, ann, NOW).problems
+    assert problems == {"gpus": "gpu with nvlink has no GPUs of type t4"}
+    assert outlook(choice(constraint="fast"), seen, ann, NOW).problems == {
+        "constraint": "no node of gpu has these features; there are ib, nvlink"
+    }
+    assert outlook(choice(nodes=2, constraint="nvlink"), seen, ann, NOW).problems == {
+        "nodes": "gpu with nvlink has 1 nodes with this much on each"
+    }
+
+
+def test_the_constraint_is_an_option_of_sbatch():
+    assert "--constraint=a&b|c" in choice(constraint="a&b|c").sbatch_options()
+    assert not [o for o in choice().sbatch_options() if "constraint" in o]

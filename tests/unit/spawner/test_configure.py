@@ -1,0 +1,64 @@
+"""The one line that turns Carme on."""
+
+import copy
+import hashlib
+import re
+from pathlib import Path
+
+from jupyterhub import apihandlers
+from traitlets.config import Config as HubConfig
+
+from carme.config import Config
+from carme_spawner import configure
+from carme_spawner.context import HubContext
+
+
+def configured(monkeypatch, url="http://127.0.0.1:8000"):
+    monkeypatch.setattr(apihandlers, "default_handlers", list(apihandlers.default_handlers))
+    monkeypatch.setenv("CARME_SERVICE_TOKEN", "t" * 32)
+    c = HubConfig()
+    configure(c, Config.model_validate({"hub": {"url": url, "database": "postgresql://x/y"}}))
+    return c
+
+
+def test_handlers_are_replaced_when_the_hub_is_configured(monkeypatch):
+    c = configured(monkeypatch)
+    assert not [entry for entry in apihandlers.default_handlers if "batchspawner" in entry[0]]
+    assert [entry for entry in c.JupyterHub.extra_handlers if entry[0] == "/api/carme/outlook"]
+
+
+def test_spawners_and_handlers_share_one_context(monkeypatch):
+    c = configured(monkeypatch)
+    context = c.CarmeSpawner.context
+    assert isinstance(context, HubContext)
+    assert copy.deepcopy(c).CarmeSpawner.context is context
+    [outlook] = [e for e in c.JupyterHub.extra_handlers if e[0] == "/api/carme/outlook"]
+    assert outlook[2]["context"] is context
+
+
+def test_a_hub_below_a_path(monkeypatch):
+    for url, api in (
+        ("https://hub.example.org", "/services/carme/api/v1"),
+        ("https://example.org/jupyter/", "/jupyter/services/carme/api/v1"),
+        ("https://example.org/jupyter", "/jupyter/services/carme/api/v1"),
+    ):
+        c = configured(monkeypatch, url)
+        service = c.CarmeSpawner.context.prediction_service
+        assert service._api == service._url + api
+        assert c.JupyterHub.bind_url == url
+
+
+def test_scripts_are_served_at_addresses_with_the_hash_of_their_content(monkeypatch):
+    c = configured(monkeypatch, "https://example.org/jupyter")
+    urls = c.JupyterHub.template_vars["carme_static"]
+    assert urls.keys() >= {"form_js", "advice_js", "form_css", "home_js", "elements_js"}
+    for url in urls.values():
+        path, _, version = url.partition("?v=")
+        assert len(version) == 16
+        served = [
+            Path(entry[2]["path"]) / match[1]
+            for entry in c.JupyterHub.extra_handlers
+            if (match := re.fullmatch("/jupyter/hub" + entry[0], path)) and len(entry) > 2
+        ]
+        [file] = served
+        assert hashlib.sha256(file.read_bytes()).hexdigest().startswith(version)
