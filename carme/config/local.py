@@ -50,6 +50,10 @@ class LocalPorts(Section):
     """One port a node from here on."""
     service: Port = 16880
 
+    @property
+    def alertmanager_or_default(self) -> int:
+        return self.alertmanager or self.prometheus + 3
+
 
 class LocalSettings(Section):
     """The whole cluster on one machine (`carme up`); not used elsewhere."""

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psutil
 
+from carme.config.services import LOOPBACK
 from carme.errors import ConfigError, MissingError, UnavailableError
-from carme.local.layout import LOOPBACK, Layout
+from carme.local.layout import Layout
 from carme.system.apptainer import allow_containers
 
 SUPPORTED = {

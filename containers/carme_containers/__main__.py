@@ -4,7 +4,7 @@ import sys
 
 from carme.config import load
 from carme.errors import CarmeError
-from carme.local.layout import cache_dir
+from carme.system.files import cache_dir
 from carme_containers.publication import ensure_image
 
 try:
