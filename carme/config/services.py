@@ -31,7 +31,7 @@ class ServiceEntry(Section):
     health: str
     on: Literal["head", "nodes", "head after nodes"] = "head"
     carme_code: bool = False
-    restored: bool = False
+    restored: Literal["", "data", "keys"] = ""
     removed: bool = False
 
 
