@@ -25,10 +25,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of measured data, which is not part of the project."""
-    folder = Path(os.environ.get("CARME_DATA") or ROOT.parent / "shared/data")
-    if not folder.is_dir():
-        pytest.skip(f"no measured data in {folder}; CARME_DATA can name another folder")
-    return folder
+    folder = os.environ.get("CARME_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("no measured data: CARME_DATA names no folder")
+    return Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -189,6 +189,8 @@ class LocalCluster:
         gone = accounts.remove(self.layout)
         devices.remove(self.layout)
         left = purge.remove(self.layout)
+        if there and not purge.remains_another():
+            run_module("carme_containers", "--remove-build-user", env={}, say=say)
         if there:
             say(f"Removed {self.layout.dir}" + (f" and {', '.join(gone)}" if gone else ""))
         else:
