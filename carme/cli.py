@@ -37,7 +37,7 @@ class CommandGroup(click.Group):
             else:
                 if command and not command.hidden:
                     rows.append((name, command.get_short_help_str(limit=70)))
-        with formatter.section("CommandGroup"):
+        with formatter.section("Commands"):
             formatter.write_dl(rows)
 
     @staticmethod
@@ -51,6 +51,8 @@ _EXTRA_OF_PACKAGE = {
     "carme_containers": "containers",
     "carme.service": "service",
     "carme.local": "local",
+    "carme.simulator": "simulator",
+    "carme.library": "simulator",
 }
 
 
