@@ -36,7 +36,7 @@ class LocalPartition(Section):
 
 
 class LocalPorts(Section):
-    """Loopback ports of the one-machine cluster, away from the parts' usual ones on purpose."""
+    """Loopback ports of the one-machine cluster, away from the services' usual ones on purpose."""
 
     slurmctld: Port = 16817
     slurmdbd: Port = 16819

@@ -1,5 +1,6 @@
 """The inventory of services, resolved for the one-machine cluster and for deployed hosts."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,17 @@ def test_each_process_has_a_command_and_a_health_check(
     for service in made.values():
         has_build = "CARME_BUILD" in service.command.environment
         assert has_build == service.service.entry.carme_code, service.name
+
+
+def test_docs_name_the_same_users() -> None:
+    """A table row of the docs that begins with a service and a user names the inventory's user."""
+    users = {entry.name: entry.user for entry in entries() if entry.unit and "." not in entry.user}
+    docs = Path(__file__).resolve().parents[3] / "docs/explanation"
+    rows = [
+        (path.name, name, user)
+        for path in sorted(docs.glob("*.md"))
+        for name, user in re.findall(r"^\| (\w+) \| `([a-z-]+)` \|", path.read_text(), re.MULTILINE)
+        if name in users
+    ]
+    assert any(name == "proxy" for _, name, _ in rows)
+    assert [row for row in rows if row[2] != users[row[1]]] == []
