@@ -9,11 +9,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from carme.config.services import Service
-from carme.doctor import test_user
 from carme.doctor.finding import Finding, absent, fault, ok, warning
 from carme.doctor.host import read_unit
 from carme.doctor.host_services import HostServices
-from carme.doctor.programs import ProgramResult, as_user, call, get
+from carme.doctor.programs import ProgramResult, as_user, call, get, person_in
 from carme.errors import UnavailableError
 from carme.helper.program import VERBS
 from carme.slurm.snapshot import Snapshot
@@ -157,7 +156,7 @@ def helper(done: ProgramResult, person: str, todo: str) -> Finding:
 
 def read_helper(site: HostServices) -> Finding:
     """The whole way that a spawn goes: hub's user, sudo, the helper as a person."""
-    person = test_user.somebody(site.config.hub.users_group)
+    person = person_in(site.config.hub.users_group)
     if not person:
         words = f"nobody is in group {site.config.hub.users_group}: there is nobody to act for"
         return warning("helper", words, "add people: common_users in the inventory, or usermod -aG")

@@ -72,7 +72,7 @@ class Layout:
         return self.state / "hub"
 
     @property
-    def holders(self) -> Path:
+    def gpu_allocations(self) -> Path:
         """Where prolog and epilog record which job holds which GPU."""
         return self.run / "carme"
 

@@ -55,11 +55,11 @@ def make_folders(layout: Layout) -> None:
     folder(layout.state / "exporter", mode=0o700, owner=config.local.exporter_user)
     folder(layout.etc / "exporter", mode=0o750, owner=config.local.exporter_user)
     folder(layout.vgpu_state)
-    folder(layout.holders)
+    folder(layout.gpu_allocations)
     # Who holds what is not for everybody; each listener makes its own socket.
     for name, mode in (("jobs", 0o2750), ("listen", 0o775), ("top", 0o775)):
-        shutil.chown(folder(layout.holders / name, mode=mode), "root", exporter)
-        (layout.holders / name).chmod(mode)
+        shutil.chown(folder(layout.gpu_allocations / name, mode=mode), "root", exporter)
+        (layout.gpu_allocations / name).chmod(mode)
 
 
 def write_files(layout: Layout, secrets: Secrets) -> set[Path]:
@@ -114,7 +114,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
         *(
             (
                 slurm / event,
-                gpu_allocations.script(event, layout.holders, environment=library),
+                gpu_allocations.script(event, layout.gpu_allocations, environment=library),
                 {"mode": 0o755},
             )
             for event in ("prolog", "epilog")

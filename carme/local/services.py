@@ -102,8 +102,11 @@ def _where(layout: Layout, service: Service) -> str:
 def _health_check(layout: Layout, secrets: Secrets, service: Service) -> HealthCheck:
     config = layout.config
     slurm = {"SLURM_CONF": str(layout.slurm_conf)}
+    vgpu_health = vgpu.health_command(layout.gpu_allocations)
     checks: dict[str, HealthCheck] = {
-        "virtual GPUs": lambda: run(vgpu.health_command(layout.holders), timeout=10).strip(),
+        "virtual GPUs": lambda: run(
+            vgpu.health_command(layout.gpu_allocations), timeout=10
+        ).strip(),
         "munge": lambda: health_checks.munge(layout.munge_socket),
         "mariadb": lambda: health_checks.mariadb(layout.mariadb_socket),
         "slurmdbd": lambda: health_checks.slurmdbd(slurm),
@@ -156,7 +159,7 @@ class _Commands:
         return make[service.entry.process](service)
 
     def _vgpu(self, _: Service) -> Command:
-        state, allocations = self._layout.vgpu_state, self._layout.holders
+        state, allocations = self._layout.vgpu_state, self._layout.gpu_allocations
         return Command(
             tuple(vgpu.daemon_command(state, allocations, self._config_file)),
             {"CARME_BUILD": build_id()},

@@ -261,7 +261,7 @@ def test_a_plain_user_reads_no_metric_of_anybody(cluster, prometheus, exporters,
         *(layout.etc / name for name in ("prometheus", "exporter")),
         *(layout.state / name for name in ("prometheus", "alertmanager", "exporter")),
         layout.config.prometheus.targets.parent,
-        layout.holders / "jobs",
+        layout.gpu_allocations / "jobs",
     ]
     assert all(folder.exists() for folder in folders)
     asked = json.dumps([urls, [str(folder) for folder in folders]])
