@@ -102,7 +102,6 @@ def _where(layout: Layout, service: Service) -> str:
 def _health_check(layout: Layout, secrets: Secrets, service: Service) -> HealthCheck:
     config = layout.config
     slurm = {"SLURM_CONF": str(layout.slurm_conf)}
-    vgpu_health = vgpu.health_command(layout.gpu_allocations)
     checks: dict[str, HealthCheck] = {
         "virtual GPUs": lambda: run(
             vgpu.health_command(layout.gpu_allocations), timeout=10
