@@ -51,6 +51,8 @@ _EXTRA_OF_PACKAGE = {
     "carme_containers": "containers",
     "carme.service": "service",
     "carme.local": "local",
+    "carme.simulator": "simulator",
+    "carme.library": "simulator",
 }
 
 

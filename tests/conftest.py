@@ -30,8 +30,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def data() -> Path:
     """The folder of measured data, which is not part of the project."""
     folder = os.environ.get("CARME_DATA")
-    if not folder:
-        pytest.skip("CARME_DATA does not name the folder of measured data")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("no measured data: CARME_DATA names no folder")
     return Path(folder)
 
 

@@ -5,6 +5,7 @@ gives sentences that name the variable, say what is wrong and what to do.
 """
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,6 @@ NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9-]+)*")
 GPU_TYPE = re.compile(r"[a-z][a-z0-9_.-]{0,31}")
 WALL = re.compile(r"(\d+-)?\d{1,2}:\d{2}:\d{2}")
-SYSTEM_NAMES = {
-    *("root", "slurm", "munge", "mysql", "prometheus", "grafana", "carme", "carme-view"),
-    *("carme-proxy", "carme-exporter", "carme-service"),
-}
 Hosts = dict[str, dict[str, Any]]
 
 
@@ -31,12 +28,26 @@ class Inventory:
         self.hosts, self.groups = hosts, groups
         self.defaults: dict[str, Any] = {}
         self.roles = sorted(path.name for path in roles.iterdir() if path.is_dir())
+        table = roles.parent.parent / "carme/config/services.toml"
+        self.services = tomllib.loads(table.read_text(encoding="utf-8"))["services"]
         for path in sorted(roles.glob("*/defaults/main.yml")):
             self.defaults |= yaml.safe_load(path.read_text(encoding="utf-8")) or {}
 
     @property
     def head(self) -> str:
         return self.groups.get("head", [""])[0]
+
+    @property
+    def system_names(self) -> set[str]:
+        """Users that run services; people cannot have these names."""
+        users = {row["user"] for row in self.services if row.get("unit")}
+        # Keys of carme.toml: hub.user and service.user.
+        return {"carme", "carme-service", *(user for user in users if "." not in user)}
+
+    @property
+    def port_variables(self) -> list[str]:
+        """The variables of the head's ports, of which no two may be the same."""
+        return [name for row in self.services for name in row.get("variables", ())]
 
     @property
     def nodes(self) -> list[str]:
@@ -120,7 +131,7 @@ def _people(it: Inventory) -> Iterator[str]:
         where = f"common_users: {name or one}"
         if not NAME.fullmatch(name):
             yield f"{where}: name must be a Unix name: a-z first, then a-z, 0-9, _ or -"
-        if name in SYSTEM_NAMES:
+        if name in it.system_names:
             yield f"{where}: this name belongs to the system; choose another"
         if not isinstance(uid, int):
             yield f"{where}: uid is missing; it must be the same number on every host"
@@ -224,17 +235,7 @@ def _hub(it: Inventory) -> Iterator[str]:
             yield f"{variable}: there is no file {path} on this machine"
     if it.get("jupyterhub_user") == "root":
         yield "jupyterhub_user: the hub never runs as root; leave it at carme"
-    ports = {
-        name: it.get(name)
-        for name in (
-            "jupyterhub_api_port",
-            "jupyterhub_proxy_port",
-            "exporter_controller_port",
-            "slurm_controller_port",
-            "slurm_database_port",
-            *("prometheus_port", "alertmanager_port", "grafana_port", "service_port"),
-        )
-    }
+    ports = {name: it.get(name) for name in it.port_variables}
     for port, count in Counter(str(value) for value in ports.values()).items():
         names = sorted(name for name, value in ports.items() if str(value) == port)
         if count > 1:

@@ -36,7 +36,7 @@ class LocalPartition(Section):
 
 
 class LocalPorts(Section):
-    """Loopback ports of the one-machine cluster, away from the parts' usual ones on purpose."""
+    """Loopback ports of the one-machine cluster, away from the services' usual ones on purpose."""
 
     slurmctld: Port = 16817
     slurmdbd: Port = 16819
@@ -49,6 +49,10 @@ class LocalPorts(Section):
     exporter_first: Port = 16850
     """One port a node from here on."""
     service: Port = 16880
+
+    @property
+    def alertmanager_or_default(self) -> int:
+        return self.alertmanager or self.prometheus + 3
 
 
 class LocalSettings(Section):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from carme.config.services import Service
 from carme.doctor import (
     backups,
     clock,
@@ -16,13 +17,13 @@ from carme.doctor import (
     slurm,
 )
 from carme.doctor.finding import Check, Finding, absent
-from carme.doctor.host_services import HostService, HostServices
+from carme.doctor.host_services import HostServices
 
-Look = Callable[[HostServices, HostService], Finding]
+Look = Callable[[HostServices, Service], Finding]
 
 
 def checks(site: HostServices) -> list[Check]:
-    """Every check, in the order in which parts depend on each other."""
+    """Every check, in the order in which services depend on each other."""
     return [*_host(site), *_slurm(site), *_sessions(site), *_measuring(site)]
 
 
@@ -37,11 +38,11 @@ def _host(site: HostServices) -> Iterator[Check]:
     places = (Path("/"), Path("/var"), Path("/var/log"), Path("/tmp"), state, Path("/home"))  # noqa: S108
     for folder in host.disks((*places, site.config.images.folder)):
         yield Check(f"disk {folder}", partial(host.read_disk, folder))
-    if site.part("proxy"):
+    if site.service("proxy"):
         yield Check("certificate", lambda: host.read_certificate(site), root=True)
     else:
         yield _missing("certificate", "host")
-    if site.part("slurmctld") and not site.folder:
+    if site.service("slurmctld") and not site.folder:
         yield Check("backup", backups.read_backup, root=True)
     else:
         yield _missing("backup", "host")
@@ -54,26 +55,26 @@ def _slurm(site: HostServices) -> Iterator[Check]:
     # With PrivateData, Slurm tells users nothing of the accounting.
     needs = ("mariadb", "munge")
     yield _of(site, "slurmdbd", group, slurm.read_accounting, root=True, needs=needs)
-    if site.parts:
-        controller = site.part("slurmctld")
+    if site.services:
+        controller = site.service("slurmctld")
         look = partial(slurm.read_controller, site, controller)
         todo = site.repair(controller) if controller else "on the head: carme doctor"
         yield Check("slurmctld", look, group, todo, needs=("supervisor", "munge"))
     needs = ("munge", "slurmctld")
-    if site.part("slurmrestd"):
+    if site.service("slurmrestd"):
         yield _of(site, "slurmrestd", group, platform.read_rest, root=True, needs=needs)
-    if site.part("slurmctld"):
+    if site.service("slurmctld"):
         look = partial(slurm.read_nodes, site)
         yield Check("nodes", look, group, needs=("supervisor", *needs))
     else:
         yield _missing("nodes", group)
-    slurmds = site.kind("slurmd")
+    slurmds = site.running("slurmd")
     if not slurmds:
         yield from (_missing(name, group) for name in ("slurmd", "GPUs", "cgroups"))
         return
-    for part in slurmds:
-        yield _check(site, part, group, slurm.read_slurmd, needs=needs)
-    if site.part("virtual GPUs"):
+    for service in slurmds:
+        yield _check(site, service, group, slurm.read_slurmd, needs=needs)
+    if site.service("virtual GPUs"):
         yield _of(site, "virtual GPUs", group, platform.read_virtual, root=True)
     for node in site.nodes:
         look = partial(compute_node.read_gpus_of, site, node)
@@ -83,8 +84,8 @@ def _slurm(site: HostServices) -> Iterator[Check]:
 
 def _sessions(site: HostServices) -> Iterator[Check]:
     group = "sessions"
-    hub = site.part("hub")
-    if site.kind("slurmd") or hub:
+    hub = site.service("hub")
+    if site.running("slurmd") or hub:
         yield Check("images", lambda: containers.read_images(site), group, seconds=60)
         todo = "as a user: apptainer exec IMAGE true"
         look = partial(containers.read_container, site)
@@ -92,7 +93,7 @@ def _sessions(site: HostServices) -> Iterator[Check]:
     else:
         yield from (_missing(name, group) for name in ("images", "container"))
     yield _of(site, "view", group, platform.read_view)
-    if site.part("view"):
+    if site.service("view"):
         user = site.config.local.view_user if site.folder else "carme-view"
         operator = partial(slurm.read_operator, site, user)
         needs = ("supervisor", "munge", "slurmdbd")
@@ -103,7 +104,7 @@ def _sessions(site: HostServices) -> Iterator[Check]:
         yield Check("helper", look, group, root=True, needs=("sudo rule",))
     else:
         yield from (_missing(name, group) for name in ("sudo rule", "helper"))
-    if site.parts:
+    if site.services:
         todo = site.repair(hub) if hub else "on the head: carme doctor; is its port open to nodes?"
         look = partial(platform.read_hub, site, hub)
         yield Check("hub", look, group, todo, needs=("supervisor",))
@@ -113,15 +114,15 @@ def _sessions(site: HostServices) -> Iterator[Check]:
 
 def _measuring(site: HostServices) -> Iterator[Check]:
     group = "measuring"
-    exporters = site.kind("carme-exporter")
+    exporters = site.running("carme-exporter")
     if not exporters:
         yield _missing("exporter", group)
-    for part in exporters:
-        yield _check(site, part, group, monitoring.read_exporter)
+    for service in exporters:
+        yield _check(site, service, group, monitoring.read_exporter)
     yield _of(site, "discovery", group, monitoring.read_discovery, root=True, needs=("view",))
     # The password is the view's; users have none.
     yield _of(site, "prometheus", group, monitoring.read_prometheus, root=True)
-    if site.part("prometheus"):
+    if site.service("prometheus"):
         look = partial(monitoring.read_targets, site)
         needs = ("supervisor", "prometheus")
         yield Check("targets", look, group, root=True, needs=needs)
@@ -132,7 +133,7 @@ def _measuring(site: HostServices) -> Iterator[Check]:
         root=True,
         needs=("prometheus",),
     )
-    if site.part("grafana"):
+    if site.service("grafana"):
         yield _of(site, "grafana", group, platform.read_only_unit)
 
 
@@ -144,21 +145,23 @@ def _of(
     root: bool = False,
     needs: tuple[str, ...] = (),
 ) -> Check:
-    """The check of the part of this name, if the host should run it."""
-    part = site.part(name)
-    return _check(site, part, group, look, root, needs) if part else _missing(name, group)
+    """The check of the service of this name, if the host should run it."""
+    service = site.service(name)
+    return _check(site, service, group, look, root, needs) if service else _missing(name, group)
 
 
 def _check(
     site: HostServices,
-    part: HostService,
+    service: Service,
     group: str,
     look: Look,
     root: bool = False,
     needs: tuple[str, ...] = (),
 ) -> Check:
     causes = ("supervisor", *needs)
-    return Check(part.name, partial(look, site, part), group, site.repair(part), root, needs=causes)
+    return Check(
+        service.name, partial(look, site, service), group, site.repair(service), root, needs=causes
+    )
 
 
 def _missing(name: str, group: str) -> Check:

@@ -52,10 +52,13 @@ def _peers(site: HostServices) -> dict[str, str]:
     """Addresses on other hosts that tell the time in their answers."""
     hub = site.config.hub
     if site.folder:
-        exporters = [part for part in site.kind("carme-exporter") if part.node]
-        return {part.node: f"http://{part.address}:{part.ports[0]}/" for part in exporters}
-    found = {} if site.part("hub") else {"hub": f"http://{hub.api_address}:{hub.api_port}/"}
-    if site.part("slurmctld") and site.slurm:
+        return {
+            exporter.node: f"http://{exporter.address}:{exporter.ports[0]}/"
+            for exporter in site.running("carme-exporter")
+            if exporter.node
+        }
+    found = {} if site.service("hub") else {"hub": f"http://{hub.api_address}:{hub.api_port}/"}
+    if site.service("slurmctld") and site.slurm:
         port = site.config.exporter.port
         others = [node for node in site.slurm.nodes if node not in site.nodes][:_MOST_PEERS]
         found |= {node.name: f"http://{node.address}:{port}/" for node in others}

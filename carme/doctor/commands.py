@@ -26,7 +26,7 @@ _WIDTH = 110
 @click.option("--config", "path", type=click.Path(path_type=Path), help="carme.toml to use.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def doctor(path: Path | None, as_json: bool) -> None:
-    """Look at every part on this host and say what to do; exit 1 if there is a fault."""
+    """Look at every service on this host and say what to do; exit 1 if there is a fault."""
     here = sites.find(path or config_path(), load(path))
     wanted = checks(here)
     found = examine(wanted)
@@ -39,7 +39,7 @@ def doctor(path: Path | None, as_json: bool) -> None:
     else:
         console = Console(highlight=False, soft_wrap=True)
         width = console.width if console.is_terminal else _WIDTH
-        console.print(Text(here.hostname, "bold").append(f": {here.words}", "not bold"))
+        console.print(Text(here.hostname, "bold").append(f": {here.description}", "not bold"))
         for line in (*table(wanted, found, width), *summary(found)):
             console.print(line)
     # Threads of checks that were given up do not keep us here: they are daemons.

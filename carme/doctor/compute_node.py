@@ -11,7 +11,7 @@ from carme.doctor.host_services import HostServices, is_virtual
 from carme.doctor.slurm import read_conf
 from carme.doctor.slurmconf import ConfiguredNode
 from carme.errors import UnavailableError
-from carme.local.vgpu.detect import read_gpus
+from carme.system.gpus import read_gpus
 
 _V1_NEEDS = {"freezer": "", "cpuacct": "", "memory": "constrainramspace",
              "cpuset": "constraincores", "devices": "constraindevices"}  # fmt: skip

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from carme.config import Config
-from carme.doctor import test_user
 from carme.doctor.finding import Finding, fault, ok, warning
 from carme.doctor.host_services import HostServices
-from carme.doctor.programs import as_user, call
+from carme.doctor.programs import as_user, call, person_in
 from carme.images.catalogue import Image, check_file, file_stamp, read_index
 from carme.images.own_image import find_apptainer
 
@@ -122,5 +121,5 @@ def _who(config: Config) -> tuple[str, str]:
     if os.geteuid():
         me = pwd.getpwuid(os.geteuid())
     else:
-        me = pwd.getpwnam(test_user.somebody(config.hub.users_group) or "nobody")
+        me = pwd.getpwnam(person_in(config.hub.users_group) or "nobody")
     return me.pw_name, me.pw_dir

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from carme.config.services import Service
 from carme.doctor.finding import Finding, absent, fault, ok, warning
-from carme.doctor.host_services import HostService, HostServices
+from carme.doctor.host_services import HostServices
 from carme.doctor.programs import call, output
 from carme.units import format_bytes
 
@@ -126,16 +127,16 @@ def _body(certificates: str) -> str:
     return "".join(line for line in certificates.split() if "-" not in line)
 
 
-def unit(part: HostService, state: str, todo: str) -> Finding | None:
-    """The fault of a part whose unit does not run; `state`: systemctl is-active's word."""
+def unit(service: Service, state: str, todo: str) -> Finding | None:
+    """The fault of a service whose unit does not run; `state`: systemctl is-active's word."""
     if state == "active":
         return None
-    return fault(part.name, f"{part.unit} is {state}", todo)
+    return fault(service.name, f"{service.unit} is {state}", todo)
 
 
-def read_unit(site: HostServices, part: HostService) -> Finding | None:
+def read_unit(site: HostServices, service: Service) -> Finding | None:
     """The same, asked of systemd; nothing to say where there is none."""
     if site.folder:
         return None
-    state = call(["systemctl", "is-active", part.unit]).out.strip() or "unknown"
-    return unit(part, state, site.repair(part))
+    state = call(["systemctl", "is-active", service.unit]).out.strip() or "unknown"
+    return unit(service, state, site.repair(service))

@@ -6,9 +6,10 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from carme.config.services import Service
 from carme.doctor.finding import Finding, fault, ok, warning
 from carme.doctor.host import read_unit
-from carme.doctor.host_services import HostService, HostServices
+from carme.doctor.host_services import HostServices
 from carme.doctor.programs import get
 from carme.errors import UnavailableError
 from carme.prometheus import PrometheusClient, ScrapeTarget
@@ -37,14 +38,16 @@ def exporter(check: str, status: int, text: str, todo: str) -> Finding:
     return ok(check, f"answers, {len(collectors)} collectors work")
 
 
-def read_exporter(site: HostServices, part: HostService) -> Finding:
-    if bad := read_unit(site, part):
+def read_exporter(site: HostServices, service: Service) -> Finding:
+    if bad := read_unit(site, service):
         return bad
     password = site.secret("exporter")
-    url = f"{_scheme(site.config.exporter.web_config)}://{part.address}:{part.ports[0]}/metrics"
+    url = (
+        f"{_scheme(site.config.exporter.web_config)}://{service.address}:{service.ports[0]}/metrics"
+    )
     answer = get(url, ("prometheus", password) if password else None)
     text = answer.body.decode("utf-8", "replace")
-    return exporter(part.name, answer.status, text if password else "", site.repair(part))
+    return exporter(service.name, answer.status, text if password else "", site.repair(service))
 
 
 def _scheme(web_config: Path | None) -> str:
@@ -69,8 +72,8 @@ def discovery(listed: Collection[str], known: Collection[str], age: float, todo:
     return ok("discovery", f"Prometheus is told of {len(listed)} nodes{also}")
 
 
-def read_discovery(site: HostServices, part: HostService) -> Finding:
-    if bad := read_unit(site, part):
+def read_discovery(site: HostServices, service: Service) -> Finding:
+    if bad := read_unit(site, service):
         return bad
     path = site.config.prometheus.targets
     try:
@@ -82,7 +85,7 @@ def read_discovery(site: HostServices, part: HostService) -> Finding:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnavailableError(f"{path} cannot be read: {error}") from None
     known = [node.name for node in site.slurm.nodes] if site.slurm else listed
-    return discovery(listed, known, age, site.repair(part))
+    return discovery(listed, known, age, site.repair(service))
 
 
 def _prometheus(site: HostServices) -> PrometheusClient:
@@ -90,16 +93,16 @@ def _prometheus(site: HostServices) -> PrometheusClient:
     return PrometheusClient.of(settings.url, settings.login_file, timeout_seconds=8)
 
 
-def read_prometheus(site: HostServices, part: HostService) -> Finding:
+def read_prometheus(site: HostServices, service: Service) -> Finding:
     """It answers a question, with the password that the view has."""
-    if bad := read_unit(site, part):
+    if bad := read_unit(site, service):
         return bad
     series = _prometheus(site).query("prometheus_tsdb_head_series")
     if not series:
         words = "answers, but has read nothing, not even itself"
-        wait = f"it has just started? Ask again in a minute, then: {site.repair(part)}"
-        return warning(part.name, words, wait)
-    return ok(part.name, f"answers, {series[0].value:.0f} series")
+        wait = f"it has just started? Ask again in a minute, then: {site.repair(service)}"
+        return warning(service.name, words, wait)
+    return ok(service.name, f"answers, {series[0].value:.0f} series")
 
 
 def targets(found: Sequence[ScrapeTarget], todo: str) -> Finding:
@@ -123,7 +126,7 @@ def _reason(error: str) -> str:
 
 
 def read_targets(site: HostServices) -> Finding:
-    todo = "see the line of that part; on another host: carme doctor there; is its port open?"
+    todo = "see the line of that service; on another host: carme doctor there; is its port open?"
     return targets(_prometheus(site).targets(), todo)
 
 
@@ -137,10 +140,10 @@ def alertmanager(status: int, listed: int, todo: str) -> Finding:
     return ok("alertmanager", "answers, and Prometheus sends alerts to it")
 
 
-def read_alertmanager(site: HostServices, part: HostService) -> Finding:
-    if bad := read_unit(site, part):
+def read_alertmanager(site: HostServices, service: Service) -> Finding:
+    if bad := read_unit(site, service):
         return bad
     password = site.secret("alertmanager")
     login = ("carme", password) if password else None
-    status = get(f"http://{part.address}:{part.ports[0]}/-/ready", login).status
-    return alertmanager(status, len(_prometheus(site).alertmanagers()), site.repair(part))
+    status = get(f"http://{service.address}:{service.ports[0]}{service.health}", login).status
+    return alertmanager(status, len(_prometheus(site).alertmanagers()), site.repair(service))

@@ -8,14 +8,15 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from carme.doctor import test_user
+from carme.config.services import Service
 from carme.doctor.finding import Finding, absent, fault, ok, warning
 from carme.doctor.host import read_unit
-from carme.doctor.host_services import HostService, HostServices
-from carme.doctor.programs import ProgramResult, as_user, call, get
+from carme.doctor.host_services import HostServices
+from carme.doctor.programs import ProgramResult, as_user, call, get, person_in
 from carme.errors import UnavailableError
 from carme.helper.program import VERBS
 from carme.slurm.snapshot import Snapshot
+from carme.system import health_checks
 from carme.units import format_duration
 from carme.view.client import ViewClient
 
@@ -23,9 +24,9 @@ MAKE_HOMES = ("root", r"/usr/sbin/mkhomedir_helper ^[a-z_][a-z0-9_-]{0\,31} 0077
 """The sudo rule beside the helper's, as sudo lists it: whom to run as, and the command."""
 
 
-def read_hub(site: HostServices, part: HostService | None) -> Finding:
+def read_hub(site: HostServices, service: Service | None) -> Finding:
     """The hub answers where proxy and sessions look for it, asked from every host."""
-    if part and (bad := read_unit(site, part)):
+    if service and (bad := read_unit(site, service)):
         return bad
     hub = site.config.hub
     url = f"http://{hub.api_address}:{hub.api_port}/hub/health"
@@ -49,20 +50,20 @@ def proxy(status: int, control: int, todo: str) -> Finding:
     return fault("proxy", f"answers {status}", todo)
 
 
-def read_proxy(site: HostServices, part: HostService) -> Finding:
-    if bad := read_unit(site, part):
+def read_proxy(site: HostServices, service: Service) -> Finding:
+    if bad := read_unit(site, service):
         return bad
     hub = site.config.hub
     url = urlsplit(hub.url)
     # The site's name may lead through a firewall that does not let this host back in.
     try:
-        status = get(f"{url.scheme}://{part.address}:{part.ports[0]}/hub/health").status
+        status = get(f"{url.scheme}://{service.address}:{service.ports[0]}{service.health}").status
     except UnavailableError:
         if site.folder:
             raise
         status = get(f"{hub.url.rstrip('/')}/hub/health").status  # it listens there alone
     control = get(f"http://127.0.0.1:{hub.proxy_port}/api/routes").status
-    return proxy(status, control, site.repair(part))
+    return proxy(status, control, site.repair(service))
 
 
 def view(snapshot: Snapshot, now: float, poll_seconds: float, todo: str) -> Finding:
@@ -76,15 +77,15 @@ def view(snapshot: Snapshot, now: float, poll_seconds: float, todo: str) -> Find
     return ok("view", f"{len(snapshot.nodes)} nodes and {len(snapshot.jobs)} jobs, as of now")
 
 
-def read_view(site: HostServices, part: HostService) -> Finding:
-    if bad := read_unit(site, part):
+def read_view(site: HostServices, service: Service) -> Finding:
+    if bad := read_unit(site, service):
         return bad
     settings = site.config.view
     snapshot = ViewClient(settings.socket, 8).snapshot()
-    return view(snapshot, time.time(), settings.poll_seconds, site.repair(part))
+    return view(snapshot, time.time(), settings.poll_seconds, site.repair(service))
 
 
-def service(status: int, body: bytes, todo: str) -> Finding:
+def service_state(status: int, body: bytes, todo: str) -> Finding:
     """Its own words on what it needs."""
     try:
         said = {str(name): str(words) for name, words in json.loads(body).items()}
@@ -94,15 +95,15 @@ def service(status: int, body: bytes, todo: str) -> Finding:
     if status != 200:
         return fault("service", f"answers {status}; {'; '.join(bad)}", todo)
     if bad:
-        return warning("service", f"answers; {'; '.join(bad)}", "see the lines of those parts")
+        return warning("service", f"answers; {'; '.join(bad)}", "see the lines of those services")
     return ok("service", "answers, and so does its database")
 
 
-def read_service(site: HostServices, part: HostService) -> Finding:
-    if bad := read_unit(site, part):
+def read_service(site: HostServices, service: Service) -> Finding:
+    if bad := read_unit(site, service):
         return bad
-    answer = get(f"http://{part.address}:{part.ports[0]}/services/carme/healthz")
-    return service(answer.status, answer.body, site.repair(part))
+    answer = get(f"http://{service.address}:{service.ports[0]}{service.health}")
+    return service_state(answer.status, answer.body, site.repair(service))
 
 
 def allowed(said: str) -> list[tuple[str, str]]:
@@ -155,7 +156,7 @@ def helper(done: ProgramResult, person: str, todo: str) -> Finding:
 
 def read_helper(site: HostServices) -> Finding:
     """The whole way that a spawn goes: hub's user, sudo, the helper as a person."""
-    person = test_user.somebody(site.config.hub.users_group)
+    person = person_in(site.config.hub.users_group)
     if not person:
         words = f"nobody is in group {site.config.hub.users_group}: there is nobody to act for"
         return warning("helper", words, "add people: common_users in the inventory, or usermod -aG")
@@ -165,7 +166,7 @@ def read_helper(site: HostServices) -> Finding:
 
 
 def read_supervisor(site: HostServices) -> Finding:
-    """What keeps the parts of the one-machine cluster running."""
+    """What keeps the services of the one-machine cluster running."""
     path = f"{site.folder}/run/supervisor.sock"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(3)
@@ -177,26 +178,24 @@ def read_supervisor(site: HostServices) -> Finding:
     return ok("supervisor", "runs, and starts again what ends")
 
 
-def read_rest(site: HostServices, part: HostService) -> Finding:
+def read_rest(site: HostServices, service: Service) -> Finding:
     """slurmrestd of the one-machine cluster."""
-    from carme.local import health_checks
-
     path = site.config.slurm.rest_socket
     if not path:
-        return absent(part.name)
-    return ok(part.name, health_checks.unix_http(path, "/slurm/v0.0.38/ping"))
+        return absent(service.name)
+    return ok(service.name, health_checks.slurmrestd(path))
 
 
-def read_virtual(site: HostServices, part: HostService) -> Finding:
+def read_virtual(site: HostServices, service: Service) -> Finding:
     """The daemon that moves the stand-ins' counters."""
-    from carme.local import vgpu
-
-    done = call(vgpu.health_command(site.config.exporter.run))
+    done = call(
+        [str(Path(sys.prefix) / "bin/carme-vgpu"), "health", "--run", str(site.config.exporter.run)]
+    )
     if done.code:
         raise UnavailableError(done.last)
-    return ok(part.name, done.out.strip() or "answers")
+    return ok(service.name, done.out.strip() or "answers")
 
 
-def read_only_unit(site: HostServices, part: HostService) -> Finding:
-    """A part of which only systemd can tell."""
-    return read_unit(site, part) or ok(part.name, f"{part.unit} runs")
+def read_only_unit(site: HostServices, service: Service) -> Finding:
+    """A service of which only systemd can tell."""
+    return read_unit(site, service) or ok(service.name, f"{service.unit} runs")

@@ -1,4 +1,4 @@
-"""Ports: every part that should listen does, and nobody else holds its port."""
+"""Ports: every service that should listen does, and nobody else holds its port."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
@@ -24,30 +24,32 @@ class PortOwner:
 def ports(
     wanted: Mapping[int, tuple[str, str]], holders: Mapping[int, list[PortOwner]], up: str
 ) -> Finding:
-    """`wanted`: part and a word of its command line, by port; `up`: how missing parts start."""
+    """`wanted`: service and a word of its command line, by port; `up`: how to start services."""
     silent, taken = [], []
-    for number, (part, program) in sorted(wanted.items()):
+    for number, (service, program) in sorted(wanted.items()):
         found = holders.get(number, [])
         if not found:
-            silent.append(f"{number} ({part})")
+            silent.append(f"{number} ({service})")
         for holder in found:
             if holder.command and program not in holder.command:
-                taken.append(f"{number} ({part}) by {holder.name}, process {holder.pid}")
+                taken.append(f"{number} ({service}) by {holder.name}, process {holder.pid}")
     if taken:
-        todo = "stop that process (ss -ltnp shows it), or give the part another port in carme.toml"
+        todo = "stop that process (ss -ltnp shows it), or give the service another port"
         return fault("ports", f"held by strangers: {'; '.join(taken)}", todo)
     if silent:
         more = f" and {len(silent) - _MOST} more" if len(silent) > _MOST else ""
         return fault("ports", f"nobody listens on {', '.join(silent[:_MOST])}{more}", up)
     seen = all(holder.command for found in holders.values() for holder in found)
-    return ok("ports", f"{len(wanted)} open" + (", each held by its part" if seen else ""))
+    return ok("ports", f"{len(wanted)} open" + (", each held by its service" if seen else ""))
 
 
 def read_ports(site: HostServices) -> Finding:
-    wanted = {port: (part.name, part.program) for part in site.parts for port in part.ports}
+    wanted = {
+        port: (service.name, service.program) for service in site.services for port in service.ports
+    }
     if not wanted:
-        return absent("ports", "no part that listens")
-    up = f"start them: {site.up}" if site.folder else "see the line of that part below"
+        return absent("ports", "no service that listens")
+    up = f"start them: {site.up}" if site.folder else "see the line of that service below"
     return ports(wanted, listeners(wanted), up)
 
 

@@ -1,8 +1,10 @@
 """Programs and addresses that checks ask, each with a time limit."""
 
 import base64
+import grp
 import http.client
 import os
+import pwd
 import re
 import socket
 import ssl
@@ -14,6 +16,7 @@ from email.message import Message
 from pathlib import Path
 
 from carme.errors import UnavailableError
+from carme.helper.program import MIN_UID
 from carme.system.programs import execute
 
 _SECONDS = 12.0
@@ -113,3 +116,19 @@ def _why(error: Exception) -> str:
     if isinstance(reason, OSError) and reason.errno and not isinstance(reason, ssl.SSLError):
         return os.strerror(reason.errno) if reason.errno > 0 else str(reason.strerror)
     return str(reason) or type(reason).__name__
+
+
+def person_in(group: str) -> str:
+    """A member of the group to run a check as: not a system user; empty if there is none."""
+    try:
+        entry = grp.getgrnam(group)
+    except KeyError:
+        return ""
+    for name in entry.gr_mem:
+        try:
+            if pwd.getpwnam(name).pw_uid >= MIN_UID:
+                return name
+        except KeyError:
+            continue  # a member who exists on other machines only
+    primary = (user.pw_name for user in pwd.getpwall() if user.pw_gid == entry.gr_gid)
+    return next(primary, "")

@@ -20,7 +20,7 @@ def examine(checks: Sequence[Check], is_root: bool | None = None) -> list[Findin
 
 
 def _after_causes(check: Check, finding: Finding, broken: Container[str]) -> Finding:
-    """A fault that likely comes from another one says so instead of how to mend this part."""
+    """A fault that likely comes from another one says so instead of how to mend this service."""
     causes = [name for name in check.needs if name in broken]
     if finding.level is not Level.FAULT or not causes:
         return finding
@@ -58,7 +58,7 @@ def _look(check: Check, is_root: bool) -> Finding:
         return check.look()
     except CarmeError as error:
         todo = error.hint if not check.todo else check.todo
-        return fault(check.name, _one_line(error.message), todo or "see the log of the part")
+        return fault(check.name, _one_line(error.message), todo or "see the log of the service")
     except Exception as error:
         # A mistake of ours in one check must not hide what the others found.
         words = f"the check itself failed: {type(error).__name__}: {_one_line(str(error))}"

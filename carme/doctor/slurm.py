@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from carme.config.services import Service
 from carme.doctor.finding import Finding, fault, ok, warning
 from carme.doctor.host import read_unit
-from carme.doctor.host_services import HostService, HostServices
+from carme.doctor.host_services import HostServices
 from carme.doctor.ports import listeners
 from carme.doctor.programs import call, output
 from carme.slurm.hostlist import compress
@@ -28,14 +29,14 @@ def munge(encoded: str, decoded: int, said: str, todo: str) -> Finding:
     return ok("munge", "credentials go round")
 
 
-def read_munge(site: HostServices, part: HostService) -> Finding:
-    if bad := read_unit(site, part):
+def read_munge(site: HostServices, service: Service) -> Finding:
+    if bad := read_unit(site, service):
         return bad
     socket = site.slurm.munge_socket if site.slurm else ""
     where = ["--socket", socket] if socket else []
     made = call(["munge", "--no-input", *where])
     if made.code:
-        return munge("", 0, made.last, site.repair(part))
+        return munge("", 0, made.last, site.repair(service))
     read = call(["unmunge", "--no-output", *where], stdin=made.out)
     todo = "is the clock right, and /etc/munge/munge.key the same on every host?"
     return munge(made.out, read.code, read.last, todo)
@@ -55,34 +56,34 @@ def controller(said: str, todo: str) -> Finding:
     return ok("slurmctld", "answers")
 
 
-def read_controller(site: HostServices, part: HostService | None) -> Finding:
+def read_controller(site: HostServices, service: Service | None) -> Finding:
     """Asked from every host: nodes and sessions need it, too."""
-    if part and (bad := read_unit(site, part)):
+    if service and (bad := read_unit(site, service)):
         return bad
     done = call(["scontrol", "ping"], env=clean_environment(site.config.slurm))
     elsewhere = "on the head: carme doctor; from here: is its port open, is munge.key the same?"
-    todo = site.repair(part) if part else elsewhere
+    todo = site.repair(service) if service else elsewhere
     return controller(done.out or done.err, todo)
 
 
-def read_accounting(site: HostServices, part: HostService) -> Finding:
+def read_accounting(site: HostServices, service: Service) -> Finding:
     """slurmdbd knows this cluster."""
-    if bad := read_unit(site, part):
+    if bad := read_unit(site, service):
         return bad
     known = slurm(site, ["sacctmgr", "-nP", "show", "cluster", "format=cluster"]).split()
     name = site.slurm.cluster if site.slurm else ""
     if name.lower() not in known:
         words = f"the cluster {name} is not registered, only: {', '.join(known) or 'none'}"
-        return fault(part.name, words, f"sacctmgr -i add cluster {name}; restart slurmctld")
-    return ok(part.name, f"keeps the jobs of {name}")
+        return fault(service.name, words, f"sacctmgr -i add cluster {name}; restart slurmctld")
+    return ok(service.name, f"keeps the jobs of {name}")
 
 
-def read_mariadb(site: HostServices, part: HostService) -> Finding:
-    if bad := read_unit(site, part):
+def read_mariadb(site: HostServices, service: Service) -> Finding:
+    if bad := read_unit(site, service):
         return bad
     where = ["--no-defaults", "-S", f"{site.folder}/run/mariadb/mariadb.sock"]
     said = output(["mariadb", *(where if site.folder else ()), "-NBe", "select version()"])
-    return ok(part.name, f"answers, version {said.split('-')[0].strip()}")
+    return ok(service.name, f"answers, version {said.split('-')[0].strip()}")
 
 
 def node_state(check: str, states: Sequence[tuple[str, str, str]], todo: str) -> Finding:
@@ -118,14 +119,14 @@ def read_states(site: HostServices, node: str = "") -> list[tuple[str, str, str]
     return list(found.values())
 
 
-def read_slurmd(site: HostServices, part: HostService) -> Finding:
+def read_slurmd(site: HostServices, service: Service) -> Finding:
     """It listens, and the controller may give it jobs."""
-    if bad := read_unit(site, part):
+    if bad := read_unit(site, service):
         return bad
-    if part.ports and not listeners(part.ports):
-        return fault(part.name, f"does not run: nobody listens on {part.ports[0]}",
-                     site.repair(part))  # fmt: skip
-    return node_state(part.name, read_states(site, part.node), site.repair(part))
+    if service.ports and not listeners(service.ports):
+        return fault(service.name, f"does not run: nobody listens on {service.ports[0]}",
+                     site.repair(service))  # fmt: skip
+    return node_state(service.name, read_states(site, service.node), site.repair(service))
 
 
 def read_nodes(site: HostServices) -> Finding:

@@ -1,6 +1,7 @@
 """Slurm's accounting: the database, and who may compute how much."""
 
-from carme.local.layout import LOOPBACK, Layout
+from carme.config.services import LOOPBACK
+from carme.local.layout import Layout
 from carme.local.render import SLURM_DB
 from carme.local.secrets import Secrets
 from carme.system.programs import run

@@ -27,17 +27,17 @@ from carme.system.programs import run, run_module
 _READY_SECONDS = 60
 T = TypeVar("T")
 RENDERED_FILE = "etc/carme.toml"
-"""What the parts read."""
+"""What the services read."""
 
 
 @dataclass(frozen=True)
 class ServiceHealth:
     """One line of `carme status`."""
 
-    part: LocalService
+    service: LocalService
     process: ProcessStatus | None
-    well: bool
-    words: str
+    is_healthy: bool
+    message: str
 
 
 class LocalCluster:
@@ -90,77 +90,78 @@ class LocalCluster:
         changed |= accounting.make_database_files(self.layout)
         run_module("carme_containers", "base", env=self._env, say=say)
 
-        wanted = local_services(self.layout, shared, proxy)
-        self.supervisor.configure(wanted)
+        services = local_services(self.layout, shared, proxy)
+        self.supervisor.configure(services)
         self.supervisor.start()
         if not running:
             say("Starting:")
-        for part in wanted:
-            if running and written & set(part.reads):
-                say(f"  {part.name}: its configuration changed, starting it again")
-                self.supervisor.stop_part(part.name)
-            if self.supervisor.start_part(part.name):
+        for service in services:
+            if running and written & set(service.command.reads):
+                say(f"  {service.name}: its configuration changed, starting it again")
+                self.supervisor.stop_service(service.name)
+            if self.supervisor.start_service(service.name):
                 changed = True
-                say(f"  {part.name}: {part.what}, {part.where}")
-            if part.name == "mariadbd":
-                self._wait(part)
+                say(f"  {service.name}: {service.service.what}, {service.where}")
+            if service.name == "mariadbd":
+                self._wait(service)
                 accounting.make_database(self.layout, shared)
-            if part.name == "slurmdbd":
-                changed |= self._until(part, lambda: accounting.make_associations(self.layout))
-            if part.name == "slurmctld" and not running:
-                self._until(part, lambda: accounting.set_limits(self.layout))
-        for part in wanted:
-            self._wait(part)
+            if service.name == "slurmdbd":
+                changed |= self._until(service, lambda: accounting.make_associations(self.layout))
+            if service.name == "slurmctld" and not running:
+                self._until(service, lambda: accounting.set_limits(self.layout))
+        for service in services:
+            self._wait(service)
         return changed
 
-    def _wait(self, part: LocalService) -> None:
-        self._until(part, part.probe)
+    def _wait(self, service: LocalService) -> None:
+        self._until(service, service.health_check)
 
-    def _until(self, part: LocalService, step: Callable[[], T]) -> T:
-        """What `step` returns, tried until the part is ready for it."""
+    def _until(self, service: LocalService, step: Callable[[], T]) -> T:
+        """What `step` returns, tried until the service is ready for it."""
         end = time.monotonic() + _READY_SECONDS
         while True:
             try:
                 return step()
             except CarmeError as error:
                 if time.monotonic() > end:
-                    raise self._not_ready(part, error) from error
+                    raise self._not_ready(service, error) from error
                 time.sleep(0.2)
 
-    def _not_ready(self, part: LocalService, error: CarmeError) -> UnavailableError:
+    def _not_ready(self, service: LocalService, error: CarmeError) -> UnavailableError:
         return UnavailableError(
-            f"{part.name} is not ready after {_READY_SECONDS} s: {error.message}",
-            f"see {self.layout.log}/{part.name}.log",
+            f"{service.name} is not ready after {_READY_SECONDS} s: {error.message}",
+            f"see {self.layout.log}/{service.name}.log",
         )
 
-    def parts(self) -> list[LocalService]:
-        """Every part of the cluster that is there."""
+    def services(self) -> list[LocalService]:
+        """Every service of the cluster."""
         shared = secrets.ensure(self.layout.secrets)
         return local_services(self.layout, shared, packages.proxy_program(self.layout.cache))
 
     def health(self) -> list[ServiceHealth]:
-        """How each part does, asked all at once."""
-        host_checks.check_root()  # most of them tell nobody else
-        wanted = self.parts()
+        """The health of every service, checked all at once."""
+        host_checks.check_root()  # most services answer nobody else
+        services = self.services()
         processes = self.supervisor.processes() if self.supervisor.alive() else {}
 
-        def ask(part: LocalService) -> ServiceHealth:
+        def ask(service: LocalService) -> ServiceHealth:
+            process = processes.get(service.name)
             try:
-                words, well = part.probe(), True
+                return ServiceHealth(service, process, True, service.health_check())
             except CarmeError as error:
-                words, well = error.message.strip().splitlines()[-1].strip(), False
-            return ServiceHealth(part, processes.get(part.name), well, words)
+                message = error.message.strip().splitlines()[-1].strip()
+                return ServiceHealth(service, process, False, message)
 
-        with ThreadPoolExecutor(len(wanted)) as pool:
-            return list(pool.map(ask, wanted))
+        with ThreadPoolExecutor(len(services)) as pool:
+            return list(pool.map(ask, services))
 
     def down(self, say: Say) -> None:
-        """End all jobs and parts; nothing of the cluster runs afterwards."""
+        """End all jobs and services; nothing of the cluster runs afterwards."""
         host_checks.check_root()
         with self._lock():
             if self.supervisor.alive():
                 self._cancel_jobs(say)
-                say("Stopping the parts")
+                say("Stopping the services")
                 self.supervisor.shutdown()
             end_strays(self.layout, jobs=True)
 
@@ -188,6 +189,8 @@ class LocalCluster:
         gone = accounts.remove(self.layout)
         devices.remove(self.layout)
         left = purge.remove(self.layout)
+        if there and not purge.remains_another():
+            run_module("carme_containers", "--remove-build-user", env={}, say=say)
         if there:
             say(f"Removed {self.layout.dir}" + (f" and {', '.join(gone)}" if gone else ""))
         else:

@@ -48,7 +48,7 @@ def _named() -> Config | None:
     if not os.environ.get("CARME_CONFIG"):
         return None
     loaded = load()
-    # What `up` wrote for its parts names paths that it derives itself: it was given another file.
+    # What `up` wrote for its services names derived paths: `up` was given another file.
     is_rendered = config_path() == loaded.local.dir / RENDERED_FILE
     return (_remembered(loaded.local.dir) if is_rendered else None) or loaded
 
@@ -88,9 +88,9 @@ def _summary(cluster: LocalCluster) -> None:
     layout, config = cluster.layout, cluster.layout.config
     console = Console(highlight=False, soft_wrap=True)
     console.print("\n[bold]What runs where[/]")
-    table = _table("part", "", "where")
-    for part in cluster.parts():
-        table.add_row(part.name, part.what, _where(part.where, layout))
+    table = _table("service", "", "where")
+    for service in cluster.services():
+        table.add_row(service.name, service.service.what, _where(service.where, layout))
     console.print(table)
     console.print(f"Paths and logs (log/) are below {layout.dir}.", style="dim")
     console.print("\n[bold]Nodes[/]")
@@ -120,7 +120,7 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
     for column in columns:
         # A path that is cut off is of no use.
-        table.add_column(column, overflow="fold", no_wrap=column == "part")
+        table.add_column(column, overflow="fold", no_wrap=column == "service")
     return table
 
 
@@ -142,33 +142,33 @@ def down(folder: Path | None, purge: bool) -> None:
 @_folder
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(folder: Path | None, as_json: bool) -> None:
-    """Show how each part does; exit 1 if one is not well."""
+    """Show the health of each service; exit 1 if one is unhealthy."""
     cluster = LocalCluster(chosen(None, folder))
     lines = cluster.health()
     if as_json:
         rows = [
             {
-                "part": line.part.name,
+                "part": line.service.name,
                 "state": line.process.state if line.process else "ABSENT",
                 "pid": line.process.pid if line.process else 0,
-                "where": line.part.where,
-                "well": line.well,
-                "words": line.words,
+                "where": line.service.where,
+                "well": line.is_healthy,
+                "words": line.message,
             }
             for line in lines
         ]
         click.echo(json.dumps(rows))
     else:
-        table = _table("part", "", "health", "pid", "up for", "where")
+        table = _table("service", "", "health", "pid", "up for", "where")
         for line in lines:
             process = line.process
             table.add_row(
-                line.part.name,
-                "[green]well[/]" if line.well else "[red]not well[/]",
-                line.words,
+                line.service.name,
+                "[green]healthy[/]" if line.is_healthy else "[red]unhealthy[/]",
+                line.message,
                 str(process.pid) if process and process.pid else "–",
                 format_duration(process.seconds) if process and process.running else "–",
-                _where(line.part.where, cluster.layout),
+                _where(line.service.where, cluster.layout),
             )
         Console(highlight=False).print(table)
-    sys.exit(0 if all(line.well for line in lines) else 1)
+    sys.exit(0 if all(line.is_healthy for line in lines) else 1)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psutil
 
+from carme.config.services import LOOPBACK
 from carme.errors import ConfigError, MissingError, UnavailableError
-from carme.local.layout import LOOPBACK, Layout
+from carme.local.layout import Layout
 from carme.system.apptainer import allow_containers
 
 SUPPORTED = {
@@ -39,7 +40,7 @@ def check_root() -> None:
     if os.geteuid() != 0:
         raise ConfigError(
             "the one-machine cluster needs root: it makes users and starts slurmd",
-            "run it with sudo; what works without a cluster needs no root: pip install carme",
+            "run it with sudo; predictions need neither: pip install 'carme[simulator]'",
         )
 
 
@@ -56,7 +57,8 @@ def check_system(release: Path = Path("/etc/os-release")) -> str:
         raise ConfigError(
             f"this is {name} {version or '(no version)'}, and the one-machine cluster runs on "
             "Debian 12 (tested), Debian 13 and Ubuntu 24.04 (best effort)",
-            "use one of these, for example in a virtual machine; pip install carme works anywhere",
+            "use one of these, for example in a virtual machine; "
+            "pip install 'carme[simulator]' works anywhere",
         )
     if os.uname().machine != "x86_64":
         raise ConfigError(f"this is {os.uname().machine}, and the one-machine cluster needs x86_64")

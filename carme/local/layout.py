@@ -1,28 +1,16 @@
-"""Where everything of the one-machine cluster lies, and the configuration its parts read."""
+"""Where everything of the one-machine cluster lies, and the configuration its services read."""
 
-import os
 import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from carme.config import Config, LocalGpus, LocalNode
+from carme.config.services import LOOPBACK, Service, local_services
 from carme.errors import ConfigError
 from carme.local import vgpu
-
-LOOPBACK = "127.0.0.1"
-
-
-def cache_dir() -> Path:
-    """Where slow results (images, downloads) are kept between checkouts and clusters."""
-    named = os.environ.get("CARME_CACHE")
-    if named:
-        return Path(named)
-    if os.geteuid() == 0:
-        return Path("/var/cache/carme")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "carme"
+from carme.system.files import cache_dir
 
 
 @dataclass(frozen=True)
@@ -84,7 +72,7 @@ class Layout:
         return self.state / "hub"
 
     @property
-    def holders(self) -> Path:
+    def gpu_allocations(self) -> Path:
         """Where prolog and epilog record which job holds which GPU."""
         return self.run / "carme"
 
@@ -107,45 +95,19 @@ class Layout:
         """The machine's short name, by which Slurm's daemons recognise themselves."""
         return socket.gethostname().split(".")[0]
 
-    @property
-    def public_port(self) -> int:
-        return urlsplit(self.config.hub.url).port or 80
-
-    def slurmd_port(self, node: LocalNode) -> int:
-        return self.config.local.ports.slurmd_first + self.config.local.nodes.index(node)
-
-    def exporter_port(self, node: LocalNode | None) -> int:
-        """The port of the node's exporter; of the one in controller mode without a node."""
-        nodes = self.config.local.nodes
-        place = nodes.index(node) if node else len(nodes)
-        return self.config.local.ports.exporter_first + place
-
-    @property
-    def alertmanager_port(self) -> int:
-        ports = self.config.local.ports
-        return ports.alertmanager or ports.prometheus + 3
-
     def minors(self, node: LocalNode) -> list[int]:
         """N of the node's /dev/nvidiaN; nodes on one machine share the numbers."""
         return vgpu.minors(self.config.local.nodes)[node.name]
 
+    def services(self) -> tuple[Service, ...]:
+        """Every service of the cluster, in the order in which they start."""
+        has_gpus = any(node.gpus for node in self.config.local.nodes)
+        return local_services(self.config, virtual_gpus=self.virtual and has_gpus)
+
     def ports(self) -> dict[str, int]:
-        """Every TCP port that the cluster listens on, by the part that does."""
-        local, hub = self.config.local, self.config.hub
-        return {
-            "proxy": self.public_port,
-            "proxy control": hub.proxy_port,
-            "hub": hub.api_port,
-            "slurmctld": local.ports.slurmctld,
-            "slurmdbd": local.ports.slurmdbd,
-            "mariadbd": local.ports.mariadb,
-            "prometheus": local.ports.prometheus,
-            "service": self.config.service.port,
-            "alertmanager": self.alertmanager_port,
-            **{f"slurmd-{node.name}": self.slurmd_port(node) for node in local.nodes},
-            **{f"exporter-{node.name}": self.exporter_port(node) for node in local.nodes},
-            "exporter-controller": self.exporter_port(None),
-        }
+        """Every TCP port that the cluster listens on, by supervisor's name for the service."""
+        first = {service.unit: service.ports[0] for service in self.services() if service.ports}
+        return {**first, "proxy control": self.config.hub.proxy_port}
 
 
 def layout_for(config: Config, apptainer: Path | None = None) -> Layout:

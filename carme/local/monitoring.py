@@ -1,16 +1,14 @@
 """Prometheus and Alertmanager of the one-machine cluster: folders, files, rules."""
 
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
-from carme.local.layout import LOOPBACK, Layout
+from carme.config.services import LOOPBACK
+from carme.local.layout import Layout
 from carme.local.secrets import Secrets
 from carme.system.files import folder
-from carme.templates import render
+from carme.templates import PROMETHEUS_RULES, prometheus_rules, render
 
-RULES = ("recording.yml", "alerts.yml")
-_RUNBOOKS = "docs/runbooks/"
 _OWNER = "prometheus"
 
 
@@ -25,7 +23,7 @@ def make_folders(layout: Layout) -> None:
 
 def files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, Any]]]:
     """Every file, with mode and owner."""
-    config, etc = layout.config, layout.etc / "prometheus"
+    config, etc, ports = layout.config, layout.etc / "prometheus", layout.ports()
     secret = {"mode": 0o600, "owner": _OWNER}
     return [
         (
@@ -40,20 +38,20 @@ def files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, A
                 prometheus_address=f"{LOOPBACK}:{config.local.ports.prometheus}",
                 alertmanager_user=secrets.alertmanager_login[0],
                 alertmanager_password_file=etc / "alertmanager-password",
-                alertmanager_address=f"{LOOPBACK}:{layout.alertmanager_port}",
+                alertmanager_address=f"{LOOPBACK}:{ports['alertmanager']}",
                 hub_token_file=etc / "hub-token",
                 hub_address=f"{LOOPBACK}:{config.hub.api_port}",
                 service_address=f"{config.service.listen}:{config.service.port}",
                 exporter_user=secrets.exporter_login[0],
                 exporter_password_file=etc / "exporter-password",
-                controller_exporter=f"{LOOPBACK}:{layout.exporter_port(None)}",
+                controller_exporter=f"{LOOPBACK}:{ports['exporter-controller']}",
             ),
             {},
         ),
         (etc / "alertmanager.yml", render("alertmanager.yml", alerts=config.alerts), secret),
         *(
-            (etc / "rules" / name, rules(name, config.prometheus.runbooks_url), {})
-            for name in RULES
+            (etc / "rules" / name, prometheus_rules(name, config.prometheus.runbooks_url), {})
+            for name in PROMETHEUS_RULES
         ),
         *(
             (etc / name, text, secret)
@@ -65,17 +63,3 @@ def files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, A
             )
         ),
     ]
-
-
-def rules(name: str, runbooks_url: str = "") -> str:
-    """A rules file; its alerts link to the site's copy of the runbooks, if it has one."""
-    text = (resources("carme_monitoring") / "prometheus/rules" / name).read_text(encoding="utf-8")
-    if runbooks_url:
-        lines = text.splitlines(keepends=True)
-        text = "".join(
-            line.replace(_RUNBOOKS, f"{runbooks_url.rstrip('/')}/").replace(".md", ".html")
-            if "runbook_url:" in line
-            else line
-            for line in lines
-        )
-    return text

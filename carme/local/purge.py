@@ -1,5 +1,6 @@
 """The cluster's folder and its sudo rule go: what `up` made, and nothing beside it."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ SITE_FILE = "etc/site.toml"
 """What `up` was given."""
 INSTALL_LOG = "log/install.log"
 """The first that `up` writes."""
+_CONFIG = re.compile(r"--config (\S+)")
 _FOLDERS = ("etc", "images", "run", "state", "log")
 """The mark goes last: a purge that was interrupted can be taken up again."""
 
@@ -44,6 +46,13 @@ def remove(layout: Layout) -> list[str]:
     if not left:
         layout.dir.rmdir()
     return left
+
+
+def remains_another(folder: Path = Path("/etc/sudoers.d")) -> bool:
+    """Whether this machine has another cluster: each has a sudo rule that names its carme.toml."""
+    rules = (rule.read_text(encoding="utf-8") for rule in folder.glob("carme*"))
+    configs = (Path(name) for text in rules for name in _CONFIG.findall(text))
+    return any(config.exists() for config in configs)
 
 
 def _mounts_below(folder: Path) -> list[str]:

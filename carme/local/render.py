@@ -12,8 +12,9 @@ from typing import Any
 import bcrypt
 import tomli_w
 
+from carme.config.services import LOOPBACK
 from carme.local import host_checks, monitoring, vgpu
-from carme.local.layout import LOOPBACK, Layout
+from carme.local.layout import Layout
 from carme.local.secrets import Secrets
 from carme.node import gpu_allocations
 from carme.system.files import folder, write
@@ -30,8 +31,8 @@ def make_folders(layout: Layout) -> None:
     folder(layout.run)
     folder(layout.log)
     folder(layout.state)
-    for part, owner in (("munge", "munge"), ("mariadb", "mysql")):
-        folder(layout.run / part, owner=owner)
+    for name, owner in (("munge", "munge"), ("mariadb", "mysql")):
+        folder(layout.run / name, owner=owner)
     folder(layout.etc / "munge", mode=0o700, owner="munge")
     folder(layout.state / "munge", mode=0o700, owner="munge")
     folder(layout.log / "munge", mode=0o700, owner="munge")
@@ -54,11 +55,11 @@ def make_folders(layout: Layout) -> None:
     folder(layout.state / "exporter", mode=0o700, owner=config.local.exporter_user)
     folder(layout.etc / "exporter", mode=0o750, owner=config.local.exporter_user)
     folder(layout.vgpu_state)
-    folder(layout.holders)
+    folder(layout.gpu_allocations)
     # Who holds what is not for everybody; each listener makes its own socket.
     for name, mode in (("jobs", 0o2750), ("listen", 0o775), ("top", 0o775)):
-        shutil.chown(folder(layout.holders / name, mode=mode), "root", exporter)
-        (layout.holders / name).chmod(mode)
+        shutil.chown(folder(layout.gpu_allocations / name, mode=mode), "root", exporter)
+        (layout.gpu_allocations / name).chmod(mode)
 
 
 def write_files(layout: Layout, secrets: Secrets) -> set[Path]:
@@ -86,6 +87,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
     config, local = layout.config, layout.config.local
     slurm = layout.etc / "slurm"
     plugin = host_checks.cgroup_plugin()
+    ports = layout.ports()
     common: dict[str, Any] = {
         "cluster_name": config.cluster.name,
         "slurm_user": "slurm",
@@ -101,7 +103,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
             **node.model_dump(),
             "hostname": layout.hostname,
             "address": LOOPBACK,
-            "port": layout.slurmd_port(node),
+            "port": ports[f"slurmd-{node.name}"],
             "minors": layout.minors(node),
         }
         for node in local.nodes
@@ -112,7 +114,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
         *(
             (
                 slurm / event,
-                gpu_allocations.script(event, layout.holders, environment=library),
+                gpu_allocations.script(event, layout.gpu_allocations, environment=library),
                 {"mode": 0o755},
             )
             for event in ("prolog", "epilog")
@@ -177,7 +179,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
 
 
 def _carme_toml(layout: Layout, library: dict[str, str]) -> str:
-    """What the parts read: the whole configuration, and where sessions find virtual GPUs."""
+    """What the services read: the whole configuration, and where sessions find virtual GPUs."""
     data = layout.config.model_dump(mode="json", exclude_none=True)
     if layout.virtual:
         # Without a driver Apptainer's flag would only warn.

@@ -10,7 +10,7 @@ from carme.system.files import write
 
 @dataclass(frozen=True)
 class Secrets:
-    """What the parts share with each other and nobody else."""
+    """Passwords and tokens that services share; nobody else may read them."""
 
     mariadb_password: str
     proxy_token: str

@@ -1,4 +1,4 @@
-"""Talking to supervisor, which keeps the parts running."""
+"""Talking to supervisor, which keeps the services running."""
 
 import os
 import pwd
@@ -31,7 +31,7 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """What supervisor knows of a part."""
+    """What supervisor knows of a service."""
 
     state: str
     pid: int
@@ -68,7 +68,7 @@ class Supervisor:
         return int(self._call("getPID"))
 
     def processes(self) -> dict[str, ProcessStatus]:
-        """Every part that supervisor runs or should run, by name."""
+        """Every service that supervisor runs or should run, by name."""
         return {
             info["name"]: ProcessStatus(
                 info["statename"], info["pid"], max(0, info["now"] - info["start"])
@@ -76,28 +76,30 @@ class Supervisor:
             for info in self._call("getAllProcessInfo")
         }
 
-    def configure(self, parts: list[LocalService]) -> bool:
-        """Write the supervisor's file for `parts`; True if it changed."""
+    def configure(self, services: list[LocalService]) -> bool:
+        """Write the supervisor's file for `services`; True if it changed."""
         rows = [
             {
-                "name": part.name,
-                "command": " ".join(_quote(word) for word in part.argv),
-                "user": part.user,
-                "directory": part.directory,
+                "name": service.name,
+                "command": " ".join(_quote(word) for word in service.command.argv),
+                "user": service.service.user,
+                "directory": service.command.directory,
                 "environment": ",".join(
                     f'{key}="{_escape(value)}"'
-                    for key, value in {MARK: str(self._layout.dir), **part.env}.items()
+                    for key, value in {
+                        MARK: str(self._layout.dir),
+                        **service.command.environment,
+                    }.items()
                 ),
-                "stop_signal": part.stop_signal,
             }
-            for part in parts
+            for service in services
         ]
         text = render(
             "supervisord.conf",
             socket=self._layout.supervisor_socket,
             pidfile=self._layout.run / "supervisord.pid",
             log_dir=self._layout.log,
-            parts=rows,
+            services=rows,
         )
         return write(self._layout.supervisor_conf, text, mode=0o600)
 
@@ -115,13 +117,13 @@ class Supervisor:
         except xmlrpc.client.Fault as fault:
             raise UnavailableError(f"supervisor: {fault.faultString}") from None
         for name in (*changed, *removed):
-            self.stop_part(name)
+            self.stop_service(name)
             self._call("removeProcessGroup", name)
         for name in (*added, *changed):
             self._call("addProcessGroup", name)
 
-    def start_part(self, name: str) -> bool:
-        """Start one part; True if it was not running."""
+    def start_service(self, name: str) -> bool:
+        """Start one service; True if it was not running."""
         if self.processes()[name].running:
             return False
         try:
@@ -134,8 +136,8 @@ class Supervisor:
                 ) from None
         return True
 
-    def stop_part(self, name: str) -> None:
-        """Stop one part and wait until it is gone; fine if it was not running."""
+    def stop_service(self, name: str) -> None:
+        """Stop one service and wait until it is gone; fine if it was not running."""
         try:
             self._call("stopProcess", name, True)
         except xmlrpc.client.Fault as fault:
@@ -143,12 +145,12 @@ class Supervisor:
                 raise UnavailableError(f"{name} does not stop: {fault.faultString}") from None
 
     def shutdown(self) -> None:
-        """Stop all parts in reverse order, and the supervisor."""
+        """Stop all services in reverse order, and the supervisor."""
         if not self.alive():
             return
         pid = self.pid()
         for name in reversed(list(self.processes())):
-            self.stop_part(name)
+            self.stop_service(name)
         self._call("shutdown")
         _wait(lambda: not psutil.pid_exists(pid), "supervisord does not end", f"process {pid}")
 

@@ -9,6 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def cache_dir() -> Path:
+    """Where slow results (images, downloads) are kept; checkouts and clusters share it."""
+    named = os.environ.get("CARME_CACHE")
+    if named:
+        return Path(named)
+    if os.geteuid() == 0:
+        return Path("/var/cache/carme")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "carme"
+
+
 def write(path: Path, text: str, *, mode: int = 0o644, owner: str | None = None) -> bool:
     """Put `text` into `path` by rename; True if that changed the file's text."""
     path.parent.mkdir(parents=True, exist_ok=True)

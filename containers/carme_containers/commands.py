@@ -10,7 +10,7 @@ from carme.config import Config, load
 from carme.errors import CarmeError, InputError, UnavailableError
 from carme.images.catalogue import Catalogue, check_file, file_stamp, load_catalogue
 from carme.images.own_image import check_own_image
-from carme.local.layout import cache_dir
+from carme.system.files import cache_dir
 from carme_containers import tables
 from carme_containers.apptainer_engine import ApptainerEngine
 from carme_containers.build_log import Progress

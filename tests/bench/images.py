@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from carme.errors import CarmeError
-from carme.local.layout import cache_dir
 from carme.system.apptainer import find_or_install
+from carme.system.files import cache_dir
 from carme_containers.apptainer_engine import ApptainerEngine
 from carme_containers.builder import Builder
 from carme_containers.recipe import load_recipe

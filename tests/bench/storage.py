@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from carme.local import monitoring
 from carme.prometheus import PrometheusClient
+from carme.templates import PROMETHEUS_RULES, prometheus_rules
 from support.page_server import served
 from support.recorded_series import serving
 
@@ -82,8 +82,8 @@ def held(page: Page, nodes: int) -> dict[str, float]:
         folder = Path(scratch)
         (folder / "data").mkdir()
         (folder / "rules").mkdir()
-        for name in monitoring.RULES:
-            (folder / "rules" / name).write_text(monitoring.rules(name))
+        for name in PROMETHEUS_RULES:
+            (folder / "rules" / name).write_text(prometheus_rules(name))
         start = time.monotonic()
         with served(lambda asked: page.of(asked["node"], time.monotonic() - start)) as address:
             config = _CONFIG.format(scrape=SCRAPE_SECONDS, rules=folder / "rules")

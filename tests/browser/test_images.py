@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from carme.local.layout import cache_dir
+from carme.system.files import cache_dir
 from carme_containers import ensure_image
 from carme_containers.recipe import find_recipes
 from support.browser import choose, login, open_lab, run_cell

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from carme.local.layout import cache_dir
+from carme.system.files import cache_dir
 from carme_containers import ensure_image
 from support.browser import login, open_lab, run_cell
 from support.hub import User

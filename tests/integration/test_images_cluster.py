@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from carme.images.catalogue import load_catalogue
-from carme.local.layout import cache_dir
+from carme.system.files import cache_dir
 from carme_containers import ensure_image
 from support.cluster import wait_for
 from support.recipes import tiny_recipe, tiny_root

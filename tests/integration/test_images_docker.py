@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from carme.errors import MissingError, UnavailableError
-from carme.local.layout import cache_dir
+from carme.system.files import cache_dir
 from carme_containers.apptainer_engine import ApptainerEngine
 from carme_containers.builder import Builder
 from carme_containers.docker_engine import DockerEngine

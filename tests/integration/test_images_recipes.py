@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from carme.local.layout import cache_dir
+from carme.system.files import cache_dir
 from carme_containers.apptainer_engine import ApptainerEngine
 from carme_containers.builder import Builder
 from carme_containers.recipe import find_recipes, load_recipe

@@ -10,7 +10,7 @@ import pytest
 import requests
 import yaml
 
-from carme.local import monitoring
+from carme.templates import prometheus_rules
 from support.cluster import wait_for
 from support.exporter import Exporter, Series, submit, wait_ended
 from support.prometheus import Prometheus
@@ -148,7 +148,7 @@ def test_what_the_rules_ask_for_is_there(prometheus, books):
     assert prometheus.rows("prometheus_rule_evaluation_failures_total > 0") == []
     records = [
         rule["record"]
-        for group in yaml.safe_load(monitoring.rules("recording.yml"))["groups"]
+        for group in yaml.safe_load(prometheus_rules("recording.yml"))["groups"]
         for rule in group["rules"]
     ]
     rows = prometheus.rows('{__name__=~".+:.+"}', books.at)
@@ -261,7 +261,7 @@ def test_a_plain_user_reads_no_metric_of_anybody(cluster, prometheus, exporters,
         *(layout.etc / name for name in ("prometheus", "exporter")),
         *(layout.state / name for name in ("prometheus", "alertmanager", "exporter")),
         layout.config.prometheus.targets.parent,
-        layout.holders / "jobs",
+        layout.gpu_allocations / "jobs",
     ]
     assert all(folder.exists() for folder in folders)
     asked = json.dumps([urls, [str(folder) for folder in folders]])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from carme.local.layout import cache_dir
+from carme.system.files import cache_dir
 from carme_containers import ensure_image
 from support.slurm_live import Jobs, helper, view, wait_until
 

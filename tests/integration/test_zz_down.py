@@ -21,19 +21,20 @@ def processes(cluster):
 
 
 def test_up_again_is_quick_and_changes_nothing(cluster):
-    before = {part.name: cluster.pid(part.name) for part in cluster.local.parts()}
+    names = [service.name for service in cluster.local.services()]
+    before = {name: cluster.pid(name) for name in names}
     started = time.monotonic()
     assert cluster.local.up(print) is False
     assert time.monotonic() - started < 15
-    assert {part.name: cluster.pid(part.name) for part in cluster.local.parts()} == before
+    assert {name: cluster.pid(name) for name in names} == before
 
 
-def test_status_has_a_line_a_part(cluster):
+def test_status_has_a_line_a_service(cluster):
     done = CliRunner().invoke(carme, ["status", "--dir", str(cluster.dir)])
     assert done.exit_code == 0, done.output
-    for part in cluster.local.parts():
-        assert f"{part.name} " in done.output
-    assert "not well" not in done.output
+    for service in cluster.local.services():
+        assert f"{service.name} " in done.output
+    assert "unhealthy" not in done.output
 
 
 def test_down_leaves_no_process_and_no_port_and_up_finds_everything_again(cluster):

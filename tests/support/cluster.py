@@ -70,10 +70,10 @@ class Cluster:
         return self.run(["runuser", "-u", user, "--", *argv], **{"cwd": "/", **kwargs})
 
     def stop(self, part: str) -> None:
-        self.local.supervisor.stop_part(part)
+        self.local.supervisor.stop_service(part)
 
     def start(self, part: str) -> None:
-        self.local.supervisor.start_part(part)
+        self.local.supervisor.start_service(part)
 
     @contextmanager
     def without(self, part: str, *, frozen: bool = False) -> Iterator[None]:
@@ -96,7 +96,7 @@ class Cluster:
 
     def well(self, part: str) -> bool:
         """Whether the part runs and answers."""
-        return next(line.well for line in self.local.health() if line.part.name == part)
+        return next(line.is_healthy for line in self.local.health() if line.service.name == part)
 
     def jobs(self, user: str) -> list[dict[str, str]]:
         """The user's jobs that wait or run; not those whose nodes are still being cleaned."""

@@ -13,8 +13,8 @@ import pytest
 
 from carme.errors import CarmeError
 from carme.local import packages
-from carme.local.layout import cache_dir
 from carme.system.apptainer import APT_PACKAGES, find_or_install
+from carme.system.files import cache_dir
 from carme_containers.build_user import BuildUser
 from carme_containers.image_inspector import ImageInspector
 

@@ -63,8 +63,8 @@ def _pack(tree: Path, name: str, version: str) -> Path:
 def pack_apptainer(folder: Path) -> Path:
     """The private build as a package file, in place of one from the project's releases."""
     from carme.local import packages
-    from carme.local.layout import cache_dir
     from carme.system import apptainer
+    from carme.system.files import cache_dir
 
     packages.install(dict(apptainer.APT_PACKAGES), print, Path("/dev/null"))
     program = apptainer.find_or_install(cache_dir(), print)
@@ -95,7 +95,7 @@ def pack_grafana(folder: Path) -> Path:
 def build_base_image() -> None:
     """The base image in the cache that the head's folder of builds shows."""
     from carme.config import Config
-    from carme.local.layout import cache_dir
+    from carme.system.files import cache_dir
     from carme_containers.apptainer_engine import ApptainerEngine
     from carme_containers.builder import Builder
     from carme_containers.publication import apptainer_for

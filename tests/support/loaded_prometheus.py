@@ -15,8 +15,8 @@ from pathlib import Path
 
 import requests
 
-from carme.local import monitoring
 from carme.prometheus import PrometheusClient
+from carme.templates import PROMETHEUS_RULES, prometheus_rules
 from support.load import SCRAPE_SECONDS, Load, filled, page
 from support.page_server import served
 from support.recorded_series import add_blocks, serving
@@ -47,8 +47,8 @@ def loaded_prometheus(load: Load, evaluate_seconds: float) -> Iterator[Prometheu
         rules.mkdir()
         for file in load.history(folder):
             add_blocks(file, data)
-        for name in monitoring.RULES:
-            (rules / name).write_text(monitoring.rules(name))
+        for name in PROMETHEUS_RULES:
+            (rules / name).write_text(prometheus_rules(name))
         text = page(load.scraped())
         with served(lambda _: filled(text, time.time())) as address:
             config = _CONFIG.format(

@@ -14,7 +14,7 @@ class Prometheus:
     def __init__(self, cluster: Any) -> None:
         self._secrets = json.loads((cluster.dir / "etc/secrets/secrets.json").read_text())
         self.url = f"http://127.0.0.1:{cluster.config.local.ports.prometheus}"
-        self.alertmanager = f"http://127.0.0.1:{cluster.local.layout.alertmanager_port}"
+        self.alertmanager = f"http://127.0.0.1:{cluster.local.layout.ports()['alertmanager']}"
 
     def rows(self, expression: str, at: float | None = None) -> list[Row]:
         """The series that the expression gives now, or gave at some time."""

@@ -1,5 +1,8 @@
+import re
 import subprocess
 import sys
+from importlib.metadata import requires
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -39,6 +42,61 @@ def test_config_show_names_every_key(monkeypatch, tmp_path):
     monkeypatch.setenv("CARME_CONFIG", str(tmp_path / "carme.toml"))
     shown = CliRunner().invoke(carme, ["config", "show", "--json"]).output
     assert '"poll_seconds"' in shown
+
+
+BLOCKED = """
+import importlib, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("numpy", "numba", "llvmlite", "scipy"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def test_a_node_needs_no_numpy():
+    modules = "carme_monitoring.commands", "carme_monitoring.discovery", "carme.cli"
+    modules += "carme.doctor.commands", "carme.doctor.checklist", "carme.node.hook"
+    modules += "carme.helper.program", "carme.slurm.commands", "carme.jobs.commands"
+    code = f"{BLOCKED}for name in {modules}: importlib.import_module(name)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["simulate", "reproduce", "validate", "hardware"])
+def test_without_numpy_a_command_names_the_extra(name):
+    code = f"{BLOCKED}sys.argv = ['carme', {name!r}, '--help']; from carme.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pip install 'carme[simulator]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_extras():
+    """Nodes get no NumPy; `reproduce` needs no more than the simulator."""
+    wanted = [line for line in requires("carme") or [] if "numpy" in line or "numba" in line]
+    assert {line.split("extra == ")[-1].strip("'\"") for line in wanted} == {
+        *("dev", "local", "service", "simulator", "spawner"),
+    }
+    code = BLOCKED.replace('("numpy", "numba", "llvmlite", "scipy")', '("scipy", "flask")')
+    code += "from carme.simulator.commands import pareto, reproduce, simulate, timeline, validate"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_constraints_are_versions_of_what_is_needed():
+    text = (Path(__file__).resolve().parents[2] / "constraints.txt").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[\w.+!]+", line) for line in lines)
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in lines}
+    needed = {
+        re.split(r"[^A-Za-z0-9_-]", line)[0].lower().replace("_", "-")
+        for line in requires("carme") or []
+        if "extra == 'dev'" not in line and 'extra == "dev"' not in line
+    }
+    assert needed - {"carme", "pyslurm"} <= pinned
 
 
 def test_missing_package_names_the_extra(monkeypatch):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from carme.config import LocalNode
 from carme.local.vgpu.cards import Card, cards
-from carme.local.vgpu.detect import RealGpu, detect_real_gpus
 from carme.local.vgpu.library import build_library
+from carme.system.gpus import RealGpu, detect_real_gpus
 
 __all__ = [
     "Card",

@@ -1,11 +1,16 @@
 """The units that the roles write: each runs as a user of its own and can do little else."""
 
+import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 import carme.templates
+from carme.config.services import entries
 from carme.templates import render
+
+ANSIBLE = Path(__file__).resolve().parents[3] / "ansible"
 
 FOLDER = Path(carme.templates.__file__).parent
 UNITS = sorted(path.name for path in FOLDER.glob("carme-*.service"))
@@ -16,6 +21,7 @@ VALUES = {
     "address": "",
     "target": "http://10.0.0.1:8081",
     "mode": "node",
+    "what": "what it does",
     "user": "carme-x",
     "port": 443,
     "api_port": 8001,
@@ -36,5 +42,31 @@ def test_a_unit_is_confined(name: str) -> None:
 
 
 def test_every_process_of_carme_has_one() -> None:
-    names = {name.removeprefix("carme-").removesuffix(".service") for name in UNITS}
-    assert names == {"discovery", "exporter", "hub", "proxy", "service", "view"}
+    templates = {name.removesuffix(".service") for name in UNITS}
+    units = {entry.unit for entry in entries() if entry.unit.startswith("carme-")}
+    # Both kinds of exporter have one template.
+    assert templates == units - {"carme-exporter-controller"}
+    assert {entry.unit for entry in entries() if entry.unit and entry.carme_code} <= units
+
+
+def test_the_roles_see_the_same_services() -> None:
+    path = ANSIBLE / "filter_plugins/carme_services.py"
+    services = runpy.run_path(str(path))["services"]({"hub": {"user": "hubby"}}, str(ANSIBLE))
+    assert [row["unit"] for row in services.values()] == [e.unit for e in entries() if e.unit]
+    assert services["hub"]["user"] == "hubby"
+    assert services["proxy"]["user"] == "carme-proxy"
+    assert services["exporter_cluster"]["unit"] == "carme-exporter-controller"
+    used = {
+        name
+        for file in ANSIBLE.rglob("*.yml")
+        for name in re.findall(r"carme_services\.(\w+)\.", file.read_text())
+    }
+    assert {"hub", "proxy", "view", "exporter", "discovery", "service"} <= used <= set(services)
+
+
+def test_a_backup_is_put_back_in_the_order_of_start() -> None:
+    data = [entry.unit for entry in entries() if entry.restored == "data"]
+    assert data == ["slurmdbd", "slurmctld", "carme-view", "carme-hub", "carme-service"]
+    assert {entry.unit for entry in entries() if entry.restored == "keys"} == {
+        *("munge", "carme-proxy"),
+    }

@@ -130,10 +130,18 @@ def target(health: str, error: str = "") -> ScrapeTarget:
             FAULT,
             "no route",
         ),
-        (platform.service(200, b'{"service": "ok"}', ADVICE), OK, "answers"),
-        (platform.service(200, b'{"slurm view": "away"}', ADVICE), WARNING, "view: away"),
-        (platform.service(503, b'{"database": "locked"}', ADVICE), FAULT, "database: locked"),
-        (platform.service(404, b"<html>", ADVICE), FAULT, "not as the service does"),
+        (platform.service_state(200, b'{"service": "ok"}', ADVICE), OK, "answers"),
+        (
+            platform.service_state(200, b'{"slurm view": "away"}', ADVICE),
+            WARNING,
+            "view: away",
+        ),
+        (
+            platform.service_state(503, b'{"database": "locked"}', ADVICE),
+            FAULT,
+            "database: locked",
+        ),
+        (platform.service_state(404, b"<html>", ADVICE), FAULT, "not as the service does"),
         (sudo_rule(RULE, HOMES), OK, "6 verbs"),
         (sudo_rule(RULE), OK, "6 verbs"),
         (sudo_rule(RULE.replace("extend", "x"), HOMES), FAULT, "may not extend"),
@@ -216,7 +224,7 @@ PYTHON = "python3 /opt/bin/jupyterhub -f x"
 @pytest.mark.parametrize(
     ("holders", "level", "words"),
     [
-        ({8081: [ports.PortOwner(7, PYTHON, "python3")]}, OK, "1 open, each held by its part"),
+        ({8081: [ports.PortOwner(7, PYTHON, "python3")]}, OK, "1 open, each held by its service"),
         ({8081: [ports.PortOwner()]}, OK, "1 open"),
         ({}, FAULT, "nobody listens on 8081 (hub)"),
         ({8081: [ports.PortOwner(9, "nc -l 8081", "nc")]}, FAULT, "by nc, process 9"),

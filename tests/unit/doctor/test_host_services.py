@@ -107,12 +107,12 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_head(deployed) -> None:
     here = deployed("front", HEAD)
-    assert here.words == "head"
-    assert here.part("proxy").ports == (443, 8001)
-    assert here.part("exporter cluster").ports == (9999,)
-    assert here.part("slurmctld").ports == (7000,)
+    assert here.description == "head"
+    assert here.service("proxy").ports == (443, 8001)
+    assert here.service("exporter cluster").ports == (9999,)
+    assert here.service("slurmctld").ports == (7000,)
     assert here.nodes == ()
-    assert here.repair(here.part("hub")) == (
+    assert here.repair(here.service("hub")) == (
         "journalctl -u carme-hub -n 50; systemctl restart carme-hub"
     )
     names = {check.name for check in checklist.checks(here)}
@@ -122,9 +122,13 @@ def test_a_head(deployed) -> None:
 
 def test_a_node(deployed) -> None:
     here = deployed("gpu01", NODE)
-    assert here.words == "node gpu01"
-    assert [part.name for part in here.parts] == ["munge", "slurmd gpu01", "exporter gpu01"]
-    assert here.part("slurmd gpu01").ports == (7100,)
+    assert here.description == "node gpu01"
+    assert [service.name for service in here.services] == [
+        "munge",
+        "slurmd gpu01",
+        "exporter gpu01",
+    ]
+    assert here.service("slurmd gpu01").ports == (7100,)
     checks = {check.name: check for check in checklist.checks(here)}
     assert {"GPUs gpu01", "cgroups", "container", "hub", "slurmctld"} <= set(checks)
     missing = ("proxy", "prometheus", "targets", "sudo rule", "nodes", "certificate", "backup")
@@ -133,7 +137,7 @@ def test_a_node(deployed) -> None:
 
 
 def test_a_host_that_is_both(deployed) -> None:
-    assert deployed("gpu01", HEAD | NODE).words == "head and node gpu01"
+    assert deployed("gpu01", HEAD | NODE).description == "head and node gpu01"
 
 
 def test_the_one_machine_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +153,7 @@ def test_the_one_machine_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert here.config_path == etc / "carme.toml"
     assert here.config.slurm.conf == etc / "slurm/slurm.conf"
     assert here.up == f"carme up --dir {tmp_path}"
-    assert f"{tmp_path}/log/hub.log" in here.repair(here.part("hub"))
-    names = [part.name for part in here.parts]
+    assert f"{tmp_path}/log/hub.log" in here.repair(here.service("hub"))
+    names = [service.name for service in here.services]
     assert {"slurmd gpu01", "slurmd cpu01", "exporter cluster", "alertmanager"} <= set(names)
     assert "virtual GPUs" not in names

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from carme.errors import DeniedError, InputError
+from carme.errors import DeniedError, InputError, UnavailableError
+from carme.helper.client import HelperClient
+from carme.images import own_image
 from carme.images.own_image import check_own_image, check_path
 from support.images import sif_bytes
 
@@ -47,3 +49,16 @@ def test_not_an_image(tmp_path: Path) -> None:
     path.write_bytes(sif_bytes(arch=b"07\0"))
     with pytest.raises(InputError, match="is for ppc64le"):
         check_own_image(str(path), NOT_THERE)
+
+
+def test_a_slow_image_is_given_up_before_the_hub_gives_up_the_helper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert HelperClient.timeout_seconds > own_image.CHECK_SECONDS
+    monkeypatch.setattr(own_image, "CHECK_SECONDS", 0.2)
+    image, program = tmp_path / "x.sif", tmp_path / "apptainer"
+    image.write_bytes(sif_bytes())
+    program.write_text("#!/bin/sh\nexec sleep 30\n")
+    program.chmod(0o755)
+    with pytest.raises(UnavailableError, match=r"within 0\.2 s"):
+        check_own_image(str(image), program)

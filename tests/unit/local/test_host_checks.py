@@ -21,7 +21,7 @@ def test_debian_12_is_fine(tmp_path):
 
 @pytest.mark.parametrize("text", ["ID=fedora\nVERSION_ID=40\n", 'ID=debian\nVERSION_ID="11"\n', ""])
 def test_other_systems_are_refused(tmp_path, text):
-    with pytest.raises(ConfigError, match=r"runs on Debian 12.*pip install carme"):
+    with pytest.raises(ConfigError, match=r"runs on Debian 12.*pip install 'carme\[simulator\]'"):
         host_checks.check_system(release(tmp_path, text))
 
 

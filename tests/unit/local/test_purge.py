@@ -9,7 +9,7 @@ import pytest
 
 from carme.config import Config
 from carme.errors import InputError
-from carme.local import accounts, devices, purge, render, supervisor
+from carme.local import accounts, cluster, devices, purge, render, supervisor
 from carme.local.layout import Layout
 
 
@@ -94,3 +94,32 @@ def test_jobs_are_found_in_both_kinds_of_cgroups(
         (folder / "cgroup.procs").write_text(f"{job.pid}\n")
         assert [process.pid for process in supervisor._in_job_cgroups(here)] == [job.pid]
         job.kill()
+
+
+def test_the_user_that_builds_images_goes_with_the_last_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules, other = tmp_path / "sudoers.d", tmp_path / "other/etc/carme.toml"
+    rules.mkdir()
+    assert not purge.remains_another(rules)
+    (rules / "carme-hub2").write_text(f"hub2 ALL=(%users) NOPASSWD: helper --config {other} x\n")
+    assert not purge.remains_another(rules)  # a rule that a broken cluster left
+    other.parent.mkdir(parents=True)
+    other.touch()
+    assert purge.remains_another(rules)
+
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(cluster, "run_module", lambda *argv, **_: ran.append(argv))
+    monkeypatch.setattr(cluster.LocalCluster, "down", lambda *_: None)
+    monkeypatch.setattr(cluster.accounts, "remove", lambda layout: [])
+    monkeypatch.setattr(cluster.devices, "remove", lambda layout: None)
+    for is_last in (False, True):
+        its = layout(tmp_path / "its")
+        (its.dir / purge.SITE_FILE).parent.mkdir(parents=True)
+        (its.dir / purge.SITE_FILE).touch()
+        monkeypatch.setattr(cluster.purge, "remains_another", lambda last=is_last: not last)
+        purged = cluster.LocalCluster.__new__(cluster.LocalCluster)
+        purged.__dict__["layout"] = its
+        purged.purge(lambda line: None)
+        assert bool(ran) == is_last
+    assert ran == [("carme_containers", "--remove-build-user")]

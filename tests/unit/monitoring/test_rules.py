@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from carme.config import AlertSettings
-from carme.local import monitoring
-from carme.templates import render
+from carme.templates import PROMETHEUS_RULES, prometheus_rules, render
 from carme_monitoring import recording
 from carme_monitoring.metric_table import BY_NAME
 
@@ -69,7 +68,7 @@ def test_the_recording_rules_are_those_of_the_table() -> None:
     assert (RULES / "recording.yml").read_text() == made, (
         f"run: ./dev run python {generator} > monitoring/prometheus/rules/recording.yml"
     )
-    assert {path.name for path in RULES.glob("*.yml")} == set(monitoring.RULES)
+    assert {path.name for path in RULES.glob("*.yml")} == set(PROMETHEUS_RULES)
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=names)
@@ -121,8 +120,8 @@ def _labels(metric: str) -> Any:
 
 
 def test_runbooks_can_be_the_sites_own() -> None:
-    assert monitoring.rules("alerts.yml") == (RULES / "alerts.yml").read_text()
-    text = monitoring.rules("alerts.yml", "https://docs.example/runbooks/")
+    assert prometheus_rules("alerts.yml") == (RULES / "alerts.yml").read_text()
+    text = prometheus_rules("alerts.yml", "https://docs.example/runbooks/")
     assert "runbook_url: https://docs.example/runbooks/GpuLost.html" in text
     assert "docs/runbooks/GpuLost.md" not in text
 

@@ -1,4 +1,4 @@
-"""`carme.simulator` stays pure: no I/O, no clock, no global random state."""
+"""`carme.simulator` stays pure; what it may import is a contract in pyproject.toml."""
 
 import ast
 import subprocess
@@ -10,12 +10,6 @@ import pytest
 import carme.simulator
 
 FOLDER = Path(carme.simulator.__file__).parent
-ALLOWED = {
-    "__future__", "collections", "dataclasses", "functools", "heapq", "itertools", "math", "typing",
-    "logging",  # only in compiled_queues.py: the one message about compiling
-    "numba", "numpy", "pydantic",
-    "carme.jobs.bursts", "carme.errors", "carme.units", "carme.simulator",
-}  # fmt: skip
 FORBIDDEN_CALLS = {"open", "print", "input", "exec", "eval"}
 
 
@@ -25,21 +19,9 @@ def modules():
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(FOLDER)))
-def test_it_imports_and_calls_nothing_that_reaches_outside(path):
+def test_it_calls_nothing_that_reaches_outside(path):
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module]
-        for name in names:
-            top = name.split(".")[0]
-            assert top in ALLOWED or any(name == a or name.startswith(f"{a}.") for a in ALLOWED), (
-                f"{path.name} imports {name}"
-            )
-            if top == "logging":
-                assert path.name == "compiled_queues.py"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in FORBIDDEN_CALLS, f"{path.name} calls {node.func.id}"
         if isinstance(node, ast.Attribute) and node.attr in {"seed", "set_state"}:

@@ -1,4 +1,4 @@
-"""Asking each part whether it is well, in the way its users would."""
+"""Health checks: each asks a service in the way its users do."""
 
 import base64
 import socket
@@ -107,3 +107,13 @@ def unix_http(path: Path, target: str) -> str:
     if status != 200:
         raise UnavailableError(f"answers {status}")
     return "answers 200"
+
+
+def slurmrestd(path: Path) -> str:
+    """slurmrestd answers on its socket."""
+    return unix_http(path, "/slurm/v0.0.38/ping")
+
+
+def view(path: Path) -> str:
+    """carme-view answers on its socket."""
+    return unix_http(path, "/healthz")

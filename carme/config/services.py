@@ -1,0 +1,157 @@
+"""The inventory of services: `services.toml`, resolved for one host by its carme.toml."""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from carme.config import Config, Section
+
+LOOPBACK = "127.0.0.1"
+
+
+class ServiceEntry(Section):
+    """A row of services.toml, which explains the fields."""
+
+    name: str
+    process: str = ""
+    unit: str = ""
+    what: str
+    program: str = ""
+    user: str
+    local_user: str = ""
+    ports: tuple[str | int, ...] = ()
+    local_ports: tuple[str | int, ...] = ()
+    port_in_unit: bool = False
+    variables: tuple[str, ...] = ()
+    address: str = ""
+    health: str
+    on: Literal["head", "nodes", "head after nodes"] = "head"
+    carme_code: bool = False
+    restored: Literal["", "data", "keys"] = ""
+    removed: bool = False
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service as one host runs it."""
+
+    name: str
+    unit: str
+    """systemd's name for it; on the one-machine cluster, supervisor's."""
+    what: str
+    program: str
+    """A word of its command line; empty if none is certain."""
+    user: str
+    ports: tuple[int, ...]
+    address: str
+    node: str
+    """The node that it serves; empty for those of the whole cluster."""
+    health: str
+    """An HTTP path on the first port, or the name of a check."""
+    entry: ServiceEntry
+
+
+@cache
+def entries() -> tuple[ServiceEntry, ...]:
+    """Every row, in the order in which the services start."""
+    data = tomllib.loads((files("carme.config") / "services.toml").read_text(encoding="utf-8"))
+    return tuple(ServiceEntry.model_validate(row) for row in data["services"])
+
+
+def local_services(config: Config, *, virtual_gpus: bool) -> tuple[Service, ...]:
+    """The services of the one-machine cluster."""
+    nodes = [node.name for node in config.local.nodes]
+    return tuple(
+        _service(
+            *(entry, node, config),
+            unit=entry.process,
+            user=entry.local_user or entry.user,
+            ports=entry.local_ports or entry.ports,
+            address=LOOPBACK,
+            offset=offset,
+        )
+        for entry in entries()
+        if entry.process and (virtual_gpus or entry.process != "vgpu")
+        for node, offset in _places(entry, nodes)
+    )
+
+
+def deployed_services(
+    config: Config, node: str, slurm_ports: Mapping[str, int]
+) -> tuple[Service, ...]:
+    """The services that Ansible can set up on a host whose name in Slurm is `node`.
+
+    `slurm_ports` holds the settings of slurm.conf that name ports, as far as the host has them.
+    """
+    return tuple(
+        _service(
+            *(entry, name, config),
+            unit=entry.unit,
+            user=entry.user,
+            ports=entry.ports,
+            address=str(_value(config, entry.address)) if entry.address else LOOPBACK,
+            offset=offset,
+            slurm_ports=slurm_ports,
+        )
+        for entry in entries()
+        if entry.unit
+        for name, offset in _places(entry, [node])
+    )
+
+
+def _places(entry: ServiceEntry, nodes: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """The node and the offset of the ports of each service of this row."""
+    if entry.on == "nodes":
+        yield from ((node, index) for index, node in enumerate(nodes))
+    else:
+        yield "", len(nodes) if entry.on == "head after nodes" else 0
+
+
+def _service(
+    entry: ServiceEntry,
+    node: str,
+    config: Config,
+    *,
+    unit: str,
+    user: str,
+    ports: Sequence[str | int],
+    address: str,
+    offset: int,
+    slurm_ports: Mapping[str, int] | None = None,
+) -> Service:
+    numbers = (_port(config, port, slurm_ports or {}) for port in ports)
+    return Service(
+        name=entry.name.format(node=node),
+        unit=unit.format(node=node),
+        what=entry.what.format(node=node),
+        program=entry.program,
+        user=str(_value(config, user)) if "." in user else user,
+        ports=tuple(number + offset for number in numbers if number),
+        address=address,
+        node=node,
+        health=entry.health,
+        entry=entry,
+    )
+
+
+def _port(config: Config, port: str | int, slurm_ports: Mapping[str, int]) -> int | None:
+    if isinstance(port, int):
+        return port
+    if "." not in port:
+        return slurm_ports.get(port)
+    value = _value(config, port)
+    if isinstance(value, int):
+        return value
+    url = urlsplit(str(value))
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _value(config: Config, key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
