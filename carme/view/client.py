@@ -65,6 +65,11 @@ class ViewClient:
         """The client for this configuration."""
         return cls(view.socket)
 
+    def close(self) -> None:
+        """End the client's threads once their requests end."""
+        self._subscription.close()
+        self._threads.shutdown(wait=False)
+
     @property
     def newest(self) -> Snapshot | None:
         """The newest snapshot that this client has received; sends no request."""
@@ -196,6 +201,7 @@ class SnapshotSubscription:
         self._start_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._answered = threading.Event()
+        self._closed = threading.Event()
         self._failure: tuple[float, CarmeError] | None = None  # since when, and the last error
 
     @property
@@ -222,8 +228,12 @@ class SnapshotSubscription:
             raise type(error)(error.message, error.hint)
         return newest
 
+    def close(self) -> None:
+        """End the thread once the request ends that it waits for."""
+        self._closed.set()
+
     def _follow(self) -> None:
-        while True:
+        while not self._closed.is_set():
             wait = _WAIT_SECONDS if self.is_answered and not self._failure else 0
             try:
                 self.client.snapshot(wait)
@@ -236,7 +246,7 @@ class SnapshotSubscription:
             else:
                 self._failure = None
             self._answered.set()
-            time.sleep(_RETRY_SECONDS if self._failure else _PAUSE_SECONDS)
+            self._closed.wait(_RETRY_SECONDS if self._failure else _PAUSE_SECONDS)
 
     def _failed(self, error: CarmeError) -> None:
         if self._failure is None:
@@ -257,6 +267,11 @@ class AsyncViewClient:
     def of(cls, view: ViewSettings) -> "AsyncViewClient":
         """The client for this configuration."""
         return cls(view.socket)
+
+    def close(self) -> None:
+        """End the client's threads once their requests end."""
+        self._subscription.close()
+        self._threads.shutdown(wait=False)
 
     @property
     def newest(self) -> Snapshot | None:

@@ -78,6 +78,7 @@ class UnixServer:
         self._path = path
         self._handler = handler
         self._connections: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._lock = -1
 
@@ -101,16 +102,23 @@ class UnixServer:
         )
 
     async def stop(self) -> None:
-        """Stop listening and remove the socket."""
+        """Stop listening, end all connections and remove the socket."""
         if self._server:
             self._server.close()
             self._path.unlink(missing_ok=True)
+        await asyncio.sleep(0)  # connections that were just accepted begin, so that they can end
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._lock >= 0:
             os.close(self._lock)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         uid = peer_uid(writer.get_extra_info("socket"))
         self._connections[uid] += 1
+        if task := asyncio.current_task():
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         try:
             reply = await self._answer(reader, uid)
             writer.write(reply.encode())

@@ -54,7 +54,7 @@ def ben(cluster, course):
 
 
 @pytest.fixture
-def plan(cluster, course):
+def plan(cluster, course, ann):
     """A reservation of the CPU node for that account; asked for before users, it outlives them."""
     what = ["StartTime=now", "Duration=120", "Nodes=cpu01", f"Accounts={course}"]
     what.append("Flags=IGNORE_JOBS")
@@ -69,6 +69,11 @@ def plan(cluster, course):
     cluster.stop("view")
     cluster.start("view")
     wait_for(known, 60, "the view knows the reservation")
+
+    def offered():
+        return PLAN in ann.web.get(f"{ann.url}/hub/spawn", timeout=30).text
+
+    wait_for(offered, 60, "the form offers the reservation")
     yield PLAN
     delete = ["scontrol", "delete", f"ReservationName={PLAN}"]
     wait_for(lambda: cluster.run(delete).returncode == 0, 60, "nobody uses the reservation")

@@ -165,6 +165,7 @@ class Service:
         self.hub.server_close()
 
     def close(self):
+        self.parts.cluster.close()
         self.parts.tasks.close()
         self.parts.apart.close()
         self.parts.store.engine.dispose()

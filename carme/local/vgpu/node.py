@@ -28,6 +28,9 @@ _THERMAL_SECONDS = 8.0
 _SMOOTHING_SECONDS = 0.15
 """Utilisation is averaged over about this, as a driver does; power and energy are not."""
 _THROTTLE_IDLE = 1
+_IDLE_LEVEL = 0.1
+"""Utilisation below this is shown as 0: an idle JupyterLab answers a request now and then, and that
+is no work on a GPU."""
 
 
 def boottime_ns() -> int:
@@ -169,7 +172,7 @@ class VirtualNode:
         usage = self._follower.get(meter.jobid)
         weight = min(1.0, seconds / _SMOOTHING_SECONDS)
         self._smooth[index] += weight * (share - self._smooth[index])
-        level = self._smooth[index] if self._smooth[index] > 0.005 else 0.0
+        level = self._smooth[index] if self._smooth[index] > _IDLE_LEVEL else 0.0
         target = model.temperature_c(meter.power_mw)
         self._heat[index] += min(1.0, seconds / _THERMAL_SECONDS) * (target - self._heat[index])
         state.temperature_c = round(self._heat[index])

@@ -8,6 +8,7 @@ from carme.requests.resource_request import ADVICE_SECONDS
 from carme.slurm.models import Job, Reservation
 from carme.slurm.rights import Association, AssociationLimits, Qos, UserRights
 from carme.slurm.states import JobState
+from support.cluster import wait_for
 from support.service import gpu_nodes
 
 WISH = {"partition": "gpu", "gpu_type": "virtual-a100", "hours": 8, "workload": "resnet-50"}
@@ -50,9 +51,14 @@ def test_it_starts_now_where_there_are_as_many_free_nodes(two_nodes):
 
 
 def change(service, **values):
-    """Another snapshot, for the next question on."""
-    service.view.snapshot = service.view.snapshot.model_copy(update=values)
-    service.parts.cluster._held = None
+    """Another snapshot; returns when the service has it."""
+    snapshot = service.view.snapshot.model_copy(update={**values, "taken_at": time.time()})
+    service.view.snapshot = snapshot
+
+    def is_known():
+        return service.parts.cluster.snapshot().taken_at == snapshot.taken_at
+
+    wait_for(is_known, 10, "the service has the new snapshot")
 
 
 def test_a_reservation_of_others_takes_its_nodes_away(two_nodes):

@@ -1,5 +1,6 @@
 """HTTP over a unix socket, against a server that sends whatever bytes a test says."""
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,19 @@ from hypothesis import strategies as st
 
 from carme.errors import UnavailableError
 from carme.system.unix_http import HttpResponse, request
+
+
+def _whole_request(connection: socket.socket) -> bytes:
+    """Headers and body, which may arrive one after the other."""
+    received = connection.recv(65536)
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"Content-Length: (\d+)", head)
+    missing = int(length[1]) - len(body) if length else 0
+    while missing > 0:
+        more = connection.recv(65536)
+        received += more
+        missing = missing - len(more) if more else 0
+    return received
 
 
 class RawServer:
@@ -33,7 +47,7 @@ class RawServer:
             except OSError:
                 return
             with connection, suppress(OSError):
-                self.received = connection.recv(65536)
+                self.received = _whole_request(connection)
                 connection.sendall(self.reply)
 
     def get(self, reply: bytes) -> HttpResponse:
