@@ -65,11 +65,6 @@ class ViewClient:
         """The client for this configuration."""
         return cls(view.socket)
 
-    def close(self) -> None:
-        """End the client's threads once their requests end."""
-        self._subscription.close()
-        self._threads.shutdown(wait=False)
-
     @property
     def newest(self) -> Snapshot | None:
         """The newest snapshot that this client has received; sends no request."""

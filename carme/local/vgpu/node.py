@@ -28,9 +28,10 @@ _THERMAL_SECONDS = 8.0
 _SMOOTHING_SECONDS = 0.15
 """Utilisation is averaged over about this, as a driver does; power and energy are not."""
 _THROTTLE_IDLE = 1
+_LOAD_SECONDS = 2.0
 _IDLE_LEVEL = 0.1
-"""Utilisation below this is shown as 0: an idle JupyterLab answers a request now and then, and that
-is no work on a GPU."""
+"""A mean utilisation over about two seconds below this is shown as 0: an idle JupyterLab answers a
+request now and then, and that is no work on a GPU."""
 
 
 def boottime_ns() -> int:
@@ -65,6 +66,7 @@ class VirtualNode:
         self._xids = [(0, 0)] * len(cards)
         self._states = [_fresh(card) for card in cards]
         self._smooth = [0.0] * len(cards)
+        self._load = [0.0] * len(cards)
         self._links = [0.0] * len(cards)
         self._heat = [card.model.temperature_c(card.model.idle_mw) for card in cards]
         self._still_until_ns = 0
@@ -172,7 +174,8 @@ class VirtualNode:
         usage = self._follower.get(meter.jobid)
         weight = min(1.0, seconds / _SMOOTHING_SECONDS)
         self._smooth[index] += weight * (share - self._smooth[index])
-        level = self._smooth[index] if self._smooth[index] > _IDLE_LEVEL else 0.0
+        self._load[index] += min(1.0, seconds / _LOAD_SECONDS) * (share - self._load[index])
+        level = self._smooth[index] if self._load[index] > _IDLE_LEVEL else 0.0
         target = model.temperature_c(meter.power_mw)
         self._heat[index] += min(1.0, seconds / _THERMAL_SECONDS) * (target - self._heat[index])
         state.temperature_c = round(self._heat[index])
