@@ -160,7 +160,7 @@ def _descend(parent: int, name: str, create: bool) -> int:
 def _explain(error: OSError, path: Path) -> CarmeError:
     """What went wrong, in the words of the person whose home it is."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UnavailableError(
+        return DeniedError(
             f"your home folder is full: {path} could not be written",
             "delete files there, then retry",
         )

@@ -29,7 +29,7 @@ def session(cluster):
 
 
 def test_the_list_of_parts_is_whole(cluster):
-    assert set(PARTS) == {line.part.name for line in cluster.local.health()}
+    assert set(PARTS) == {line.service.name for line in cluster.local.health()}
 
 
 @pytest.mark.parametrize("part", PARTS)

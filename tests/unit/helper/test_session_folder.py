@@ -92,7 +92,7 @@ def tiny_home(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_home_is_said_so(tiny_home: Path) -> None:
     with SessionFolder.open(tiny_home, "s", create=True) as folder:
         folder.write("env", "TOKEN=1")
-        with pytest.raises(UnavailableError, match="home folder is full"):
+        with pytest.raises(DeniedError, match="home folder is full"):
             folder.write("env", "x" * 100_000)
         assert (folder.path / "env").read_text() == "TOKEN=1", "the old file is still whole"
         assert [path.name for path in folder.path.iterdir()] == ["env"]
