@@ -54,7 +54,7 @@ def ben(cluster, course):
 
 
 @pytest.fixture
-def plan(cluster, course, ann):
+def plan(cluster, course):
     """A reservation of the CPU node for that account; asked for before users, it outlives them."""
     what = ["StartTime=now", "Duration=120", "Nodes=cpu01", f"Accounts={course}"]
     what.append("Flags=IGNORE_JOBS")
@@ -70,8 +70,10 @@ def plan(cluster, course, ann):
     cluster.start("view")
     wait_for(known, 60, "the view knows the reservation")
 
+    visitor = User.fresh(cluster, cluster.users[0])
+
     def offered():
-        return PLAN in ann.web.get(f"{ann.url}/hub/spawn", timeout=30).text
+        return PLAN in visitor.web.get(f"{visitor.url}/hub/spawn", timeout=30).text
 
     wait_for(offered, 60, "the form offers the reservation")
     yield PLAN

@@ -158,7 +158,7 @@ def test_expected_start(cluster: Any, command: CommandClient) -> None:
     assert abs(found.starts_at - time.time()) < 86400
     assert found.nodes
     with pytest.raises(InputError):
-        command.expected_start(ResourceRequest(partition="gpu", gpus=99))
+        command.expected_start(ResourceRequest(partition="gpu", gpus=64))
 
 
 def test_the_controller_goes_and_comes_back(cluster: Any) -> None:
