@@ -129,6 +129,8 @@ def test_what_is_free_changes_while_the_page_stays(cluster, browser, account):
         re.compile("virtual-t4.*4 of 4 free"), timeout=30_000
     )
     expect(page.locator("#outlook")).to_contain_text("can start now", timeout=20_000)
+    chosen = {name: page.input_value(f"#{name}") for name in ("partition", "gpus", "gpu_type")}
+    assert chosen == {"partition": "gpu", "gpus": "2", "gpu_type": "virtual-t4"}
     options = ["-p", "gpu", "--gres=gpu:virtual-t4:3", "--mem=100", "-D", "/tmp", "-o", "/dev/null"]
     other = cluster.run_as(
         cluster.users[1], ["sbatch", "--parsable", *options, "--wrap", "sleep 300"]
