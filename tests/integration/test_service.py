@@ -215,12 +215,15 @@ def test_steps_of_a_job_get_the_power_that_prometheus_has(people, finished):
 TRAIN = Path(__file__).parents[1] / "support/train.py"
 BASE = (2, 128)
 """Workers and batch: the least that shows communication, 64 samples each."""
+FITTED = ((2, 64), (2, 256))
+"""What is tracked for the fit, ten steps each: half and twice the samples of BASE. One batch alone
+cannot tell what grows with the samples from what does not."""
 FOUR_TARGETS = [(1, 16), (1, 256), (4, 64), (4, 1024)]
 """Set before any trial: half and twice the workers, a quarter and four times the samples of each.
 Those with more workers than the machine has cores are not judged: workers that take turns are not
 the cores that were asked for."""
 TARGETS = [run for run in FOUR_TARGETS if run[0] <= (os.cpu_count() or 1)]
-TRIALS = 5
+TRIALS = 7
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +233,8 @@ def train(cluster, people):
     folder = Path(f"/home/{name}/train")
     cluster.run_as(name, ["mkdir", "-p", str(folder)])
     cluster.run_as(name, ["tee", str(folder / "train.py")], input=TRAIN.read_text())
-    wanted = [word for run in (BASE, *TARGETS) for word in ("--run", "x".join(map(str, run)))]
+    runs = (BASE, *FITTED, *TARGETS)
+    wanted = [word for run in runs for word in ("--run", "x".join(map(str, run)))]
 
     def run():
         out = folder / "steps.csv"
@@ -269,7 +273,9 @@ def test_a_fit_from_twenty_steps_predicts_other_batches_and_worker_counts(people
         tracked = train()
         base = at(tracked, BASE)
         assert len(base) == 20
-        body = {**subject, "plan": how, "steps": [step.model_dump() for step in base]}
+        twenty = [step for run in FITTED for step in at(tracked, run)[:10]]
+        assert len(twenty) == 20
+        body = {**subject, "plan": how, "steps": [step.model_dump() for step in twenty]}
         fitted = ann.by_token("POST", "/calibrations", body)
         assert fitted.status_code == 201, fitted.text
         mean = statistics.fmean(step.seconds for step in base)
