@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from carme.errors import MissingError
 from carme.system.files import locked
 
@@ -68,10 +70,13 @@ def _ensure_user() -> BuildUser:
 
 
 def remove_build_user() -> None:
-    """Undo `build_user`; userdel drops the subordinate ids too."""
-    if any(entry.pw_name == NAME for entry in pwd.getpwall()):
-        _run(["userdel", NAME])
-        shutil.rmtree(HOME, ignore_errors=True)
+    """Undo `build_user`, unless a build is running; userdel drops the subordinate ids too."""
+    with locked(_LOCK):
+        exists = any(entry.pw_name == NAME for entry in pwd.getpwall())
+        is_building = any(p.info["username"] == NAME for p in psutil.process_iter(["username"]))
+        if exists and not is_building:
+            _run(["userdel", NAME])
+            shutil.rmtree(HOME, ignore_errors=True)
 
 
 def free_range(table: str) -> int:
