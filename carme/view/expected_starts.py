@@ -8,6 +8,7 @@ from collections.abc import Callable
 from cachetools import LRUCache
 
 from carme.errors import CarmeError, UnavailableError
+from carme.requests.placement import AT_ONCE_SECONDS
 from carme.requests.resource_request import ResourceRequest
 from carme.slurm.client import Client
 from carme.slurm.models import ExpectedStart
@@ -39,7 +40,10 @@ class ExpectedStarts:
         # One question at a time: of two equal ones the second gets the first one's answer.
         async with self._lock:
             at, answer = self._answers.get(choice, (float("-inf"), None))
-            if answer is None or self._clock() - at > _KEEP_SECONDS:
+            age = self._clock() - at
+            if answer is not None and _has_passed(answer, age):
+                answer = None
+            if answer is None or age > _KEEP_SECONDS:
                 if self._may_ask():
                     answer = await self._ask(choice)
                 elif answer is None:
@@ -67,3 +71,10 @@ class ExpectedStarts:
             answer = error
         self._answers[choice] = (now, answer)
         return answer
+
+
+def _has_passed(answer: ExpectedStart | CarmeError, age_seconds: float) -> bool:
+    """Whether the job should have started already: "now" is soon wrong if somebody else starts."""
+    if isinstance(answer, CarmeError):
+        return False
+    return age_seconds > max(0.0, answer.starts_at - answer.asked_at) + AT_ONCE_SECONDS

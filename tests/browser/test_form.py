@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from support.browser import choose, login
+from support.browser import choose, fill_form, login
 from support.hub import User
 from support.slurm_live import view
 
@@ -38,16 +38,13 @@ def open_form(cluster, browser, width, height):
     errors = []
     page.on("pageerror", lambda error: errors.append(error))
     login(page, cluster, cluster.users[0])
-    expect(page.locator("#partition")).to_be_visible()
-    # What an earlier test chose is remembered.
-    choose(page, partition="gpu", gpus="1", cpus="1", memory_gb="1", hours="0.5")
+    fill_form(page)
     return page, errors
 
 
 def test_choices_that_depend_on_each_other(cluster, browser, account, screenshots):
     page, errors = open_form(cluster, browser, 1200, 900)
     outlook, panel = page.locator("#outlook"), page.locator("#cluster")
-    choose(page, account="research", qos="normal")
     expect(outlook).to_contain_text("can start now", timeout=20_000)
     for words in (
         r"virtual-a100.*\d of 4 free, up to \d on one node",
@@ -124,7 +121,7 @@ def test_what_is_free_changes_while_the_page_stays(cluster, browser, account):
     """Somebody else takes three GPUs; the open form says so by itself."""
     page, errors = open_form(cluster, browser, 1200, 900)
     page.evaluate("window.carmeStayed = true")
-    choose(page, account="research", qos="normal", gpus="2", gpu_type="virtual-t4")
+    choose(page, gpus="2", gpu_type="virtual-t4")
     expect(page.locator("#cluster")).to_contain_text(
         re.compile("virtual-t4.*4 of 4 free"), timeout=30_000
     )

@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 from carme.system.files import cache_dir
 from carme_containers import ensure_image
 from carme_containers.recipe import find_recipes
-from support.browser import choose, login, open_lab, run_cell
+from support.browser import choose, fill_form, login, open_lab, run_cell
 from support.hub import User
 
 # A first build of all images takes many minutes; they are kept by content.
@@ -36,11 +36,9 @@ def session(cluster, browser, published):
 
     def start(image: str, application: str):
         login(page, cluster, user)
-        expect(page.locator("#partition")).to_be_visible()
-        choose(page, partition="gpu", image=published[image].id)
+        fill_form(page, image=published[image].id, cpus="2", memory_gb="4")
         if page.locator("#application").is_visible():
             choose(page, application=application)
-        choose(page, gpus="1", cpus="2", memory_gb="4", hours="0.5")
         page.get_by_role("button", name="Start").click()
         return page
 

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from support.browser import choose, login
+from support.browser import fill_form, login
 from support.cluster import wait_for
 from support.hub import User
 
@@ -118,10 +118,7 @@ def test_explore_asks_where_it_cannot_follow(cluster, ann):
 
 def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     ann.goto(f"{cluster.config.hub.url}/hub/spawn")
-    # The form remembers what an earlier test chose.
-    choose(ann, partition="gpu", image="base:1.0", hours="0.5")
-    small = {"nodes": "1", "gpus": "1", "gpu_type": "virtual-a100", "cpus": "1", "memory_gb": "1"}
-    choose(ann, **small, workload="resnet-50", epochs="1")
+    fill_form(ann, gpu_type="virtual-a100", workload="resnet-50", epochs="1")
     advice = ann.locator("#advice")
     expect(advice).to_contain_text("GPU energy", timeout=30_000)
     expect(advice).to_contain_text(" to ")

@@ -2,7 +2,7 @@
 
 from playwright.sync_api import expect
 
-from support.browser import choose, login, open_lab
+from support.browser import fill_form, login, open_lab
 from support.cluster import wait_for
 from support.hub import User
 
@@ -23,10 +23,7 @@ def test_from_waiting_to_starting_again(cluster, browser, screenshots):
     page = browser.new_context(viewport={"width": 1200, "height": 800}).new_page()
     try:
         login(page, cluster, user)
-        expect(page.locator("#partition")).to_be_visible()
-        choose(
-            page, partition="cpu", gpus="0", cpus="1", memory_gb="1", hours="0.5", image="base:1.0"
-        )
+        fill_form(page, partition="cpu", gpus="0")
         page.get_by_role("button", name="Start").click()
         expect(page.locator("body")).to_contain_text("number 1 in the queue of cpu", timeout=40_000)
         screenshots(page, "waiting")

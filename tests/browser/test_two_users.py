@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import expect
 
-from support.browser import choose, login, open_lab, run_cell
+from support.browser import fill_form, login, open_lab, run_cell
 from support.cluster import wait_for
 from support.hub import User
 
@@ -26,17 +26,7 @@ def test_two_users_from_login_to_a_cell(cluster, browser, screenshots):
         User.fresh(cluster, user)
         page = browser.new_context(viewport={"width": 1200, "height": 800}).new_page()
         login(page, cluster, user)
-        expect(page.locator("#partition")).to_be_visible()
-        choose(
-            page,
-            image="base:1.0",  # the form remembers what an earlier test chose
-            partition="gpu",
-            gpus="1",
-            gpu_type="virtual-a100",
-            cpus="1",
-            memory_gb="2",
-            hours="0.5",
-        )
+        fill_form(page, gpu_type="virtual-a100", memory_gb="2")
         screenshots(page, "spawn-form")
         page.get_by_role("button", name="Start").click()
         open_lab(page, cluster, user)
@@ -70,7 +60,7 @@ def test_a_wrong_value_comes_back_at_its_field_with_the_rest_kept(cluster, brows
     User.fresh(cluster, cluster.admin)
     login(page, cluster, cluster.admin)
     page.goto(f"{cluster.config.hub.url}/hub/spawn")
-    choose(page, partition="gpu", gpus="1", cpus="3", memory_gb="2", hours="99")
+    fill_form(page, cpus="3", memory_gb="2", hours="99")
     page.get_by_role("button", name="Start").click()
     expect(page.locator("#hours-problem")).to_contain_text("at most 8 h")
     expect(page.locator("#cpus")).to_have_value("3")

@@ -13,6 +13,34 @@ def login(page: Page, cluster: Cluster, user: str) -> None:
     page.get_by_role("button", name="Sign in").click()
 
 
+_SMALL = {
+    "partition": "gpu",
+    "nodes": "1",
+    "gpus": "1",
+    "gpu_type": "",
+    "cpus": "1",
+    "memory_gb": "1",
+    "hours": "0.5",
+    "account": "research",
+    "qos": "normal",
+    "reservation": "",
+    "image": "base:1.0",
+    "project": "",
+    "constraint": "",
+    "own_image": "",
+    "workload": "",
+}
+
+
+def fill_form(page: Page, **values: str) -> None:
+    """Fill in the whole form: it remembers what the user's last session asked for."""
+    expect(page.locator("#partition")).to_be_visible()
+    for name, value in {**_SMALL, **values}.items():
+        # What is not shown is empty, or there is nothing to choose.
+        if name in values or page.locator(f"#{name}").is_visible():
+            choose(page, **{name: value})
+
+
 def choose(page: Page, **values: str) -> None:
     """Fill in fields of the form by name."""
     for name, value in values.items():

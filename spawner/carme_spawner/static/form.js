@@ -128,16 +128,21 @@
 
   async function refreshCluster() {
     try {
-      const before = figures ? figures.age_seconds : 0;
+      const before = figures;
       figures = await ask("cluster");
       showCluster();
       // The hub answers with the last figures and reads new ones meanwhile: ask again soon.
       clearTimeout(soonTimer);
       if (figures.age_seconds > 6 && figures.controller === "up") soonTimer = setTimeout(refreshCluster, 1500);
-      if (before > 6 && figures.age_seconds <= 6) later(0);
+      // The outlook is of the same moment as the panel beside it.
+      if (before && content(before) !== content(figures)) later(0);
     } catch (error) {
       field("cluster").textContent = "The free resources cannot be read now: " + error.message;
     }
+  }
+
+  function content(figures) {
+    return JSON.stringify({ ...figures, age_seconds: 0 });
   }
 
   function fill(values) {

@@ -14,7 +14,7 @@ import pytest
 
 from carme.errors import ConfigError, DeniedError, InputError, MissingError, UnavailableError
 from carme.requests.resource_request import ResourceRequest
-from carme.slurm.models import Job, Node
+from carme.slurm.models import ExpectedStart, Job, Node
 from carme.slurm.snapshot import Snapshot
 from carme.view.client import AsyncViewClient, SnapshotSubscription, ViewClient
 from carme.view.expected_starts import ExpectedStarts
@@ -319,6 +319,38 @@ def test_expected_starts_are_asked_seldom() -> None:
         now[0] = 122
         await waits.expected_start(one)
         assert len(cluster.asked) == 8, "after a minute it is asked anew"
+
+    asyncio.run(run())
+
+
+def test_a_start_that_has_passed_is_no_answer() -> None:
+    """Slurm said "now", then somebody else took the GPUs: the answer must not live a minute."""
+
+    class Asked(Cluster):
+        def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
+            self.asked.append("test-only")
+            return ExpectedStart(starts_at=1000 + 30 * choice.gpus, asked_at=1000)
+
+    async def run() -> None:
+        now = [0.0]
+        cluster = Asked()
+        waits = ExpectedStarts(cluster, lambda: now[0])
+        at_once, later = (ResourceRequest(partition="gpu", gpus=gpus) for gpus in (0, 1))
+        await waits.expected_start(at_once)
+        await waits.expected_start(later)
+        now[0] = 10
+        await waits.expected_start(at_once)
+        await waits.expected_start(later)
+        assert len(cluster.asked) == 3, "only what has passed is asked anew"
+        now[0] = 40
+        for _ in range(3):
+            await waits.expected_start(later)
+            now[0] += 0.1
+        assert len(cluster.asked) == 4
+        await waits.expected_start(ResourceRequest(partition="gpu", gpus=2))
+        await waits.expected_start(ResourceRequest(partition="gpu", gpus=3))
+        with pytest.raises(UnavailableError, match="6 times within a minute"):
+            await waits.expected_start(at_once)
 
     asyncio.run(run())
 
