@@ -5,27 +5,27 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
-from carme.config.local import LocalGpus, LocalNode, LocalSettings
-from carme.config.monitoring import (
+from carme.config.settings import (
     AlertSettings,
-    ExporterSettings,
-    PrometheusSettings,
-    ServiceSettings,
-)
-from carme.config.platform import (
     ClusterSettings,
+    ExporterSettings,
     HubSettings,
     ImageSettings,
+    LocalGpus,
+    LocalNode,
+    LocalSettings,
     Preset,
+    PrometheusSettings,
+    Section,
+    ServiceSettings,
     SessionSettings,
     SlurmSettings,
     ViewSettings,
 )
-from carme.config.section import Section
 from carme.errors import ConfigError
-from carme.validation import field_path, message
+from carme.validation import explain
 
 __all__ = [
     "AlertSettings",
@@ -103,34 +103,5 @@ def parse(data: dict[str, Any], source: str) -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        lines = [f"{source}: {_explain(problem)}" for problem in error.errors()]
+        lines = [f"{source}: {line}" for line in explain(error, root="", model=Config)]
         raise ConfigError("\n".join(lines), "carme config show lists every key") from None
-
-
-def _explain(problem: Any) -> str:
-    parents = problem["loc"][:-1]
-    where = field_path(problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"{where}: no such key; allowed here: {', '.join(_keys_at(list(parents)))}"
-    if isinstance(problem["input"], dict):  # about several keys: it names them itself
-        text = problem["msg"].removeprefix("Value error, ")
-        return f"{where}: {text}" if where else text
-    return f"{where}: {message(problem)}, not {problem['input']!r}"
-
-
-def _keys_at(path: list[Any]) -> list[str]:
-    """The keys allowed in the table at `path`, list positions skipped."""
-    model: Any = Config
-    for part in path:
-        if isinstance(part, str) and part in model.model_fields:
-            model = _model_in(model.model_fields[part].annotation)
-    return sorted(model.model_fields)
-
-
-def _model_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for inner in getattr(annotation, "__args__", ()):
-        if found := _model_in(inner):
-            return found
-    return None

@@ -1,6 +1,9 @@
 """`carme config`: check and show carme.toml."""
 
+import ast
+import inspect
 import json
+import textwrap
 from pathlib import Path
 
 import click
@@ -8,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from carme.config import Config, Section, config_path, load
-from carme.config.explanations import explanations
 
 
 @click.group()
@@ -39,7 +41,7 @@ def show(path: Path | None, as_json: bool) -> None:
 
 
 def _add_rows(table: Table, section: Section, defaults: Section, prefix: str) -> None:
-    told = explanations(type(section))
+    meanings = explanations(type(section))
     for name in type(section).model_fields:
         value, default = getattr(section, name), getattr(defaults, name)
         if isinstance(value, Section):
@@ -47,4 +49,22 @@ def _add_rows(table: Table, section: Section, defaults: Section, prefix: str) ->
             continue
         shown = json.dumps(section.model_dump(mode="json")[name])
         style = "" if value == default else "bold cyan"
-        table.add_row(f"{prefix}{name}", shown, told.get(name, ""), style=style)
+        table.add_row(f"{prefix}{name}", shown, meanings.get(name, ""), style=style)
+
+
+def explanations(model: type) -> dict[str, str]:
+    """Field name to the docstring below it, on one line; fields without one are left out."""
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    if not isinstance(definition, ast.ClassDef):
+        return {}
+    meanings = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        ):
+            meanings[field.target.id] = " ".join(below.value.value.split())
+    return meanings

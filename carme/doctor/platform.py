@@ -14,7 +14,7 @@ from carme.doctor.host import read_unit
 from carme.doctor.host_services import HostServices
 from carme.doctor.programs import ProgramResult, as_user, call, get, person_in
 from carme.errors import UnavailableError
-from carme.helper.program import VERBS
+from carme.helper.models import VERBS
 from carme.slurm.snapshot import Snapshot
 from carme.system import health_checks
 from carme.units import format_duration

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from carme.errors import (
     CarmeError,
@@ -25,35 +25,25 @@ from carme.errors import (
 )
 from carme.helper.models import (
     LOG_FILE,
-    CancelRequest,
+    VERBS,
     ExtendReply,
-    ExtendRequest,
     HelperReply,
     ImageReply,
-    ImageRequest,
-    SignalRequest,
     SubmitReply,
-    SubmitRequest,
     TailReply,
-    TailRequest,
 )
 from carme.validation import explain_first
 
 log = logging.getLogger(__name__)
-A = TypeVar("A", bound=HelperReply)
+Reply = TypeVar("Reply", bound=HelperReply)
 _MAX_ANSWER_BYTES = 2**20
 _AT_ONCE = 8
 """Helpers that run at the same time; one takes 0.3 s, and fifty would slow each other down."""
 
 
 @cache
-def _pool(verb: str) -> ThreadPoolExecutor:
-    """Threads of their own for images, so that a slow image delays no submission."""
-    return ThreadPoolExecutor(_AT_ONCE, f"carme-helper-{verb}")
-
-
-def _pool_of(verb: str) -> ThreadPoolExecutor:
-    return _pool("check-image" if verb == "check-image" else "job")
+def _pool(name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, f"carme-helper-{name}")
 
 
 @dataclass(frozen=True)
@@ -78,49 +68,42 @@ class HelperClient:
         Old folders of other sessions go meanwhile, but none of those `in_use`.
         """
         fields = {"name": name, "script": script, "files": dict(files or {}), "in_use": in_use}
-        request = self._valid(SubmitRequest, **fields)
-        return await self._run(user, "submit", request, SubmitReply)
+        return await self._run(user, "submit", SubmitReply, **fields)
 
     async def cancel(self, user: str, job_id: int) -> None:
         """End a job; one that is gone already is no error."""
-        await self._run(user, "cancel", self._valid(CancelRequest, job_id=job_id), HelperReply)
+        await self._run(user, "cancel", HelperReply, job_id=job_id)
 
     async def signal(self, user: str, job_id: int, signal: str) -> None:
         """Send TERM, INT, HUP, USR1, USR2, STOP or CONT to a job's script, which passes it on."""
-        request = self._valid(SignalRequest, job_id=job_id, signal=signal)
-        await self._run(user, "signal", request, HelperReply)
+        await self._run(user, "signal", HelperReply, job_id=job_id, signal=signal)
 
     async def extend(self, user: str, job_id: int, seconds: int) -> ExtendReply:
         """More time, within what the site and the partition allow."""
-        request = self._valid(ExtendRequest, job_id=job_id, seconds=seconds)
-        return await self._run(user, "extend", request, ExtendReply)
+        return await self._run(user, "extend", ExtendReply, job_id=job_id, seconds=seconds)
 
     async def tail_log(self, user: str, name: str, lines: int = 50, file: str = LOG_FILE) -> str:
         """The last lines of a session's log."""
-        request = self._valid(TailRequest, name=name, file=file, lines=lines)
-        return (await self._run(user, "tail-log", request, TailReply)).text
+        fields = {"name": name, "file": file, "lines": lines}
+        return (await self._run(user, "tail-log", TailReply, **fields)).text
 
     async def check_image(self, user: str, path: str) -> ImageReply:
         """An image that the user can read; a typed error says why not."""
-        return await self._run(
-            user, "check-image", self._valid(ImageRequest, path=path), ImageReply
-        )
+        return await self._run(user, "check-image", ImageReply, path=path)
 
-    @staticmethod
-    def _valid(model: type[BaseModel], **fields: object) -> BaseModel:
+    async def _run(self, user: str, verb: str, reply: type[Reply], **fields: object) -> Reply:
         try:
-            return model.model_validate(fields)
+            request = VERBS[verb].model_validate(fields)
         except ValidationError as error:
             raise InputError(explain_first(error)) from None
-
-    async def _run(self, user: str, verb: str, request: BaseModel, answer: type[A]) -> A:
         # `-u=` and `--` keep a user name that looks like an option from being one.
         argv = [*self.sudo, f"--user={user}", "--", str(self.helper)]
         argv += ["--config", str(self.config_path), verb]
         # In a thread: starting a program can take a second on a busy host, and must not block the
-        # hub's event loop.
+        # hub's event loop. Images have their own threads, so that a slow one delays no submission.
+        pool = _pool("check-image" if verb == "check-image" else "job")
         code, out, err = await asyncio.get_running_loop().run_in_executor(
-            _pool_of(verb), self._run_program, argv, request.model_dump_json().encode()
+            pool, self._run_program, argv, request.model_dump_json().encode()
         )
         try:
             value = json.loads(out)
@@ -130,7 +113,7 @@ class HelperClient:
         if error:
             raise error
         try:
-            return answer.model_validate(value)
+            return reply.model_validate(value)
         except ValidationError:
             raise UnavailableError(f"the helper's answer to {verb} cannot be read") from None
 

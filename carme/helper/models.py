@@ -1,5 +1,6 @@
 """The helper's requests and replies, shared by hub and helper."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -58,6 +59,17 @@ class ImageRequest(HelperRequest):
     """Which container image."""
 
     path: Annotated[str, Field(pattern=r"^/[^\x00]+$", max_length=4096)]
+
+
+VERBS: Mapping[str, type[HelperRequest]] = {
+    "submit": SubmitRequest,
+    "cancel": CancelRequest,
+    "signal": SignalRequest,
+    "extend": ExtendRequest,
+    "tail-log": TailRequest,
+    "check-image": ImageRequest,
+}
+"""Verb to its request."""
 
 
 class HelperReply(BaseModel):

@@ -12,11 +12,10 @@ import pwd
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from carme.config import Config, load
 from carme.errors import (
@@ -29,6 +28,8 @@ from carme.errors import (
     error_to_json,
 )
 from carme.helper.models import (
+    LOG_FILE,
+    VERBS,
     CancelRequest,
     ExtendRequest,
     ImageRequest,
@@ -37,10 +38,16 @@ from carme.helper.models import (
     TailRequest,
 )
 from carme.helper.session_folder import SessionFolder, remove_old
-from carme.helper.submission import submit
 from carme.images.inspection import inspect_image
 from carme.images.own_image import check_own_image, find_apptainer
-from carme.slurm.slurm_commands import SAFE_PATH, SlurmCommands, failure, output
+from carme.slurm.slurm_commands import (
+    SAFE_PATH,
+    SlurmCommands,
+    explain_refusal,
+    failure,
+    first_line,
+    output,
+)
 from carme.validation import explain_first
 
 MIN_UID = 1000
@@ -60,10 +67,27 @@ class Helper:
 
     def submit(self, request: SubmitRequest) -> dict[str, Any]:
         """Write the session's files, then submit its script; the job's id."""
-        job_id, folder = submit(request, self._home, self._run)
+        home = self._home
+        if not home.is_dir():
+            raise MissingError(f"your home folder {home} does not exist", "ask the administrators")
+        with SessionFolder.open(home, request.name, create=True) as folder:
+            for name, text in request.files.items():
+                folder.write(name, text)
+        # Options here win over those in the script. NIL: no variable of ours reaches the job.
+        log = str(folder.path / LOG_FILE).replace("%", "%%")
+        argv = ["sbatch", "--parsable", "--export=NIL", f"--chdir={folder.path}"]
+        argv += [f"--output={log}", f"--error={log}", "--open-mode=append"]
+        done = self._run(argv, request.script)
+        if done.returncode:
+            raise explain_refusal(done.stderr)
+        job_id = done.stdout.strip().split(";")[0]
+        if not job_id.isdecimal():
+            raise UnavailableError(
+                f"sbatch answered {first_line(done.stdout)!r}, not a job's number"
+            )
         keep = {request.name, *request.in_use}
-        remove_old(self._home, keep, time.time() - 86400 * self._config.session.keep_days)
-        return {"job_id": job_id, "folder": folder}
+        remove_old(home, keep, time.time() - 86400 * self._config.session.keep_days)
+        return {"job_id": int(job_id), "folder": str(folder.path)}
 
     def cancel(self, request: CancelRequest) -> dict[str, Any]:
         """End a job; a job that is gone already is no error."""
@@ -109,26 +133,16 @@ class Helper:
         return image
 
 
-VERBS: Mapping[str, tuple[type[BaseModel], Callable[[Helper, Any], dict[str, Any]]]] = {
-    "submit": (SubmitRequest, Helper.submit),
-    "cancel": (CancelRequest, Helper.cancel),
-    "signal": (SignalRequest, Helper.signal),
-    "extend": (ExtendRequest, Helper.extend),
-    "tail-log": (TailRequest, Helper.tail_log),
-    "check-image": (ImageRequest, Helper.check_image),
-}
-
-
 def run_verb(helper: Helper, verb: str, text: str) -> dict[str, Any]:
     """The answer to one request."""
     if verb not in VERBS:
         raise InputError(f"no verb {verb!r}", f"one of {', '.join(VERBS)}")
-    model, call = VERBS[verb]
     try:
-        request = model.model_validate_json(text)
+        request = VERBS[verb].model_validate_json(text)
     except ValidationError as error:
         raise InputError(explain_first(error)) from None
-    return call(helper, request)
+    answer: dict[str, Any] = getattr(helper, verb.replace("-", "_"))(request)
+    return answer
 
 
 def check_user(uid: int, users_group: str) -> pwd.struct_passwd:
@@ -157,15 +171,6 @@ def make_helper(config: Config) -> Helper:
     return Helper(config, Path(user.pw_dir), SlurmCommands.of(slurm))
 
 
-def _arguments(argv: list[str]) -> tuple[Path, str]:
-    """`--config PATH VERB` and nothing else: the sudo rule names exactly this."""
-    if len(argv) != 3 or argv[0] != "--config":
-        raise InputError("usage: carme-helper --config PATH VERB", f"one of {', '.join(VERBS)}")
-    if not Path(argv[1]).is_absolute():
-        raise ConfigError("the path of carme.toml must be absolute")
-    return Path(argv[1]), argv[2]
-
-
 def _too_long(*_: object) -> None:
     raise UnavailableError(f"this was not done within {_MOST_SECONDS} s", "try again later")
 
@@ -175,7 +180,12 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(_MOST_SECONDS)
     try:
-        path, verb = _arguments(sys.argv[1:])
+        # `--config PATH VERB` and nothing else: the sudo rule names exactly this.
+        if len(sys.argv) != 4 or sys.argv[1] != "--config":
+            raise InputError("usage: carme-helper --config PATH VERB", f"one of {', '.join(VERBS)}")
+        path, verb = Path(sys.argv[2]), sys.argv[3]
+        if not path.is_absolute():
+            raise ConfigError("the path of carme.toml must be absolute")
         text = sys.stdin.buffer.read(_MAX_REQUEST_BYTES + 1)
         if len(text) > _MAX_REQUEST_BYTES:
             raise InputError("the request is too long")

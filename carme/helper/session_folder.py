@@ -6,10 +6,9 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from carme.errors import CarmeError, DeniedError, MissingError, UnavailableError
 
@@ -29,10 +28,10 @@ class SessionFolder:
         self._fd = descriptor
 
     @classmethod
-    def open(cls, home: Path, name: str, create: bool = False) -> "SessionFolder":
+    @contextmanager
+    def open(cls, home: Path, name: str, create: bool = False) -> Iterator["SessionFolder"]:
         """The folder; made with mode 0700 if `create`. Typed errors for all that can be wrong."""
-        if not _NAME.fullmatch(name):
-            raise DeniedError(f"{name!r} is not the name of a session")
+        _check_name(name, "a session")
         path = home
         try:
             # The home itself may be a link: the administrator made it.
@@ -42,12 +41,14 @@ class SessionFolder:
                 current = _descend(current, part, create)
         except OSError as error:
             raise _explain(error, path) from error
-        return cls(current, path)
+        try:
+            yield cls(current, path)
+        finally:
+            os.close(current)
 
     def write(self, name: str, text: str) -> None:
         """Put a file of mode 0600 there, whole or not at all."""
-        if not _NAME.fullmatch(name):
-            raise DeniedError(f"{name!r} is not the name of a session's file")
+        _check_name(name, "a session's file")
         temporary = f".{name[:80]}.{secrets.token_hex(8)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -68,8 +69,7 @@ class SessionFolder:
 
     def tail(self, name: str, lines: int) -> str:
         """The last lines of a regular file there, safe to show; at most 64 KiB."""
-        if not _NAME.fullmatch(name):
-            raise DeniedError(f"{name!r} is not the name of a session's file")
+        _check_name(name, "a session's file")
         # Not blocking: a pipe in the place of the log must not hold us up.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -85,26 +85,16 @@ class SessionFolder:
         text = _CONTROL.sub("", raw.decode("utf-8", errors="replace").replace("\r\n", "\n"))
         return "\n".join(text.rstrip("\n").split("\n")[-lines:])
 
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self._fd)
 
-    def __enter__(self) -> "SessionFolder":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+def _check_name(name: str, of: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise DeniedError(f"{name!r} is not the name of {of}")
 
 
 def remove_old(home: Path, keep: Collection[str], before: float) -> list[str]:
     """Remove folders of sessions in which nothing changed since `before`; their names.
 
-    Never through a link, and never at the price of an error: an old folder harms nobody.
+    Follows no link and raises no error: an old folder does no harm.
     """
     gone = []
     with suppress(OSError):
@@ -158,7 +148,7 @@ def _descend(parent: int, name: str, create: bool) -> int:
 
 
 def _explain(error: OSError, path: Path) -> CarmeError:
-    """What went wrong, in the words of the person whose home it is."""
+    """The typed error for a failed access, with a message for the owner of the home folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DeniedError(
             f"your home folder is full: {path} could not be written",

@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from carme.requests import user_limits
-from carme.requests.problems import Problems
-from carme.requests.resource_request import GIB, ResourceRequest
+from carme.requests.resource_request import GIB, Problems, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
 from carme.slurm.models import Gpus, Node, Partition, Reservation
 from carme.slurm.snapshot import Snapshot

@@ -5,14 +5,25 @@ the prediction service derive from it.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from carme.units import format_slurm_time
+from carme.validation import explain_by_field
 
 GIB = 2**30
+Problems = dict[str, str]
+"""Why a request is refused: field to message. The message at the empty name is for no field."""
 ADVICE_SECONDS = 0.9
 """The hub waits this long for an advice: the form works without one."""
 ADVICE_VIEW_SECONDS = 0.25
@@ -93,6 +104,27 @@ class ResourceRequest(BaseModel):
         Sbatch("--constraint={0.constraint}"),
         Field(title="Node features", description="Features with & and |, read from the left."),
     ] = ""
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> tuple[Self | None, Problems]:
+        """The request in `raw`, or what is wrong with which field."""
+        try:
+            return cls.model_validate(dict(raw)), {}
+        except ValidationError as error:
+            return None, explain_by_field(error, cls)
+
+    @classmethod
+    def labels(cls) -> dict[str, str]:
+        """Field to the label that people see."""
+        return {name: field.title or name for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def summary(cls, problems: Problems) -> str:
+        """All problems in one line, for REST clients and the log."""
+        labels = cls.labels()
+        return "; ".join(
+            f"{labels.get(name, name)}: {text}" if name else text for name, text in problems.items()
+        )
 
     @property
     def seconds(self) -> int:

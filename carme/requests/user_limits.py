@@ -1,11 +1,9 @@
 """Limits of accounts, QoS, partitions and reservations on a request: messages at fields, and why a
 job would wait."""
 
-from collections.abc import Iterator
 from typing import Any
 
-from carme.requests.problems import Problems
-from carme.requests.resource_request import GIB, ResourceRequest
+from carme.requests.resource_request import GIB, Problems, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
 from carme.slurm.limits import JOBS, SECONDS, SUBMITTED, Limit, amount, time_limits
 from carme.slurm.models import Job, Partition
@@ -55,18 +53,14 @@ def request_time_limits(
 ) -> list[Limit]:
     """The limits on the time of a request: of partition, account, QoS and reservation."""
     partition = snapshot.partition(request.partition)
-    limits = time_limits(partition, user.rights, request.account, request.qos)
-    return [*limits, *_reservation_limits(request.reservation, snapshot, user, now)]
-
-
-def _reservation_limits(
-    name: str, snapshot: Snapshot, user: SlurmUser, now: float
-) -> Iterator[Limit]:
+    limits = list(time_limits(partition, user.rights, request.account, request.qos))
     for reservation in user.reservations(snapshot, now):
-        if reservation.name == name and reservation.ends_at:
+        if reservation.name == request.reservation and reservation.ends_at:
             left = reservation.ends_at - max(now, reservation.starts_at or 0)
             # A minute less than is left: it goes by while the form is filled in.
-            yield Limit(SECONDS, max(60, round(left) // 60 * 60 - 60), f"reservation {name}")
+            seconds = max(60, round(left) // 60 * 60 - 60)
+            limits.append(Limit(SECONDS, seconds, f"reservation {reservation.name}"))
+    return limits
 
 
 def with_allowed_hours(
@@ -74,11 +68,8 @@ def with_allowed_hours(
 ) -> dict[str, Any]:
     """The defaults `values` with a time that the account, QoS and reservation in `raw` allow."""
     chosen = {**values, **{name: value for name, value in raw.items() if isinstance(value, str)}}
-    partition = snapshot.partition(chosen["partition"])
-    limits = [
-        *time_limits(partition, user.rights, chosen["account"], chosen["qos"]),
-        *_reservation_limits(chosen["reservation"], snapshot, user, now),
-    ]
+    # Without validation: the names that a user sent may be wrong, and have no limits then.
+    limits = request_time_limits(ResourceRequest.model_construct(**chosen), snapshot, user, now)
     return {**values, "hours": min(values["hours"], 8760, *(hours_within(i.most) for i in limits))}
 
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from carme.config import SlurmSettings
 from carme.errors import InputError, MissingError, UnavailableError
-from carme.helper.submission import explain_refusal
 from carme.requests.resource_request import ResourceRequest
 from carme.slurm import parse
 from carme.slurm.models import (
@@ -22,7 +21,14 @@ from carme.slurm.models import (
     Reservation,
 )
 from carme.slurm.rights import Rights
-from carme.slurm.slurm_commands import SlurmCommands, failure, first_line, output, with_retry
+from carme.slurm.slurm_commands import (
+    SlurmCommands,
+    explain_refusal,
+    failure,
+    first_line,
+    output,
+    with_retry,
+)
 from carme.units import format_slurm_time
 
 log = logging.getLogger(__name__)

@@ -48,7 +48,45 @@ _AWAY = (
 _NO_CONFIGURATION = ("configuration source", "resolve_ctls_from_dns", "process configuration file")
 _UNKNOWN_JOB = ("invalid job id", "job/step already completing or completed")
 _DENIED = ("access/permission denied", "access denied", "user's group not permitted")
-
+# What sbatch prints, in lower case, and the error with message and hint for the user.
+_REFUSALS: tuple[tuple[str, type[CarmeError], str, str], ...] = (
+    (
+        "invalid account or account/partition",
+        DeniedError,
+        "your user name has no account in Slurm for this partition",
+        "ask the administrators to add you (sacctmgr add user … account=…)",
+    ),
+    ("invalid qos", DeniedError, "you may not use this quality of service (QoS)", ""),
+    (
+        "job violates accounting/qos policy",
+        DeniedError,
+        "this is more than your account or QoS allows: {detail}",
+        "ask for less, or wait until other jobs of yours have ended",
+    ),
+    (
+        "requested time limit is invalid",
+        InputError,
+        "the time is longer than this partition allows",
+        "ask for less time",
+    ),
+    (
+        "requested node configuration is not available",
+        InputError,
+        "no node of this partition has what you ask for",
+        "ask for fewer GPUs, CPUs or less memory",
+    ),
+    ("node count specification invalid", InputError, "there are not that many nodes", ""),
+    ("more processors requested", InputError, "this partition gives not that many CPUs", ""),
+    ("memory specification can not", InputError, "no node here has that much memory", ""),
+    ("memory required by task is not", InputError, "no node here has that much memory", ""),
+    ("invalid partition name", InputError, "there is no such partition", ""),
+    ("invalid generic resource", InputError, "there are no such GPUs", ""),
+    ("invalid feature", InputError, "no node has that feature", ""),
+    ("group not permitted", DeniedError, "you may not use this partition", ""),
+    ("access/permission denied", DeniedError, "Slurm does not take jobs from you there", ""),
+    ("required partition not available", UnavailableError, "this partition is closed now", ""),
+    ("reservation", DeniedError, "the reservation cannot be used: {detail}", ""),
+)
 
 Runner = Callable[[Sequence[str]], CommandResult]
 
@@ -114,6 +152,18 @@ def failure(printed: str, command: str) -> CarmeError:
     if any(sign in text for sign in _DENIED):
         return DeniedError(f"Slurm refused: {line}")
     return InputError(f"{command} failed: {line}")
+
+
+def explain_refusal(printed: str) -> CarmeError:
+    """The typed error for what a refusing sbatch printed."""
+    error = failure(printed, "sbatch")
+    if error.reason == "unavailable":
+        return error
+    line = first_line(printed)
+    for sign, error_class, message, hint in _REFUSALS:
+        if sign in printed.lower():
+            return error_class(message.format(detail=line[:300]), hint)
+    return InputError(f"Slurm did not take the job: {line}")
 
 
 def first_line(printed: str) -> str:

@@ -7,7 +7,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from carme.config import Config, Section
-from carme.config.explanations import explanations
+from carme.config.commands import explanations
 
 
 class ConfigReference(SphinxDirective):

@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import jinja2
+from carme.requests.problems import Problems
 
 from carme import library
 from carme.config import Preset
 from carme.images.catalogue import Catalogue
 from carme.requests.placement import features as features_of
-from carme.requests.problems import Problems
 from carme.requests.resource_request import AdviceRequest, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
 from carme.requests.user_limits import describe

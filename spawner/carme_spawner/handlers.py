@@ -5,13 +5,13 @@ import json
 import time
 from typing import Any
 
+from carme.requests.problems import Problems, listed
 from jupyterhub.apihandlers import APIHandler
 from jupyterhub.apihandlers.users import UserServerAPIHandler
 from tornado import web
 
 from carme.errors import CarmeError, InputError
 from carme.requests import placement
-from carme.requests.problems import Problems, listed
 from carme_spawner import options
 from carme_spawner.cluster_state import ClusterState
 from carme_spawner.context import HubContext

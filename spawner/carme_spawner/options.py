@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Annotated, Any
 
+from carme.requests.problems import Problems
 from pydantic import Field
 
 from carme.config import SessionSettings
@@ -10,7 +11,6 @@ from carme.errors import InputError
 from carme.images.catalogue import Catalogue
 from carme.requests import problems
 from carme.requests.placement import cluster_problems
-from carme.requests.problems import Problems
 from carme.requests.resource_request import AdviceRequest
 from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from carme.requests.problems import Problems
 from traitlets.log import get_logger
 
 from carme.errors import CarmeError, DeniedError, UnavailableError
 from carme.images.catalogue import Catalogue, load_catalogue
-from carme.requests.problems import Problems
 from carme.requests.slurm_user import SlurmUser
 from carme.requests.user_limits import user_problems, with_allowed_hours
 from carme.slurm.snapshot import Snapshot

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import batchspawner
+from carme.requests.problems import Problems
 from sqlalchemy.orm import object_session
 from traitlets import Any as AnyTrait
 from traitlets import Instance, Integer, default
 
 from carme.config import Config, load
 from carme.errors import CarmeError
-from carme.requests.problems import Problems
 from carme.slurm.models import Job
 from carme_spawner import form, messages
 from carme_spawner.context import HubContext

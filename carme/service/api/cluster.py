@@ -9,7 +9,6 @@ from carme.predict.advice import QueueWait, RequestAdvice, placement_notes, sugg
 from carme.predict.cluster_hardware import held_node_share
 from carme.predict.prediction import Prediction
 from carme.requests.placement import is_at_once, outlook
-from carme.requests.problems import summary
 from carme.requests.resource_request import ADVICE_VIEW_SECONDS, GIB, AdviceRequest
 from carme.requests.slurm_user import SlurmUser
 from carme.service.api.predictions import prediction_for
@@ -146,7 +145,7 @@ def _wait(
     now = time.time()
     result = outlook(request, snapshot, user, now, here.config.session.max_nodes)
     if result.problems:
-        text = summary(result.problems, AdviceRequest)
+        text = AdviceRequest.summary(result.problems)
         return QueueWait(starts_now=False, words=f"would be refused: {text}")
     if result.starts_now:
         return QueueWait(starts_now=True, words="can start now")

@@ -32,8 +32,8 @@ def test_a_folder_that_others_could_read_is_closed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", ".hidden", "a\nb", "-x", "x" * 101])
 def test_names(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DeniedError):
-        SessionFolder.open(tmp_path, name, create=True)
+    with pytest.raises(DeniedError), SessionFolder.open(tmp_path, name, create=True):
+        pass
     with (
         SessionFolder.open(tmp_path, "ok", create=True) as folder,
         pytest.raises(DeniedError),
@@ -47,8 +47,8 @@ def test_links_are_not_followed(tmp_path: Path, part: str) -> None:
     (home / part).parent.mkdir(parents=True)
     elsewhere.mkdir()
     (home / part).symlink_to(elsewhere)
-    with pytest.raises(DeniedError, match="link"):
-        SessionFolder.open(home, "s", create=True)
+    with pytest.raises(DeniedError, match="link"), SessionFolder.open(home, "s", create=True):
+        pass
     assert list(elsewhere.iterdir()) == []
 
 
@@ -71,10 +71,10 @@ def test_a_home_that_is_a_link_is_fine(tmp_path: Path) -> None:
 
 
 def test_missing_home(tmp_path: Path) -> None:
-    with pytest.raises(MissingError):
-        SessionFolder.open(tmp_path / "nobody", "s", create=True)
-    with pytest.raises(MissingError):
-        SessionFolder.open(tmp_path, "s")
+    with pytest.raises(MissingError), SessionFolder.open(tmp_path / "nobody", "s", create=True):
+        pass
+    with pytest.raises(MissingError), SessionFolder.open(tmp_path, "s"):
+        pass
 
 
 @pytest.fixture

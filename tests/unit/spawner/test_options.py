@@ -2,10 +2,10 @@ import math
 import re
 
 import pytest
+from carme.requests.problems import listed
 
 from carme.config import SessionSettings
 from carme.requests import placement
-from carme.requests.problems import listed
 from carme.requests.slurm_user import SlurmUser
 from carme_spawner import form, options
 
