@@ -19,17 +19,17 @@ RIGHTS_SECONDS = 2.0
 
 
 class ClusterState:
-    """What `carme-view` knows, asked once however many sessions wait for it."""
+    """The view's answers. Sessions that wait at the same time share one question."""
 
     def __init__(self, client: AsyncViewClient) -> None:
         self._client = client
         self._lock = asyncio.Lock()
         self._renewal: asyncio.Task[None] | None = None
-        self._asked: dict[ResourceRequest, asyncio.Future[ExpectedStart]] = {}
+        self._starts: dict[ResourceRequest, asyncio.Future[ExpectedStart]] = {}
 
     async def snapshot(self, max_age: float = 5) -> Snapshot:
         """The cluster at most `max_age` seconds ago; UnavailableError if Slurm does not answer."""
-        # Of many callers at once the first asks, and the others find its answer.
+        # Of many callers at once the first asks the view, and the others get its answer.
         async with self._lock:
             newest = self._client.newest
             if newest and newest.age_seconds(time.time()) < max_age:
@@ -37,9 +37,9 @@ class ClusterState:
             return await self._client.refresh(max_age)
 
     async def recent(self, max_age: float = 5) -> Snapshot:
-        """What the view has already; nobody waits for Slurm.
+        """The snapshot that the view has already, without waiting for Slurm.
 
-        If it is older than `max_age`, the view reads Slurm meanwhile, for the next caller.
+        If it is older than `max_age`, the view starts to read Slurm, for the next caller.
         """
         newest = await self._client.subscribed()
         is_renewing = self._renewal is not None and not self._renewal.done()
@@ -53,7 +53,7 @@ class ClusterState:
         except CarmeError as error:
             log.info("Slurm cannot be read now: %s", error)
 
-    async def person(self, user: str, max_age: float | None = None) -> SlurmUser:
+    async def slurm_user(self, user: str, max_age: float | None = None) -> SlurmUser:
         """The user with groups and, if the view answers in time, rights in Slurm."""
         groups = await asyncio.to_thread(groups_of, user)
         try:
@@ -64,23 +64,23 @@ class ClusterState:
             rights = None
         return SlurmUser(user, frozenset(groups), rights)
 
-    async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
-        """When Slurm would start this; the view asks Slurm seldom and keeps its answers.
+    async def expected_start(self, request: ResourceRequest) -> ExpectedStart:
+        """When Slurm would start this request; the view asks Slurm seldom and keeps its answers.
 
-        Raises TimeoutError if there is no answer at once; a later call finds it.
+        Raises TimeoutError without an answer within 0.1 s; a later call gets it.
         """
-        task = self._asked.get(choice)
+        task = self._starts.get(request)
         if task is None:
-            task = asyncio.ensure_future(self._client.expected_start(choice))
-            task.add_done_callback(lambda done: self._answered(choice, done))
-            self._asked[choice] = task
+            task = asyncio.ensure_future(self._client.expected_start(request))
+            task.add_done_callback(lambda done: self._answered(request, done))
+            self._starts[request] = task
         await asyncio.wait({task}, timeout=EXPECTED_SECONDS)
         if not task.done():
             raise TimeoutError
         return task.result()
 
-    def _answered(self, choice: ResourceRequest, done: "asyncio.Future[ExpectedStart]") -> None:
+    def _answered(self, request: ResourceRequest, done: "asyncio.Future[ExpectedStart]") -> None:
         """Forget the request: the view keeps its answer, errors included."""
-        self._asked.pop(choice, None)
+        self._starts.pop(request, None)
         if not done.cancelled():
             done.exception()

@@ -13,9 +13,9 @@ from tornado import web
 
 from carme.config import Config, load
 from carme_spawner.context import HubContext
+from carme_spawner.form import static_urls
 from carme_spawner.handlers import handlers, replace_handlers
 from carme_spawner.prediction_service import NAME
-from carme_spawner.static_files import static_handlers, static_urls
 
 LOOPBACK = "127.0.0.1"
 
@@ -36,7 +36,7 @@ def configure(c: Any, config: Config | None = None) -> None:
         "carme_title": config.cluster.title,
         "carme_static": static_urls(hub.base_url),
     }
-    c.JupyterHub.extra_handlers = [*handlers(context), *static_handlers()]
+    c.JupyterHub.extra_handlers = handlers(context)
     replace_handlers(apihandlers.default_handlers)
 
     if hub.database.startswith("sqlite"):
@@ -69,7 +69,11 @@ def configure(c: Any, config: Config | None = None) -> None:
         roles.append({"name": "prometheus", "services": ["prometheus"], "scopes": ["read:metrics"]})
     if context.prediction_service.token:
         services.append(context.prediction_service.entry())
-        roles.append({"name": "user", "scopes": ["self", f"access:services!service={NAME}"]})
+        access = f"access:services!service={NAME}"
+        roles.append({"name": "user", "scopes": ["self", access]})
+        # The scopes of JupyterHub's role `server`, and the service's: for `carme jobs`.
+        scopes = ["users:activity!user", "access:servers!server", access]
+        c.CarmeSpawner.server_token_scopes = scopes
     c.JupyterHub.services = services
     c.JupyterHub.load_roles = roles
 

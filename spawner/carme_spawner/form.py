@@ -1,23 +1,24 @@
 """The spawn form: HTML from what the cluster has, and the browser's data back to raw options."""
 
+import hashlib
 from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
-from carme.requests.problems import Problems
 
+import carme.web
 from carme import library
-from carme.config import Preset
+from carme.config import Config
 from carme.images.catalogue import Catalogue
 from carme.requests.placement import features as features_of
-from carme.requests.resource_request import AdviceRequest, ResourceRequest
+from carme.requests.resource_request import AdviceRequest, Problems, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
 from carme.requests.user_limits import describe
-from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_duration, hours_within
-from carme_spawner.options import LABELS, SessionOptions, summary
-from carme_spawner.static_files import static_urls
+from carme_spawner.options import SessionOptions
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
@@ -27,6 +28,12 @@ _environment = jinja2.Environment(
     autoescape=True,
 )
 
+STATIC_FOLDERS = {
+    "carme": Path(__file__).with_name("static"),
+    "carme-web": Path(carme.web.__file__).with_name("static"),
+}
+"""Scripts and styles of the hub's pages."""
+
 _environment.globals["bundled_workloads"] = library.names("workloads")
 # The scripts of the form send these fields.
 _environment.globals["fields"] = {
@@ -35,24 +42,35 @@ _environment.globals["fields"] = {
 }
 
 
+@cache
+def static_urls(base_url: str) -> dict[str, str]:
+    """`form_js` and the like to the addresses of files, for a hub below `base_url`.
+
+    A browser keeps a file for years: another content has another address.
+    """
+    urls = {}
+    for folder, root in STATIC_FOLDERS.items():
+        for path in sorted(root.iterdir()):
+            version = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            url = f"{base_url}hub/static-{folder}/{path.name}?v={version}"
+            urls[path.name.replace(".", "_")] = url
+    return urls
+
+
 def render(
+    config: Config,
     snapshot: Snapshot | None,
     catalogue: Catalogue,
-    presets: tuple[Preset, ...],
     values: Mapping[str, Any],
     problems: Problems,
     *,
     user: SlurmUser,
     now: float,
     projects: Collection[str] = (),
-    own_images: bool = False,
-    max_nodes: int = 1,
     ended_message: str = "",
-    base_url: str = "/",
 ) -> str:
     """The form with `values` filled in and each problem at its field."""
-    shown = _visible(snapshot, user) if snapshot else []
-    partitions = [_partition(snapshot, partition) for partition in shown] if snapshot else []
+    partitions = _partitions(snapshot, user) if snapshot else []
     rights = _rights(user)
     reservations = _reservations(snapshot, user, now) if snapshot else []
     features = sorted({name for partition in partitions for name in partition["features"]})
@@ -62,43 +80,43 @@ def render(
         "reservation": not reservations,
         "constraint": not features,
         "project": not projects,
-        "own_image": not own_images,
+        "own_image": not config.images.own_images,
     }
+    # Problems of fields that the form does not show stand above it.
+    at_fields = {name: text for name, text in problems.items() if name and not absent.get(name)}
+    above = {name: text for name, text in problems.items() if name not in at_fields}
     return _environment.get_template("form.html").render(
         partitions=partitions,
         types=sorted({kind for partition in partitions for kind in partition["types"]}),
-        presets=presets,
+        presets=config.session.presets,
         rights=rights,
         reservations=reservations,
         features=features,
         projects=sorted(projects),
-        own_images=own_images,
-        max_nodes=max_nodes,
+        own_images=config.images.own_images,
+        max_nodes=config.session.max_nodes,
         ended_message=ended_message,
         images=catalogue.offered(),
-        values={name: _without_point_zero(value) for name, value in values.items()},
-        problems=_placed(problems, absent),
-        labels=LABELS,
-        static=static_urls(base_url),
+        # `2` for 2.0
+        values={k: f"{v:g}" if isinstance(v, float) else v for k, v in values.items()},
+        problems=at_fields | ({"": SessionOptions.summary(above)} if above else {}),
+        labels=SessionOptions.labels(),
+        static=static_urls(config.hub.base_url),
     )
 
 
-def _placed(problems: Problems, absent: Mapping[str, bool]) -> Problems:
-    """The problems at their fields; those of fields that the form does not show stand above it."""
-    at_fields = {name: text for name, text in problems.items() if name and not absent.get(name)}
-    above = {name: text for name, text in problems.items() if name not in at_fields}
-    return {**at_fields, "": summary(above)} if above else at_fields
-
-
-def _without_point_zero(value: Any) -> Any:
-    """`2` for 2.0."""
-    return f"{value:g}" if isinstance(value, float) else value
-
-
-def _visible(snapshot: Snapshot, user: SlurmUser) -> list[Partition]:
+def _partitions(snapshot: Snapshot, user: SlurmUser) -> list[dict[str, Any]]:
     """The partitions that this user may use; all that are not hidden if that is none."""
-    shown = [partition for partition in snapshot.partitions if not partition.hidden]
-    return [partition for partition in shown if user.may_use(partition)] or shown
+    listed = [partition for partition in snapshot.partitions if not partition.hidden]
+    return [
+        {
+            "name": partition.name,
+            "types": [kind for kind in snapshot.gpus_total(partition.name) if kind],
+            "features": features_of(snapshot, partition.name),
+            "hours": hours_within(partition.max_seconds) if partition.max_seconds else None,
+        }
+        for partition in [p for p in listed if user.may_use(p)] or listed
+    ]
 
 
 def _rights(user: SlurmUser) -> dict[str, Any]:
@@ -134,15 +152,6 @@ def _reservations(snapshot: Snapshot, user: SlurmUser, now: float) -> list[dict[
         nodes = "1 node" if count == 1 else f"{count} nodes"
         rows.append({"name": reservation.name, "when": f"{nodes}, {when}"})
     return rows
-
-
-def _partition(snapshot: Snapshot, partition: Partition) -> dict[str, Any]:
-    return {
-        "name": partition.name,
-        "types": [kind for kind in snapshot.gpus_total(partition.name) if kind],
-        "features": features_of(snapshot, partition.name),
-        "hours": hours_within(partition.max_seconds) if partition.max_seconds else None,
-    }
 
 
 def parse(form: Mapping[str, list[str]]) -> dict[str, Any]:

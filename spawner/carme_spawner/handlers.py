@@ -1,27 +1,67 @@
-"""The hub's endpoints: for the session (port), for the form (cluster, outlook), for more time."""
+"""The hub's endpoints: for sessions, for the spawn form, and JupyterHub's own with our errors."""
 
 import asyncio
 import json
 import time
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from carme.requests.problems import Problems, listed
 from jupyterhub.apihandlers import APIHandler
 from jupyterhub.apihandlers.users import UserServerAPIHandler
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tornado import web
+from tornado.httpclient import HTTPClientError
 
 from carme.errors import CarmeError, InputError
 from carme.requests import placement
-from carme_spawner import options
-from carme_spawner.cluster_state import ClusterState
+from carme.requests.resource_request import ADVICE_SECONDS, AdviceRequest, Problems
+from carme.validation import explain_first
 from carme_spawner.context import HubContext
-from carme_spawner.failure import SessionFailure, http_status
-from carme_spawner.prediction_service import AdviceHandler
-from carme_spawner.session_handler import SessionHandler, spawner_of
+from carme_spawner.form import STATIC_FOLDERS
+from carme_spawner.messages import SessionFailure, http_status
+from carme_spawner.options import SessionOptions
 
-MIN_PORT, MAX_PORT = 1024, 65535
 _FRESH_SECONDS = 5
 """The age at which the panel's figures are read again, once for all users."""
+
+
+class RequestBody(BaseModel):
+    """A JSON body; unknown keys and other types are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class PortReport(RequestBody):
+    """The port on which a session listens."""
+
+    port: Annotated[int, Field(ge=1024, le=65535)]
+
+
+class TimeExtension(RequestBody):
+    """More time for a session, up to thirty days; the default session's name is empty."""
+
+    server: str
+    minutes: Annotated[int, Field(ge=1, le=43200)]
+
+
+Body = TypeVar("Body", bound=RequestBody)
+
+
+def parse_body(model: type[Body], body: bytes) -> Body:
+    """The request in a JSON body; a 400 that names the wrong key if it is none."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise web.HTTPError(400, explain_first(error, root="body")) from None
+
+
+def spawner_of(handler: Any) -> Any:
+    """The spawner of the session whose own token the request carries; 403 without one."""
+    token = handler.get_auth_token()
+    spawners = getattr(handler.current_user, "spawners", {})
+    for spawner in spawners.values() if token else ():
+        if getattr(spawner, "owns_token", None) and spawner.owns_token(token):
+            return spawner
+    raise web.HTTPError(403, "this token does not belong to a session")
 
 
 class PortHandler(APIHandler):
@@ -30,30 +70,66 @@ class PortHandler(APIHandler):
     @web.authenticated
     async def post(self) -> None:
         """Take the port of the session whose token this is."""
-        spawner_of(self).port_reported(parse_port(self.request.body))
+        spawner_of(self).port_reported(parse_body(PortReport, self.request.body).port)
         self.set_status(204)
 
 
-def parse_port(body: bytes) -> int:
-    """The port in `{"port": N}`; any other key, type or range is refused."""
-    try:
-        data = json.loads(body)
-    except ValueError:
-        raise web.HTTPError(400, "the body is not JSON") from None
-    if not isinstance(data, dict) or data.keys() != {"port"}:
-        raise web.HTTPError(400, "the body must be an object with the one key port")
-    port = data["port"]
-    if type(port) is not int or not MIN_PORT <= port <= MAX_PORT:
-        raise web.HTTPError(400, f"port must be an integer from {MIN_PORT} to {MAX_PORT}")
-    return port
+class ExtendHandler(APIHandler):
+    """`POST /hub/api/carme/extend` with `{"server": NAME, "minutes": N}`: more time."""
+
+    @web.authenticated
+    async def post(self) -> None:
+        """Extend a running session of the user."""
+        extension = parse_body(TimeExtension, self.request.body)
+        spawner = getattr(self.current_user, "spawners", {}).get(extension.server)
+        if spawner is None or not spawner.ready:
+            raise web.HTTPError(404, "you have no such session running")
+        try:
+            ends_at = await spawner.extend(60 * extension.minutes)
+        except CarmeError as error:
+            raise web.HTTPError(http_status(error), str(error)) from None
+        self.write({"ends_at": ends_at})
 
 
-class ClusterHandler(APIHandler):
-    """`GET /hub/api/carme/cluster`: what is free, for every user who is logged in."""
+class WarningsHandler(APIHandler):
+    """`GET /hub/api/carme/warnings`: the warnings of the user's sessions by name."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """Only sessions with a warning; the default session's name is empty."""
+        spawners = getattr(self.current_user, "spawners", {})
+        self.write({name: s.warning for name, s in spawners.items() if s.ready and s.warning})
+
+
+class ContextHandler(APIHandler):
+    """A handler with the hub's context."""
 
     def initialize(self, context: HubContext) -> None:
         super().initialize()
         self._context = context
+
+
+class SessionHandler(ContextHandler):
+    """`GET /hub/api/carme/session`: a session reads its end and warning with its own token."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """The job as the hub saw it last, seconds ago; Slurm is not asked."""
+        spawner, config = spawner_of(self), self._context.config
+        job = spawner.job
+        self.write(
+            {
+                "job_id": job.id if job else None,
+                "ends_at": job.ends_at if job else None,
+                "warn_seconds": round(60 * config.session.warn_minutes),
+                "may_extend": config.view.extend_max_hours > 0,
+                "warning": spawner.warning,
+            }
+        )
+
+
+class ClusterHandler(ContextHandler):
+    """`GET /hub/api/carme/cluster`: what is free, for every user who is logged in."""
 
     @web.authenticated
     async def get(self) -> None:
@@ -65,45 +141,43 @@ class ClusterHandler(APIHandler):
         self.write(self._context.availability.of(snapshot, time.time()))
 
 
-class OutlookHandler(ClusterHandler):
+class OutlookHandler(ContextHandler):
     """`GET /hub/api/carme/outlook?partition=…&gpus=…`: when this request would start."""
 
     @web.authenticated
     async def get(self) -> None:
         """Now; or when Slurm expects it, and what smaller request would start now."""
-        raw = {name: self.get_query_argument(name) for name in self.request.query_arguments}
-        raw.pop("_xsrf", None)
-        request, problems = options.parse({name: value for name, value in raw.items() if value})
+        query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
+        raw = {name: value for name, value in query.items() if value and name != "_xsrf"}
+        request, problems = SessionOptions.parse(raw)
         if request is None:
             self.set_status(400)
-            self.write(_refusal(400, options.summary(problems), problems))
+            text = SessionOptions.summary(problems)
+            self.write({"status": 400, "message": text, "errors": _errors(problems)})
             return
         state = self._context.cluster_state
         try:
             snapshot, user = await asyncio.gather(
-                state.recent(_FRESH_SECONDS), state.person(self.current_user.name)
+                state.recent(_FRESH_SECONDS), state.slurm_user(self.current_user.name)
             )
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
         max_nodes = self._context.config.session.max_nodes
         outlook = placement.outlook(request, snapshot, user, time.time(), max_nodes)
-        if outlook.problems:
-            text = options.summary(outlook.problems)
-            self.write({"starts_now": False, "refused": text, "errors": listed(outlook.problems)})
-        elif outlook.starts_now:
-            self.write({"starts_now": True})
-        else:
-            answer = {"starts_now": False, "held": outlook.held, "smaller": outlook.smaller}
+        answer: dict[str, Any] = {"starts_now": outlook.starts_now}
+        if problems := outlook.problems:
+            answer |= {"refused": SessionOptions.summary(problems), "errors": _errors(problems)}
+        elif not outlook.starts_now:
+            answer |= {"held": outlook.held, "smaller": outlook.smaller}
             if outlook.starts_at:
                 answer["expected_at"] = outlook.starts_at
             elif outlook.is_open:
-                answer |= await self._expected(state, request)
-            self.write(answer)
+                answer |= await self._expected(request)
+        self.write(answer)
 
-    async def _expected(
-        self, state: ClusterState, request: options.SessionOptions
-    ) -> dict[str, Any]:
+    async def _expected(self, request: SessionOptions) -> dict[str, Any]:
         """When Slurm would start it; empty if Slurm does not say."""
+        state = self._context.cluster_state
         try:
             starts_at = (await state.expected_start(request.resources())).starts_at
         except TimeoutError:
@@ -117,6 +191,36 @@ class OutlookHandler(ClusterHandler):
         if placement.is_at_once(starts_at, time.time()):
             return {"starts_now": True}
         return {"expected_at": starts_at}
+
+
+class AdviceHandler(ContextHandler):
+    """`GET /hub/api/carme/advice?partition=…&workload=…`: the service's advice on a request."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """The advice; 503 within a second while the service is away or slow."""
+        user = self.current_user
+        if getattr(user, "kind", "user") != "user":
+            raise web.HTTPError(403, "advice is for users")
+        query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
+        body = {k: v for k, v in query.items() if k in AdviceRequest.model_fields and v}
+        service = self._context.prediction_service
+        try:
+            self.write(await service.post(user.name, "advice", body, ADVICE_SECONDS))
+        except (HTTPClientError, OSError, ValueError) as error:
+            response = getattr(error, "response", None)
+            if response is not None and 400 <= response.code < 500:
+                raise web.HTTPError(400, _problem_text(response.body)) from None
+            raise web.HTTPError(503, "no advice now: the prediction service is away") from None
+
+
+def _problem_text(body: bytes) -> str:
+    """The text in the service's description of a problem."""
+    try:
+        problem = json.loads(body)
+        return f"{problem['detail']} ({problem['hint']})" if problem["hint"] else problem["detail"]
+    except (ValueError, KeyError, TypeError):
+        return "the prediction service does not accept this request"
 
 
 class ServerHandler(UserServerAPIHandler):
@@ -134,11 +238,12 @@ class ServerHandler(UserServerAPIHandler):
             message, problems = error.get_message() or error.reason or "Bad Request", {}
         self.set_header("Content-Type", "application/json")
         self.clear_header("Content-Length")
-        self.write(_refusal(status_code, message, problems or {"": message}))
+        errors = _errors(problems or {"": message})
+        self.write({"status": status_code, "message": message, "errors": errors})
 
 
-def _refusal(status: int, message: str, problems: Problems) -> dict[str, Any]:
-    return {"status": status, "message": message, "errors": listed(problems)}
+def _errors(problems: Problems) -> list[dict[str, str]]:
+    return [{"field": name, "message": text} for name, text in problems.items()]
 
 
 def replace_handlers(handlers: list[tuple[Any, ...]]) -> None:
@@ -155,56 +260,22 @@ def replace_handlers(handlers: list[tuple[Any, ...]]) -> None:
     ]
 
 
-class ExtendHandler(APIHandler):
-    """`POST /hub/api/carme/extend` with `{"server": NAME, "minutes": N}`: more time."""
-
-    @web.authenticated
-    async def post(self) -> None:
-        """Extend a running session of the user."""
-        name, minutes = parse_extension(self.request.body)
-        spawner = getattr(self.current_user, "spawners", {}).get(name)
-        if spawner is None or not spawner.ready:
-            raise web.HTTPError(404, "you have no such session running")
-        try:
-            ends_at = await spawner.extend(60 * minutes)
-        except CarmeError as error:
-            raise web.HTTPError(http_status(error), str(error)) from None
-        self.write({"ends_at": ends_at})
-
-
-class WarningsHandler(APIHandler):
-    """`GET /hub/api/carme/warnings`: the warnings of the user's sessions by name."""
-
-    @web.authenticated
-    async def get(self) -> None:
-        """Only sessions with a warning; the default session's name is empty."""
-        spawners = getattr(self.current_user, "spawners", {})
-        self.write({name: s.warning for name, s in spawners.items() if s.ready and s.warning})
-
-
-def parse_extension(body: bytes) -> tuple[str, int]:
-    """Name and minutes in the body; from one minute to thirty days."""
-    try:
-        data = json.loads(body)
-    except ValueError:
-        raise web.HTTPError(400, "the body is not JSON") from None
-    if not isinstance(data, dict) or data.keys() != {"server", "minutes"}:
-        raise web.HTTPError(400, "the body must have the keys server and minutes")
-    name, minutes = data["server"], data["minutes"]
-    if not isinstance(name, str) or type(minutes) is not int or not 1 <= minutes <= 43200:
-        raise web.HTTPError(400, "server must be a name, minutes a number from 1 to 43200")
-    return name, minutes
-
-
 def handlers(context: HubContext) -> list[tuple[Any, ...]]:
     """The handlers for JupyterHub's extra_handlers."""
-    shared = {"context": context}
+    with_context = {
+        "session": SessionHandler,
+        "cluster": ClusterHandler,
+        "outlook": OutlookHandler,
+        "advice": AdviceHandler,
+    }
     return [
         (r"/api/carme/port", PortHandler),
         (r"/api/carme/extend", ExtendHandler),
-        (r"/api/carme/session", SessionHandler, {"config": context.config}),
         (r"/api/carme/warnings", WarningsHandler),
-        (r"/api/carme/cluster", ClusterHandler, shared),
-        (r"/api/carme/outlook", OutlookHandler, shared),
-        (r"/api/carme/advice", AdviceHandler, {"service": context.prediction_service}),
+        *((f"/api/carme/{name}", h, {"context": context}) for name, h in with_context.items()),
+        # Scripts and styles: nobody needs to be logged in for these.
+        *(
+            (rf"/static-{folder}/([a-z_]+\.(?:js|css))", web.StaticFileHandler, {"path": str(root)})
+            for folder, root in STATIC_FOLDERS.items()
+        ),
     ]

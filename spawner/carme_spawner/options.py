@@ -1,19 +1,18 @@
 """The options of a session: one model for the form and for the REST API."""
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Annotated, Any
 
-from carme.requests.problems import Problems
 from pydantic import Field
 
 from carme.config import SessionSettings
 from carme.errors import InputError
 from carme.images.catalogue import Catalogue
-from carme.requests import problems
 from carme.requests.placement import cluster_problems
-from carme.requests.resource_request import AdviceRequest
-from carme.slurm.models import Partition
+from carme.requests.resource_request import AdviceRequest, Problems
 from carme.slurm.snapshot import Snapshot
+from carme.system.users import groups_of
 from carme.units import hours_within
 
 
@@ -53,14 +52,12 @@ class SessionOptions(AdviceRequest):
     ] = ""
 
 
-LABELS = problems.labels(SessionOptions)
-
-
 def defaults(
     settings: SessionSettings, snapshot: Snapshot | None, catalogue: Catalogue
 ) -> dict[str, Any]:
     """The first values of the form, and of the options that a REST request leaves out."""
-    partition = _default_partition(snapshot)
+    partitions = snapshot.partitions if snapshot else ()
+    partition = (snapshot and snapshot.partition()) or next(iter(partitions), None)
     images = catalogue.offered()
     hours = settings.default_hours
     if partition and partition.max_seconds:
@@ -76,17 +73,6 @@ def defaults(
     }
 
 
-def _default_partition(snapshot: Snapshot | None) -> Partition | None:
-    if not snapshot or not snapshot.partitions:
-        return None
-    return snapshot.partition() or snapshot.partitions[0]
-
-
-def parse(raw: dict[str, Any]) -> tuple[SessionOptions | None, Problems]:
-    """The options in `raw`, or what is wrong with which field."""
-    return problems.parse(SessionOptions, raw)
-
-
 def option_problems(
     options: SessionOptions,
     snapshot: Snapshot,
@@ -95,30 +81,29 @@ def option_problems(
     max_nodes: int | None = None,
 ) -> Problems:
     """Options that cluster, catalogue or projects do not have; empty when all are there."""
-    refused = {
-        **_image_problems(options, catalogue),
-        **cluster_problems(options, snapshot, max_nodes),
-    }
+    refused: Problems = {}
+    if not options.own_image:
+        try:
+            image = catalogue.find(options.image)
+            names = [application.name for application in image.applications]
+            if options.application and options.application not in names:
+                offered = ", ".join(names) or "JupyterLab only"
+                refused["application"] = f"{image.id} offers {offered}"
+        except InputError:
+            offered = ", ".join(image.id for image in catalogue.offered()) or "none"
+            refused["image"] = f"there is no image {options.image}; offered: {offered}"
+    refused |= cluster_problems(options, snapshot, max_nodes)
     if options.project and options.project not in projects:
         yours = ", ".join(projects) or "none"
         refused["project"] = f"you have no project folder {options.project}; yours: {yours}"
     return refused
 
 
-def _image_problems(options: SessionOptions, catalogue: Catalogue) -> Problems:
-    if options.own_image:
-        return {}
-    try:
-        image = catalogue.find(options.image)
-    except InputError:
-        offered = ", ".join(image.id for image in catalogue.offered()) or "none"
-        return {"image": f"there is no image {options.image}; offered: {offered}"}
-    names = [application.name for application in image.applications]
-    if options.application and options.application not in names:
-        return {"application": f"{image.id} offers {', '.join(names) or 'JupyterLab only'}"}
-    return {}
-
-
-def summary(refused: Problems) -> str:
-    """All problems in one line, for REST clients and the log."""
-    return problems.summary(refused, SessionOptions)
+def project_folders(root: Path | None, user: str) -> dict[str, Path]:
+    """Group to project folder: a folder below `root` that one of the user's groups owns."""
+    folders = {name: (root / name, gid) for name, gid in groups_of(user).items()} if root else {}
+    return {
+        name: folder
+        for name, (folder, gid) in sorted(folders.items())
+        if folder.is_dir() and not folder.is_symlink() and folder.stat().st_gid == gid
+    }

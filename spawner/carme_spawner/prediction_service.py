@@ -1,15 +1,12 @@
-"""The prediction service as the hub uses it: its entry among the hub's services, the prediction
-stored with a session, and the advice in the spawn form."""
+"""The prediction service as the hub uses it: its entry among the hub's services, and a client."""
 
 import json
 from typing import Any
 
-from jupyterhub.apihandlers import APIHandler
-from tornado import web
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
 from carme.config import Config
-from carme.requests.resource_request import ADVICE_SECONDS, AdviceRequest
+from carme.requests.resource_request import AdviceRequest
 
 NAME = "carme"
 KEEP_SECONDS = 10
@@ -81,36 +78,3 @@ class PredictionService:
             return await self.post(user, "predictions", body, KEEP_SECONDS)
         except (HTTPClientError, OSError, ValueError):
             return None
-
-
-class AdviceHandler(APIHandler):
-    """`GET /hub/api/carme/advice?partition=…&workload=…`: the service's advice on a request."""
-
-    def initialize(self, service: PredictionService) -> None:
-        super().initialize()
-        self._service = service
-
-    @web.authenticated
-    async def get(self) -> None:
-        """The advice; 503 within a second while the service is away or slow."""
-        user = self.current_user
-        if getattr(user, "kind", "user") != "user":
-            raise web.HTTPError(403, "advice is for users")
-        query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
-        body = {k: v for k, v in query.items() if k in AdviceRequest.model_fields and v}
-        try:
-            self.write(await self._service.post(user.name, "advice", body, ADVICE_SECONDS))
-        except HTTPClientError as error:
-            if error.response is not None and 400 <= error.code < 500:
-                raise web.HTTPError(400, _detail(error.response.body)) from None
-            raise web.HTTPError(503, "no advice now: the prediction service is away") from None
-        except (OSError, ValueError):
-            raise web.HTTPError(503, "no advice now: the prediction service is away") from None
-
-
-def _detail(body: bytes) -> str:
-    try:
-        problem = json.loads(body)
-        return f"{problem['detail']} ({problem['hint']})" if problem["hint"] else problem["detail"]
-    except (ValueError, KeyError, TypeError):
-        return "the prediction service does not accept this request"

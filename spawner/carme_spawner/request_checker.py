@@ -2,23 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any
 
-from carme.requests.problems import Problems
 from traitlets.log import get_logger
 
 from carme.errors import CarmeError, DeniedError, UnavailableError
 from carme.images.catalogue import Catalogue, load_catalogue
-from carme.requests.slurm_user import SlurmUser
+from carme.requests.resource_request import Problems
 from carme.requests.user_limits import user_problems, with_allowed_hours
 from carme.slurm.snapshot import Snapshot
 from carme_spawner import form
 from carme_spawner.context import HubContext
-from carme_spawner.failure import SessionFailure
-from carme_spawner.options import SessionOptions, defaults, option_problems, parse, summary
-from carme_spawner.projects import projects
+from carme_spawner.messages import SessionFailure
+from carme_spawner.options import SessionOptions, defaults, option_problems, project_folders
 
 
 class SpawnRequestChecker:
@@ -32,7 +30,7 @@ class SpawnRequestChecker:
     @property
     def projects(self) -> dict[str, Path]:
         """The project folders that the user's groups have."""
-        return projects(self._config.session.projects, self._user)
+        return project_folders(self._config.session.projects, self._user)
 
     async def form(
         self,
@@ -42,33 +40,31 @@ class SpawnRequestChecker:
         ended_message: str,
     ) -> str:
         """The form, filled with the last session's options or the refused ones."""
+        state = self._cluster_state
         snapshot, catalogue, user = await asyncio.gather(
-            self._snapshot(fresh=False), self._catalogue(), self._slurm_user()
+            _unless_away(state.recent()), self._catalogue(), state.slurm_user(self._user)
         )
-        settings = self._config.session
-        values = defaults(settings, snapshot, catalogue)
+        values = defaults(self._config.session, snapshot, catalogue)
         if snapshot:
             values = with_allowed_hours(values, {}, snapshot, user, time.time())
         last = {name: value for name, value in last_options.items() if name in values}
         return form.render(
+            self._config,
             snapshot,
             catalogue,
-            settings.presets,
             {**values, **last, **refused_values},
             problems,
             user=user,
             now=time.time(),
             projects=self.projects,
-            own_images=self._config.images.own_images,
-            max_nodes=settings.max_nodes,
             ended_message=ended_message,
-            base_url=self._config.hub.base_url,
         )
 
     async def check(self, raw: Mapping[str, Any]) -> SessionOptions:
         """The options in `raw`; raises SessionFailure if one of them is wrong."""
+        state = self._cluster_state
         snapshot, catalogue, user = await asyncio.gather(
-            self._snapshot(), self._catalogue(), self._slurm_user()
+            _unless_away(state.snapshot()), self._catalogue(), state.slurm_user(self._user)
         )
         if snapshot is None:
             raise SessionFailure(
@@ -79,22 +75,31 @@ class SpawnRequestChecker:
         settings = self._config.session
         values = defaults(settings, snapshot, catalogue)
         values = with_allowed_hours(values, dict(raw), snapshot, user, time.time())
-        options, problems = parse({**values, **raw})
+        options, problems = SessionOptions.parse({**values, **raw})
         if options:
-            problems = await self._user_problems(options, snapshot, user)
+            problems = user_problems(options, snapshot, user, time.time())
+            if problems and user.rights is not None:
+                user = await state.slurm_user(self._user, 0)  # the rights may be new
+                problems = user_problems(options, snapshot, user, time.time())
             problems |= option_problems(
                 options, snapshot, catalogue, self.projects, settings.max_nodes
             )
         if options and options.own_image and not problems:
+            # Checked as the user, since the hub may not read it. The session uses the real path: a
+            # link could point elsewhere later.
             try:
-                path = await self._own_image(options.own_image)
-                options = options.model_copy(update={"own_image": path})
+                if not self._config.images.own_images:
+                    raise DeniedError("this site allows published images only")
+                image = await self._helper.check_image(self._user, options.own_image)
+                options = options.model_copy(update={"own_image": image.path})
             except UnavailableError as error:
                 raise SessionFailure(str(error), reason=error.reason, status_code=503) from error
             except CarmeError as error:
                 problems = {"own_image": str(error)}
         if problems or options is None:
-            raise SessionFailure(summary(problems), reason="input", problems=problems)
+            raise SessionFailure(
+                SessionOptions.summary(problems), reason="input", problems=problems
+            )
         return options
 
     async def image(self, options: SessionOptions) -> tuple[Path, int, str]:
@@ -111,31 +116,10 @@ class SpawnRequestChecker:
         images = self._config.images
         return await asyncio.to_thread(load_catalogue, images.folder, bool(images.verify_key))
 
-    async def _snapshot(self, fresh: bool = True) -> Snapshot | None:
-        state = self._cluster_state
-        try:
-            return await (state.snapshot() if fresh else state.recent())
-        except CarmeError as error:
-            get_logger().warning("No view of Slurm: %s", error)
-            return None
 
-    async def _slurm_user(self, max_age: float | None = None) -> SlurmUser:
-        return await self._cluster_state.person(self._user, max_age)
-
-    async def _user_problems(
-        self, options: SessionOptions, snapshot: Snapshot, user: SlurmUser
-    ) -> Problems:
-        """What this user may not have; rights are read again first, as they may be new."""
-        problems = user_problems(options, snapshot, user, time.time())
-        if not problems or user.rights is None:
-            return problems
-        return user_problems(options, snapshot, await self._slurm_user(0), time.time())
-
-    async def _own_image(self, path: str) -> str:
-        """The real path of a user's image, checked as the user: the hub may not read it.
-
-        The session uses this path, since a link could point elsewhere later.
-        """
-        if not self._config.images.own_images:
-            raise DeniedError("this site allows published images only")
-        return (await self._helper.check_image(self._user, path)).path
+async def _unless_away(snapshot: Awaitable[Snapshot]) -> Snapshot | None:
+    try:
+        return await snapshot
+    except CarmeError as error:
+        get_logger().warning("No view of Slurm: %s", error)
+        return None

@@ -1,44 +1,93 @@
-"""The job script of a session, and the files in its folder, secrets included."""
+"""The job script of a session, and the files in its folder, secrets included.
+
+The script is a template filled with values from a whitelist, each quoted.
+"""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from carme.config import Config
 from carme.helper.models import LOG_FILE
-from carme_spawner.job_script import SessionContainer, job_script
-from carme_spawner.options import SessionOptions
+from carme.requests.resource_request import ResourceRequest
+from carme_spawner.messages import NOTICE_SECONDS
 
+SHORT_SECONDS = 300
 LABEXTENSION = "carme-session"
 
+_environment = jinja2.Environment(
+    loader=jinja2.PackageLoader("carme_spawner", "templates"),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,  # noqa: S701 (a shell script; every value is quoted or of a fixed form)
+)
+_environment.filters["quote"] = lambda value: shlex.quote(str(value))
 
-def job_scripts(
-    config: Config,
-    options: SessionOptions,
-    *,
-    session: str,
-    home: Path,
-    image: Path,
-    size_bytes: int,
-    project: Path | None,
-) -> tuple[str, str]:
-    """The job script, and the script of tasks on further nodes: empty for a single node."""
-    settings = config.session
-    container = SessionContainer(
-        session=session,
-        image=image,
-        size_bytes=size_bytes,
-        node_cache=config.images.node_cache,
-        apptainer=config.images.apptainer or Path("apptainer"),
-        gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
-        binds=(*settings.binds, *([str(project)] if project else [])),
-        folder=home / ".carme/sessions" / session,
-        slurm_bin=config.slurm.bin,
+
+@dataclass(frozen=True, kw_only=True)
+class SessionContainer:
+    """The container of a session, and the paths that it needs on its nodes."""
+
+    session: str
+    image: Path
+    size_bytes: int = 0
+    """Of a published image; 0 for a user's own, whose file may have any name: such a name does not
+    go into an sbatch option."""
+    node_cache: Path | None = None
+    apptainer: Path
+    gpu_flag: str = ""
+    binds: tuple[str, ...] = ()
+    folder: Path
+    """The session's folder below the user's home."""
+    slurm_bin: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        session: str,
+        home: Path,
+        image: Path,
+        size_bytes: int,
+        project: Path | None,
+    ) -> "SessionContainer":
+        """The container as the configuration has it."""
+        settings = config.session
+        return cls(
+            session=session,
+            image=image,
+            size_bytes=size_bytes,
+            node_cache=config.images.node_cache,
+            apptainer=config.images.apptainer or Path("apptainer"),
+            gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
+            binds=(*settings.binds, *([str(project)] if project else [])),
+            folder=home / ".carme/sessions" / session,
+            slurm_bin=config.slurm.bin,
+        )
+
+
+def job_script(
+    request: ResourceRequest, container: SessionContainer, template: str = "job.sh"
+) -> str:
+    """The text for sbatch; with the template `task.sh` the script of `srun`'s tasks."""
+    apptainer, cache, image = container.apptainer, container.node_cache, container.image
+    return _environment.get_template(template).render(
+        request=request,
+        container=container,
+        # Slurm may send the signal a minute early, which would end a session of a minute before
+        # it has started. A short session gets the signal at its end only.
+        notice_seconds=NOTICE_SECONDS if request.seconds >= SHORT_SECONDS else 0,
+        cached=cache / image.name if cache and container.size_bytes else "",
+        env_prefix="SINGULARITYENV" if apptainer.name == "singularity" else "APPTAINERENV",
+        slurm_path=f"{container.slurm_bin}:" if container.slurm_bin else "",
     )
-    task = job_script(options, container, "task.sh") if options.nodes > 1 else ""
-    return job_script(options, container), task
 
 
 def session_files(
@@ -59,11 +108,7 @@ def session_files(
         "launcher.py": _source("launcher.py"),
     }
     if task:
-        texts |= {
-            "task.sh": task,
-            "relay.py": _source("relay.py"),
-            "srun": _source("srun.py"),
-        }
+        texts |= {"task.sh": task, "relay.py": _source("relay.py"), "srun": _source("srun.py")}
     return texts
 
 

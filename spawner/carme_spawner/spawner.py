@@ -10,26 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import batchspawner
-from carme.requests.problems import Problems
 from sqlalchemy.orm import object_session
 from traitlets import Any as AnyTrait
-from traitlets import Instance, Integer, default
+from traitlets import Instance, Integer, List, default
 
 from carme.config import Config, load
 from carme.errors import CarmeError
+from carme.requests.resource_request import Problems
 from carme.slurm.models import Job
 from carme_spawner import form, messages
 from carme_spawner.context import HubContext
-from carme_spawner.failure import SessionFailure, http_status
 from carme_spawner.idle_policy import IdlePolicy
+from carme_spawner.messages import SessionFailure, http_status
 from carme_spawner.options import SessionOptions
-from carme_spawner.progress import Progress
 from carme_spawner.request_checker import SpawnRequestChecker
-from carme_spawner.session_files import idle_options, job_scripts, session_files
-from carme_spawner.session_job import LOOK_SECONDS, POLL_AGE_SECONDS, SessionEnded, SessionJob
+from carme_spawner.session_files import (
+    SessionContainer,
+    idle_options,
+    job_script,
+    session_files,
+)
+from carme_spawner.session_job import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob
 
 CHECKED_SECONDS = 10
 """A form that was accepted is not checked again if the session spawns within this time."""
+EVENT_SECONDS = 0.3
+"""Between looks for a new event of a starting session."""
 
 
 class CarmeSpawner(batchspawner.BatchSpawnerBase):
@@ -42,29 +48,16 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     # single limit over both stays out of the way.
     start_timeout = Integer(30 * 86400).tag(config=True)
     poll_interval = Integer(10).tag(config=True)
-    options_form = AnyTrait()
+    env_keep = List(help="Empty: sessions must not see the environment of the hub").tag(config=True)
     options_from_form = AnyTrait()
-    apply_user_options = AnyTrait()
 
     @default("context")
     def _context_default(self) -> HubContext:
         return HubContext.of(load())
 
-    @default("options_form")
-    def _options_form_default(self) -> Any:
-        return type(self)._render_form
-
     @default("options_from_form")
     def _options_from_form_default(self) -> Any:
         return self._parse_form
-
-    @default("apply_user_options")
-    def _apply_user_options_default(self) -> Any:
-        return type(self)._apply
-
-    @default("env_keep")
-    def _env_keep_default(self) -> list[str]:
-        return []  # sessions must not see the environment of the hub
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,12 +70,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         """Why the last session ended, for its user."""
         self._idle_policy = IdlePolicy(self.carme.session)
         self._session_token = ("", float("-inf"))
-        self._kept_prediction: asyncio.Future[Any] | None = None
-        self._progress = Progress()
+        self._prediction: asyncio.Future[Any] | None = None
 
     def _new_job(self) -> SessionJob:
-        context = self.context
-        return SessionJob(context.config, context.cluster_state, context.helper)
+        return SessionJob(self.context, self.user.name, self.session_name)
 
     @property
     def carme(self) -> Config:
@@ -101,6 +92,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         refused, self._refused_values = self._refused_values, {}
         return await self._checker.form(last_options, refused, problems, self.ended_message)
 
+    options_form = AnyTrait(_render_form)
+
     async def _parse_form(self, data: dict[str, list[str]]) -> dict[str, Any]:
         """Raw options of the form; the form shows them again if they are refused.
 
@@ -118,6 +111,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         is_fresh = checked == raw and time.monotonic() - at < CHECKED_SECONDS
         self._options = options if options and is_fresh else await self._check(raw)
         self._refused_values = {}
+
+    apply_user_options = AnyTrait(_apply)
 
     async def _check(self, raw: dict[str, Any]) -> SessionOptions:
         try:
@@ -146,7 +141,12 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     async def extend(self, seconds: int) -> int:
         """More time, where the site allows it; when the session now ends."""
-        return await self._job.extend(self.user.name, seconds)
+        return await self._job.extend(seconds)
+
+    def get_env(self) -> dict[str, str]:
+        """The environment of the session; with `CARME_HUB_URL`, `carme jobs` works in it."""
+        address = {"CARME_HUB_URL": self.carme.hub.url}
+        return {**address, **self.carme.session.environment, **super().get_env()}
 
     def get_args(self) -> list[str]:
         """The options of jupyterhub-singleuser; an idle one ends by itself."""
@@ -163,15 +163,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     async def submit_batch_script(self) -> str:
         """Submit the job through the helper; its id. Raises SessionFailure if Slurm refuses it."""
         script, files = await self._script()
+        # Folders of other sessions that must not be removed.
+        in_use = tuple(other.session_name for other in self.user.spawners.values() if other.active)
         try:
-            await self._job.submit(
-                self.user.name,
-                self.session_name,
-                script,
-                files,
-                _hash(self.api_token),
-                self._folders_in_use,
-            )
+            await self._job.submit(script, files, _hash(self.api_token), in_use)
         except CarmeError as error:
             raise SessionFailure(
                 str(error), reason=error.reason, status_code=http_status(error)
@@ -182,29 +177,15 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self.log.info("%s: submitted job %s", self._log_name, job_id)
         if self._options:
             service = self.context.prediction_service
-            self._kept_prediction = asyncio.ensure_future(
+            self._prediction = asyncio.ensure_future(
                 service.keep_prediction(self.user.name, self._options, job_id)
             )
         return str(job_id)
 
     async def _until_up(self) -> str:
-        try:
-            url = await self._job.until_up(self._progress.say)
-        except SessionEnded as over:
-            log = await self._job.tail(self.user.name, self.session_name)
-            raise SessionFailure(
-                over.message, reason=over.reason, log=log, status_code=500
-            ) from None
+        url = await self._job.until_up()
         self._save_state()
-        await self._progress.say(90, "The session is up")
         return url
-
-    @property
-    def _folders_in_use(self) -> tuple[str, ...]:
-        """Session folders that must not be removed."""
-        return tuple(
-            spawner.session_name for spawner in self.user.spawners.values() if spawner.active
-        )
 
     async def _script(self) -> tuple[str, dict[str, str]]:
         """The job script, and the files that it finds in its folder."""
@@ -214,17 +195,14 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         image, size_bytes, self.default_url = await self._checker.image(options)
         project = self._checker.projects.get(options.project)
         self.notebook_dir = str(project or "")
-        script, task = job_scripts(
-            self.carme,
-            options,
-            session=self.session_name,
-            home=Path(pwd.getpwnam(self.user.name).pw_dir),
-            image=image,
-            size_bytes=size_bytes,
-            project=project,
+        home = Path(pwd.getpwnam(self.user.name).pw_dir)
+        container = SessionContainer.of(
+            self.carme, self.session_name, home, image, size_bytes, project
         )
-        environment = {**self.carme.session.environment, **self.get_env()}
-        return script, session_files(environment, self.server.base_url, self.get_args(), task)
+        # The script of tasks on further nodes.
+        task = job_script(options, container, "task.sh") if options.nodes > 1 else ""
+        files = session_files(self.get_env(), self.server.base_url, self.get_args(), task)
+        return job_script(options, container), files
 
     async def poll(self) -> int | None:
         """None while the job exists or Slurm cannot be reached; 1 when it is gone."""
@@ -291,7 +269,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         """End the session, then its job; no error if it is gone already."""
         try:
             grace = 0 if now else self.carme.session.stop_seconds
-            await self._job.end(self.user.name, grace)
+            await self._job.end(grace)
         except CarmeError as error:
             self.log.error("%s: job %s: %s", self._log_name, self._job.saved.job_id, error)
 
@@ -331,9 +309,14 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._idle_policy = IdlePolicy(self.carme.session)
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
-        """Events for the hub's page while the session starts."""
-        async for line in self._progress.lines():
-            yield line
+        """Events for the hub's page, without end: the hub stops listening when the session is
+        up."""
+        last: dict[str, Any] = {}
+        while True:
+            if self._job.event != last:
+                last = self._job.event
+                yield last
+            await asyncio.sleep(EVENT_SECONDS)
 
 
 def _hash(token: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from carme.requests.resource_request import ResourceRequest
 from carme.view.client import AsyncViewClient
-from carme_spawner import cluster_state as watching
+from carme_spawner import cluster_state as cluster_state
 from carme_spawner.cluster_state import ClusterState
 from support.slurm_memory import Cluster, Serving, config
 
@@ -34,29 +34,29 @@ def serving(tmp_path):
 
 def test_what_is_known_is_told_at_once_and_renewed_behind(serving):
     async def run():
-        watch = ClusterState(AsyncViewClient(serving.path))
-        await watch.snapshot(5)
-        first = await watch.recent(60)
+        state = ClusterState(AsyncViewClient(serving.path))
+        await state.snapshot(5)
+        first = await state.recent(60)
         serving.cluster.seconds = 1.0
         started = time.monotonic()
-        assert (await watch.recent(0)) is first
-        assert (await watch.recent(0)) is first
+        assert (await state.recent(0)) is first
+        assert (await state.recent(0)) is first
         assert time.monotonic() - started < 0.5
-        await asyncio.wait_for(watch._renewal, 10)
-        assert (await watch.recent(60)).taken_at > first.taken_at
+        await asyncio.wait_for(state._renewal, 10)
+        assert (await state.recent(60)).taken_at > first.taken_at
 
     asyncio.run(run())
 
 
 def test_an_outage_shows(serving):
     async def run():
-        watch = ClusterState(AsyncViewClient(serving.path))
-        await watch.snapshot(5)
+        state = ClusterState(AsyncViewClient(serving.path))
+        await state.snapshot(5)
         serving.cluster.away = True
-        assert (await watch.recent(0)).controller == "up"
-        await asyncio.wait_for(watch._renewal, 10)
+        assert (await state.recent(0)).controller == "up"
+        await asyncio.wait_for(state._renewal, 10)
         end = time.monotonic() + 5
-        while (await watch.recent(60)).controller != "away":
+        while (await state.recent(60)).controller != "away":
             assert time.monotonic() < end
             await asyncio.sleep(0.02)
 
@@ -65,26 +65,26 @@ def test_an_outage_shows(serving):
 
 def test_a_slow_guess_is_not_waited_for(serving):
     async def run():
-        watch = ClusterState(AsyncViewClient(serving.path))
+        state = ClusterState(AsyncViewClient(serving.path))
         serving.cluster.seconds = 0.5
         choice = ResourceRequest(partition="gpu")
         with pytest.raises(TimeoutError):
-            await watch.expected_start(choice)
-        while watch._asked:
+            await state.expected_start(choice)
+        while state._starts:
             await asyncio.sleep(0.05)
-        assert (await watch.expected_start(choice)).starts_at == 5
+        assert (await state.expected_start(choice)).starts_at == 5
 
     asyncio.run(run())
 
 
 def test_a_person_without_rights_is_still_one(serving, monkeypatch):
     async def run():
-        watch = ClusterState(AsyncViewClient(serving.path))
-        assert (await watch.person("alice")).accounts == ("lab",)
+        state = ClusterState(AsyncViewClient(serving.path))
+        assert (await state.slurm_user("alice")).accounts == ("lab",)
         assert (
-            await ClusterState(AsyncViewClient(serving.path / "no")).person("alice")
+            await ClusterState(AsyncViewClient(serving.path / "no")).slurm_user("alice")
         ).rights is None
-        monkeypatch.setattr(watching, "RIGHTS_SECONDS", 0)
-        assert (await watch.person("alice")).rights is None
+        monkeypatch.setattr(cluster_state, "RIGHTS_SECONDS", 0)
+        assert (await state.slurm_user("alice")).rights is None
 
     asyncio.run(run())

@@ -4,12 +4,14 @@ import copy
 import hashlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+from batchspawner import BatchSpawnerBase
 from jupyterhub import apihandlers
 from traitlets.config import Config as HubConfig
 
 from carme.config import Config
-from carme_spawner import configure
+from carme_spawner import CarmeSpawner, configure
 from carme_spawner.context import HubContext
 
 
@@ -62,3 +64,18 @@ def test_scripts_are_served_at_addresses_with_the_hash_of_their_content(monkeypa
         ]
         [file] = served
         assert hashlib.sha256(file.read_bytes()).hexdigest().startswith(version)
+
+
+def test_a_session_can_read_its_users_jobs(monkeypatch):
+    """`carme jobs` in a session asks the service at CARME_HUB_URL with the session's own token."""
+    c = configured(monkeypatch, "https://example.org/jupyter")
+    assert set(c.CarmeSpawner.server_token_scopes) == {
+        "users:activity!user",
+        "access:servers!server",
+        "access:services!service=carme",
+    }
+    own = {"JUPYTERHUB_API_TOKEN": "secret"}
+    monkeypatch.setattr(BatchSpawnerBase, "get_env", lambda self: own)
+    spawner = CarmeSpawner(config=c, user=SimpleNamespace(name="ann"))
+    assert spawner.get_env() == {"CARME_HUB_URL": "https://example.org/jupyter", **own}
+    assert spawner.env_keep == []

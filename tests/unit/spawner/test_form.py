@@ -2,6 +2,7 @@
 
 import re
 
+from carme.config import Config
 from carme.requests.slurm_user import SlurmUser
 from carme_spawner import form
 from carme_spawner.options import SessionOptions
@@ -10,7 +11,7 @@ from support.small_cluster import ANN, NOW, RIGHTS, reservation
 
 def rendered(snapshot, catalogue, user):
     values = dict.fromkeys(SessionOptions.model_fields, "")
-    return form.render(snapshot, catalogue, (), values, {}, user=user, now=NOW)
+    return form.render(Config(), snapshot, catalogue, values, {}, user=user, now=NOW)
 
 
 def with_partition(snapshot, **values):
@@ -43,8 +44,10 @@ def test_fields_are_there_only_for_a_choice(snapshot, catalogue):
 
 def test_a_problem_of_a_field_that_is_not_there_stands_above(snapshot, catalogue):
     values = dict.fromkeys(SessionOptions.model_fields, "")
-    found = {"account": "you have no account <x>", "cpus": "too many"}
-    html = form.render(snapshot, catalogue, (), values, found, user=SlurmUser("ann"), now=NOW)
+    problems = {"account": "you have no account <x>", "cpus": "too many"}
+    html = form.render(
+        Config(), snapshot, catalogue, values, problems, user=SlurmUser("ann"), now=NOW
+    )
     assert "Account: you have no account &lt;x&gt;</div>" in html
     assert 'id="cpus-problem"' in html
 

@@ -10,13 +10,13 @@ from tornado.web import HTTPError
 from carme.config import Config
 from carme.errors import DeniedError, InputError, UnavailableError
 from carme.requests.slurm_user import SlurmUser
-from carme_spawner.failure import SessionFailure
-from carme_spawner.handlers import ExtendHandler, parse_port, replace_handlers
+from carme_spawner.handlers import ExtendHandler, PortReport, parse_body, replace_handlers
+from carme_spawner.messages import SessionFailure
 from carme_spawner.request_checker import SpawnRequestChecker
 
 
 def test_a_port_is_accepted():
-    assert parse_port(b'{"port": 40001}') == 40001
+    assert parse_body(PortReport, b'{"port": 40001}').port == 40001
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_port_is_accepted():
 )
 def test_nothing_else_is(body):
     with pytest.raises(HTTPError) as caught:
-        parse_port(body)
+        parse_body(PortReport, body)
     assert caught.value.status_code == 400
 
 
@@ -84,7 +84,7 @@ def test_an_image_is_not_wrong_while_the_helper_is_away(snapshot, catalogue, mon
         raise UnavailableError("the helper is away")
 
     state = SimpleNamespace(
-        snapshot=lambda: answer(snapshot), person=lambda user, age=None: answer(SlurmUser(user))
+        snapshot=lambda: answer(snapshot), slurm_user=lambda user, age=None: answer(SlurmUser(user))
     )
     config = Config.model_validate({"images": {"own_images": True}})
     context = SimpleNamespace(

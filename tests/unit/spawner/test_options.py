@@ -2,9 +2,8 @@ import math
 import re
 
 import pytest
-from carme.requests.problems import listed
 
-from carme.config import SessionSettings
+from carme.config import Config, SessionSettings
 from carme.requests import placement
 from carme.requests.slurm_user import SlurmUser
 from carme_spawner import form, options
@@ -30,7 +29,7 @@ GOOD = {
 
 
 def found(raw, snapshot, catalogue):
-    choice, problems = options.parse({**GOOD, **raw})
+    choice, problems = options.SessionOptions.parse({**GOOD, **raw})
     return problems or options.option_problems(choice, snapshot, catalogue)
 
 
@@ -46,10 +45,10 @@ def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, cata
     short = gpu.model_copy(update={"max_seconds": 60 * minutes})
     narrow = snapshot.model_copy(update={"partitions": (short, *others)})
     raw = options.defaults(SessionSettings(default_hours=200), narrow, catalogue)
-    choice, _ = options.parse(raw)
+    choice, _ = options.SessionOptions.parse(raw)
     assert 60 * minutes - 36 < choice.seconds <= 60 * minutes
     assert placement.all_problems(choice, narrow, ANN, now=0) == {}
-    html = form.render(narrow, catalogue, (), raw, {}, user=ANN, now=0)
+    html = form.render(Config(), narrow, catalogue, raw, {}, user=ANN, now=0)
     assert f"gpu (up to {raw['hours']:g} h)" in html
     [least] = re.findall(r'min="([0-9.]+)" step="any" required', html)
     assert float(least) <= raw["hours"]
@@ -115,9 +114,9 @@ def test_hostile_names_are_refused(field, text, snapshot, catalogue):
 
 def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue):
     html = form.render(
+        Config(),
         snapshot,
         catalogue,
-        SessionSettings().presets,
         {**GOOD, "cpus": '"><script>evil'},
         {"cpus": "<too many>"},
         user=ANN,
@@ -130,7 +129,7 @@ def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue)
 
 
 def test_the_form_says_when_slurm_is_away(catalogue):
-    html = form.render(None, catalogue, (), GOOD, {}, user=ANN, now=0)
+    html = form.render(Config(), None, catalogue, GOOD, {}, user=ANN, now=0)
     assert "Slurm cannot be reached" in html
 
 
@@ -140,13 +139,13 @@ def test_form_data_become_raw_options():
 
 
 def test_unknown_options_are_all_named():
-    _, problems = options.parse({**GOOD, "cmd": 1, "prologue": 2, "cpus": "x"})
+    _, problems = options.SessionOptions.parse({**GOOD, "cmd": 1, "prologue": 2, "cpus": "x"})
     assert "'cmd', 'prologue'" in problems[""]
-    assert [error["field"] for error in listed(problems)] == ["cpus", ""]
+    assert list(problems) == ["cpus", ""]
 
 
 def test_the_site_and_the_partition_limit_the_nodes(snapshot, catalogue):
-    choice, _ = options.parse({**GOOD, "nodes": 2})
+    choice, _ = options.SessionOptions.parse({**GOOD, "nodes": 2})
     assert options.option_problems(choice, snapshot, catalogue, max_nodes=2) == {}
     told = options.option_problems(choice, snapshot, catalogue, max_nodes=1)
     assert told == {"nodes": "this site allows at most 1 nodes"}
@@ -160,5 +159,6 @@ def test_the_site_and_the_partition_limit_the_nodes(snapshot, catalogue):
 
 def test_the_field_for_nodes_is_there_where_there_is_a_choice(snapshot, catalogue):
     for most, there in ((1, False), (4, True)):
-        html = form.render(snapshot, catalogue, (), GOOD, {}, user=ANN, now=0, max_nodes=most)
+        config = Config(session=SessionSettings(max_nodes=most))
+        html = form.render(config, snapshot, catalogue, GOOD, {}, user=ANN, now=0)
         assert ('id="nodes"' in html) == there

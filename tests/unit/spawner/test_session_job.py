@@ -14,7 +14,8 @@ from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
 from carme_spawner import CarmeSpawner, configure, session_job
 from carme_spawner.cluster_state import ClusterState
-from carme_spawner.session_job import SessionEnded, SessionJob
+from carme_spawner.messages import SessionFailure
+from carme_spawner.session_job import SessionJob
 
 NODE = Node(name="n1", address="10.0.0.1")
 
@@ -56,6 +57,9 @@ class Helper:
         await asyncio.sleep(0.01)
         return SimpleNamespace(job_id=7)
 
+    async def tail_log(self, user, name, lines):
+        return "its last line\n"
+
     async def signal(self, user, job_id, name):
         self.done.append(name)
         if self.obeys is None:
@@ -75,7 +79,8 @@ def job_in(*states, **settings):
     view = View(*states)
     helper = Helper(view)
     config = Config(session=SessionSettings(**settings))
-    made = SessionJob(config, ClusterState(view), helper)
+    context = SimpleNamespace(config=config, cluster_state=ClusterState(view), helper=helper)
+    made = SessionJob(context, "ann", "default")
     made.saved.job_id, made.saved.submitted_at = 7, time.time()
     return made, view, helper
 
@@ -86,17 +91,13 @@ def quick(monkeypatch):
     monkeypatch.setattr(session_job, "RETRY_SECONDS", (0.01, 0.02))
 
 
-async def say(progress, message):
-    pass
-
-
 def test_waiting_does_not_count_as_starting():
     job, _, _ = job_in(*[JobState.PENDING] * 30, JobState.RUNNING, start_seconds=10)
     job.saved.submitted_at -= 3600  # it waited for an hour, and may start for ten seconds
 
     async def run():
         asyncio.get_running_loop().call_later(0.5, job.report, 4711)
-        return await job.until_up(say)
+        return await job.until_up()
 
     assert asyncio.run(run()) == "http://10.0.0.1:4711"
 
@@ -104,8 +105,8 @@ def test_waiting_does_not_count_as_starting():
 def test_waiting_has_a_limit_of_its_own():
     job, _, _ = job_in(JobState.PENDING, wait_hours=1)
     job.saved.submitted_at -= 3700
-    with pytest.raises(SessionEnded, match="waited for 1 h in vain"):
-        asyncio.run(job.until_up(say))
+    with pytest.raises(SessionFailure, match="waited for 1 h"):
+        asyncio.run(job.until_up())
 
 
 def test_starting_has_a_limit(monkeypatch):
@@ -113,8 +114,8 @@ def test_starting_has_a_limit(monkeypatch):
     now = time.time()
     clock = iter(range(10_000))
     monkeypatch.setattr(session_job.time, "time", lambda: now + next(clock))
-    with pytest.raises(SessionEnded, match="did not start within 10 s"):
-        asyncio.run(job.until_up(say))
+    with pytest.raises(SessionFailure, match="did not start within 10 s"):
+        asyncio.run(job.until_up())
 
 
 @pytest.mark.parametrize("trouble", ["away", UnavailableError("no view")])
@@ -133,9 +134,10 @@ def test_an_outage_is_unknown_and_not_the_end(trouble):
 @pytest.mark.parametrize("state", [s for s in JobState if s.ended])
 def test_a_job_that_dies_before_its_server_ends_the_spawn_at_once(state):
     job, _, _ = job_in(JobState.PENDING, state)
-    with pytest.raises(SessionEnded) as over:
-        asyncio.run(asyncio.wait_for(job.until_up(say), 5))
+    with pytest.raises(SessionFailure) as over:
+        asyncio.run(asyncio.wait_for(job.until_up(), 5))
     assert over.value.message
+    assert over.value.message.endswith("its last line")
     assert "unknown" not in over.value.message.lower()
 
 
@@ -145,7 +147,7 @@ def test_no_other_state_ends_it(state):
 
     async def run():
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(job.until_up(say), 0.1)
+            await asyncio.wait_for(job.until_up(), 0.1)
 
     asyncio.run(run())
 
@@ -163,7 +165,7 @@ def test_a_port_is_taken_at_once_even_while_slurm_is_slow():
         view.refresh = never
         asyncio.get_running_loop().call_later(0.05, job.report, 4711)
         await asyncio.sleep(0.02)
-        url = await asyncio.wait_for(job.until_up(say), 2)
+        url = await asyncio.wait_for(job.until_up(), 2)
         slow.set()
         return url
 
@@ -184,9 +186,9 @@ def test_fifty_that_wait_are_one_question():
 def test_a_stop_asks_the_server_first_and_is_done():
     job, _, helper = job_in(JobState.RUNNING)
     job.report(4711)
-    asyncio.run(job.end("ann", 5))
+    asyncio.run(job.end(5))
     assert helper.done == ["TERM"]
-    asyncio.run(job.end("ann", 5))
+    asyncio.run(job.end(5))
     assert helper.done == ["TERM"], "again is nothing to do"
 
 
@@ -194,7 +196,7 @@ def test_a_stop_cancels_what_does_not_go(monkeypatch):
     job, _, helper = job_in(JobState.RUNNING)
     job.report(4711)
     helper.obeys = False
-    asyncio.run(job.end("ann", 0.1))
+    asyncio.run(job.end(0.1))
     assert helper.done == ["TERM", "cancel"]
 
 
@@ -202,17 +204,17 @@ def test_a_stop_that_cannot_ask_cancels():
     job, _, helper = job_in(JobState.RUNNING)
     job.report(4711)
     helper.obeys = None
-    asyncio.run(job.end("ann", 5))
+    asyncio.run(job.end(5))
     assert helper.done == ["TERM", "cancel"]
 
 
 def test_what_waits_is_cancelled_and_a_hurry_waits_for_nothing():
     job, _, helper = job_in(JobState.PENDING)
-    asyncio.run(job.end("ann", 5))
+    asyncio.run(job.end(5))
     assert helper.done == ["cancel"]
     job, _, helper = job_in(JobState.RUNNING)
     job.report(4711)
-    asyncio.run(job.end("ann", 0))
+    asyncio.run(job.end(0))
     assert helper.done == ["cancel"]
 
 
@@ -220,10 +222,10 @@ def test_a_stop_during_the_submission_still_finds_the_job():
     job, _, helper = job_in(JobState.PENDING)
 
     async def run():
-        asking = asyncio.ensure_future(job.submit("ann", "default", "#!", {}, "hash"))
+        asking = asyncio.ensure_future(job.submit("#!", {}, "hash"))
         await asyncio.sleep(0)
         asking.cancel()
-        await job.end("ann", 5)
+        await job.end(5)
 
     asyncio.run(run())
     assert helper.done == ["submit", "cancel"]
@@ -232,14 +234,14 @@ def test_a_stop_during_the_submission_still_finds_the_job():
 def test_a_stop_while_slurm_is_away_is_heard_later():
     job, _, helper = job_in("away")
     helper.away = 3
-    asyncio.run(job.end("ann", 0))
+    asyncio.run(job.end(0))
     assert helper.done == ["cancel"] * 4
 
 
 def test_a_stop_while_slurm_is_away_ends_with_the_job():
     job, _, helper = job_in("away", "away", JobState.COMPLETED)
     helper.away = 1000
-    asyncio.run(job.end("ann", 0))
+    asyncio.run(job.end(0))
     assert helper.away
 
 
@@ -248,7 +250,7 @@ def test_a_submission_under_way_is_alive_for_the_hub():
     job, _, _ = job_in(JobState.PENDING)
 
     async def run():
-        asking = asyncio.ensure_future(job.submit("ann", "default", "#!", {}, "hash"))
+        asking = asyncio.ensure_future(job.submit("#!", {}, "hash"))
         await asyncio.sleep(0)
         asking.cancel()
         await asyncio.sleep(0)

@@ -2,7 +2,7 @@ import subprocess
 from pathlib import Path
 
 from carme.requests.resource_request import ResourceRequest
-from carme_spawner.job_script import SessionContainer, job_script
+from carme_spawner.session_files import SessionContainer, job_script
 
 VALUES = {
     "session": "default",
