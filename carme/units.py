@@ -11,10 +11,10 @@ _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?(?:\.\d+)?")
 
 def parse_memory_bytes(text: str, default_unit: str = "") -> int:
     """Bytes in `16G`, `512M`, `1.5T`, `2 GiB`; prefixes are powers of 1024, as in Slurm."""
-    found = _MEMORY.fullmatch(text.strip())
-    if not found:
+    match = _MEMORY.fullmatch(text.strip())
+    if not match:
         raise InputError(f"{text!r} is not an amount of memory", "write it like 512M, 16G or 1.5T")
-    return int(float(found[1]) * _BINARY[(found[2] or default_unit).upper()])
+    return int(float(match[1]) * _BINARY[(match[2] or default_unit).upper()])
 
 
 def format_bytes(count: float) -> str:
@@ -35,12 +35,12 @@ def parse_slurm_seconds(text: str) -> int | None:
     word = text.strip()
     if word.upper() in {"UNLIMITED", "INFINITE", "PARTITION_LIMIT", "NOT_SET", "NONE", "N/A", ""}:
         return None
-    found = _SLURM_TIME.fullmatch(word)
-    if not found:
+    match = _SLURM_TIME.fullmatch(word)
+    if not match:
         raise InputError(
             f"{text!r} is not a time", "write it like 90 (minutes), 1:30:00 or 1-12:00"
         )
-    days, first, second, third = (int(part) if part else None for part in found.groups())
+    days, first, second, third = (int(part) if part else None for part in match.groups())
     if days is not None:
         return days * 86400 + (first or 0) * 3600 + (second or 0) * 60 + (third or 0)
     if third is not None:
@@ -49,7 +49,7 @@ def parse_slurm_seconds(text: str) -> int | None:
 
 
 def format_slurm_time(seconds: int) -> str:
-    """`D-HH:MM:SS`, the one form of Slurm's times that cannot be misread."""
+    """`D-HH:MM:SS`, the one unambiguous form of Slurm's times."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

@@ -1,11 +1,12 @@
 """The inventory of services: `services.toml`, resolved for one host by its carme.toml."""
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Literal
 from urllib.parse import urlsplit
 
 from carme.config import Config, Section
@@ -66,17 +67,10 @@ def local_services(config: Config, *, virtual_gpus: bool) -> tuple[Service, ...]
     """The services of the one-machine cluster."""
     nodes = [node.name for node in config.local.nodes]
     return tuple(
-        _service(
-            *(entry, node, config),
-            unit=entry.process,
-            user=entry.local_user or entry.user,
-            ports=entry.local_ports or entry.ports,
-            address=LOOPBACK,
-            offset=offset,
-        )
+        _service(config, entry, node, offset, is_local=True)
         for entry in entries()
         if entry.process and (virtual_gpus or entry.process != "vgpu")
-        for node, offset in _places(entry, nodes)
+        for node, offset in _nodes_and_offsets(entry, nodes)
     )
 
 
@@ -88,50 +82,40 @@ def deployed_services(
     `slurm_ports` holds the settings of slurm.conf that name ports, as far as the host has them.
     """
     return tuple(
-        _service(
-            *(entry, name, config),
-            unit=entry.unit,
-            user=entry.user,
-            ports=entry.ports,
-            address=str(_value(config, entry.address)) if entry.address else LOOPBACK,
-            offset=offset,
-            slurm_ports=slurm_ports,
-        )
+        _service(config, entry, name, offset, slurm_ports)
         for entry in entries()
         if entry.unit
-        for name, offset in _places(entry, [node])
+        for name, offset in _nodes_and_offsets(entry, [node])
     )
 
 
-def _places(entry: ServiceEntry, nodes: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """The node and the offset of the ports of each service of this row."""
+def _nodes_and_offsets(entry: ServiceEntry, nodes: Sequence[str]) -> list[tuple[str, int]]:
+    """The node of each service of this row, and how far its ports are from the row's."""
     if entry.on == "nodes":
-        yield from ((node, index) for index, node in enumerate(nodes))
-    else:
-        yield "", len(nodes) if entry.on == "head after nodes" else 0
+        return [(node, index) for index, node in enumerate(nodes)]
+    return [("", len(nodes) if entry.on == "head after nodes" else 0)]
 
 
 def _service(
+    config: Config,
     entry: ServiceEntry,
     node: str,
-    config: Config,
-    *,
-    unit: str,
-    user: str,
-    ports: Sequence[str | int],
-    address: str,
-    offset: int,
+    port_offset: int,
     slurm_ports: Mapping[str, int] | None = None,
+    is_local: bool = False,
 ) -> Service:
-    numbers = (_port(config, port, slurm_ports or {}) for port in ports)
+    user = (is_local and entry.local_user) or entry.user
+    ports = (is_local and entry.local_ports) or entry.ports
+    numbers = [_port(config, port, slurm_ports or {}) for port in ports]
+    has_address = entry.address and not is_local
     return Service(
         name=entry.name.format(node=node),
-        unit=unit.format(node=node),
+        unit=(entry.process if is_local else entry.unit).format(node=node),
         what=entry.what.format(node=node),
         program=entry.program,
-        user=str(_value(config, user)) if "." in user else user,
-        ports=tuple(number + offset for number in numbers if number),
-        address=address,
+        user=str(attrgetter(user)(config)) if "." in user else user,
+        ports=tuple(number + port_offset for number in numbers if number),
+        address=str(attrgetter(entry.address)(config)) if has_address else LOOPBACK,
         node=node,
         health=entry.health,
         entry=entry,
@@ -143,15 +127,8 @@ def _port(config: Config, port: str | int, slurm_ports: Mapping[str, int]) -> in
         return port
     if "." not in port:
         return slurm_ports.get(port)
-    value = _value(config, port)
+    value: object = attrgetter(port)(config)
     if isinstance(value, int):
         return value
     url = urlsplit(str(value))
     return url.port or (443 if url.scheme == "https" else 80)
-
-
-def _value(config: Config, key: str) -> Any:
-    value: Any = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value

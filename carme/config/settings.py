@@ -22,7 +22,7 @@ class Section(BaseModel):
 
 
 class ClusterSettings(Section):
-    """Who we are, as people and Slurm see it."""
+    """The name of the cluster, for people and for Slurm."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "carme"
     """Slurm's ClusterName; also the `cluster` label in Prometheus."""
@@ -48,10 +48,10 @@ class SlurmSettings(Section):
 
 
 class ViewSettings(Section):
-    """`carme-view`, the one process that polls Slurm for everybody."""
+    """`carme-view`, the one process that polls Slurm."""
 
     socket: Path = Path("/run/carme/view.sock")
-    """Where it listens. Everybody may connect; what is answered depends on who asks."""
+    """Where it listens. Every user may connect, and gets answers by their rights."""
     poll_seconds: Annotated[float, Field(ge=5, le=600)] = 30
     """Between polls while nothing happens: a poll is five calls, so this makes ten a minute."""
     rights_seconds: Annotated[float, Field(ge=30, le=86400)] = 300
@@ -59,7 +59,7 @@ class ViewSettings(Section):
     readers: tuple[UnixName, ...] = ("carme",)
     """Unix users who may see every job (the hub, the service); others see their own."""
     extend_max_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 24
-    """The longest that a job may become through "more time", in all; 0 turns that off."""
+    """The longest time limit that an extension may give a job; 0 turns extensions off."""
 
 
 class HubSettings(Section):
@@ -112,7 +112,7 @@ class ImageSettings(Section):
 
 
 class Preset(Section):
-    """A button that fills fields of the form: any field of a resource request may stand here."""
+    """A button that fills fields of the form; it may have any field of a resource request."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -133,39 +133,24 @@ class Preset(Section):
         return {**whole, **(self.model_extra or {})}
 
 
+# fmt: off
+_PRESETS = tuple(Preset.model_validate(preset) for preset in (
+    {"title": "Try something", "description": "no GPU, one hour",
+     "gpus": 0, "cpus": 1, "memory_gb": 2, "hours": 1},
+    {"title": "One GPU", "description": "a GPU for two hours",
+     "gpus": 1, "cpus": 2, "memory_gb": 4, "hours": 2},
+    {"title": "Whole node", "description": "all of a node", "whole_node": True, "hours": 2},
+))
+# fmt: on
+
+
 class SessionSettings(Section):
-    """What a session asks for unless the user says otherwise, and how long things may take."""
+    """Defaults of the spawn form, and how long a session's steps may take."""
 
     default_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 2
     default_cpus: Annotated[int, Field(ge=1)] = 2
     default_memory_gb: Annotated[int, Field(ge=1)] = 4
-    presets: tuple[Preset, ...] = tuple(
-        Preset.model_validate(preset)
-        for preset in (
-            {
-                "title": "Try something",
-                "description": "no GPU, one hour",
-                "gpus": 0,
-                "cpus": 1,
-                "memory_gb": 2,
-                "hours": 1,
-            },
-            {
-                "title": "One GPU",
-                "description": "a GPU for two hours",
-                "gpus": 1,
-                "cpus": 2,
-                "memory_gb": 4,
-                "hours": 2,
-            },
-            {
-                "title": "Whole node",
-                "description": "all of a node",
-                "whole_node": True,
-                "hours": 2,
-            },
-        )
-    )
+    presets: tuple[Preset, ...] = _PRESETS
     """Buttons above the form."""
     gpu_flag: Literal["", "nv", "rocm"] = "nv"
     """How the container sees GPUs; empty where they are virtual."""
@@ -184,18 +169,18 @@ class SessionSettings(Section):
     max_nodes: Annotated[int, Field(ge=1, le=10_000)] = 16
     """The most nodes of one session; 1 takes the choice away. The partition's limit holds too."""
     warn_minutes: Annotated[float, Field(ge=1, le=1440)] = 10
-    """So long before the end of its time JupyterLab warns."""
+    """JupyterLab warns this long before the session ends."""
     stop_seconds: Annotated[float, Field(ge=0, le=300)] = 10
-    """How long a server that is told to stop may take before its job is cancelled."""
+    """How long a session may take to end before its job is cancelled."""
     keep_days: Annotated[float, Field(ge=1, le=3650)] = 30
-    """Folders of past sessions in ~/.carme/sessions go when nothing in them changed for so long."""
+    """Folders in ~/.carme/sessions are removed when nothing in them changed for this long."""
     gpu_idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
     """A session whose GPUs and kernels did nothing for this long is warned, and then ended; one
-    whose kernels work while its GPUs do not is only told. 0 turns that off."""
+    whose kernels work while its GPUs are idle is only warned. 0 turns that off."""
     gpu_idle_notice_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 15
     """From that warning to the end."""
     start_seconds: Annotated[int, Field(ge=10, le=3600)] = 180
-    """From the job's start until the server answers; waiting in the queue does not count."""
+    """From the job's start until the session answers; waiting in the queue does not count."""
     wait_hours: Annotated[float, Field(gt=0, le=24 * 30)] = 72
     """A session that waits longer than this in the queue is cancelled."""
 
@@ -228,7 +213,7 @@ class ExporterSettings(Section):
     series_limit: Annotated[int, Field(ge=100)] = 20_000
     """Beyond this, further jobs share the series with jobid `other`."""
     keep_seconds: Annotated[float, Field(ge=0, le=86400)] = 300
-    """A job's series end so long after the job."""
+    """A job's series end this long after the job."""
     profiles: tuple[Literal["dcgm", "nvidia-gpu", "cgroup", "slurm-exporter"], ...] = ()
     """Further names for the same values, for dashboards made for other exporters."""
     unrecorded_jobs: bool = True
@@ -255,12 +240,12 @@ class ServiceSettings(Section):
     user: UnixName = "carme-service"
     """The Unix user it runs as; may read all jobs from carme-view."""
     listen: str = "127.0.0.1"
-    """The hub's proxy reaches it here; nobody else needs to."""
+    """The address for the hub's proxy; nothing else connects to it."""
     port: Port = 8610
     database: str = "sqlite:////var/lib/carme-service/service.sqlite"
     """Any SQLAlchemy URL; PostgreSQL for larger sites."""
     token_cache_seconds: Annotated[float, Field(ge=0, le=600)] = 30
-    """How long the hub's word on a token counts; a revoked one works so long at most."""
+    """How long the hub's answer on a token is cached; a revoked token works no longer than this."""
     requests_per_minute: Annotated[int, Field(ge=10)] = 6000
     """Of one user; beyond it the answer is 429."""
     most_body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 1_000_000
@@ -285,15 +270,15 @@ class PrometheusSettings(Section):
     url: Annotated[str, Field(pattern=r"^https?://")] = "http://127.0.0.1:9090"
     """Where it answers."""
     login_file: Path | None = Path("/etc/carme/prometheus-login")
-    """Holds `user:password`; for carme-view, which answers about jobs, and nobody else to read."""
+    """Holds `user:password`; only carme-view, which answers about jobs, may read it."""
     scrape_seconds: Annotated[float, Field(ge=1, le=60)] = 15
     """No more than twice `exporter.interval_seconds`: a new user's first figures would be lost."""
     evaluation_seconds: Annotated[float, Field(ge=1, le=60)] = 30
     """Between evaluations of recording and alert rules: figures are over five minutes and more."""
     retention_days: Annotated[int, Field(ge=1, le=3660)] = 90
-    """What is older goes; how much disk that takes is in how-to/monitoring."""
+    """Older series are deleted; how-to/monitoring says how much disk this takes."""
     retention_gb: Annotated[int, Field(ge=1)] | None = None
-    """Beyond this much the oldest goes earlier; unset: no limit."""
+    """Above this size the oldest series are deleted earlier; unset: no limit."""
     targets: Path = Path("/var/lib/carme-discovery/nodes.json")
     """Where `carme-discovery` writes the nodes that Slurm has, for Prometheus to read."""
     runbooks_url: Annotated[str, Field(pattern=r"^(https?://[^\s\"']+)?$")] = ""
@@ -301,7 +286,7 @@ class PrometheusSettings(Section):
 
 
 class AlertSettings(Section):
-    """Who hears of alerts. With nobody named they only show in Alertmanager and Grafana."""
+    """Who gets alerts. Without a recipient they only show in Alertmanager and Grafana."""
 
     email_to: str = ""
     """Severities critical and warning by mail; several addresses with commas."""
@@ -322,7 +307,7 @@ class LocalGpus(Section):
     """The GPUs of a node of the one-machine cluster."""
 
     type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "virtual-a100"
-    """Slurm's GRES type; `virtual-` in front says that nothing computes here."""
+    """Slurm's GRES type; `virtual-` in front marks GPUs that compute nothing."""
     count: Annotated[int, Field(ge=0, le=16)] = 4
 
 

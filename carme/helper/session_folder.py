@@ -121,7 +121,7 @@ def _changed_at(name: str, parent: int) -> float:
     try:
         own = os.fstat(folder)
         if own.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "belongs to somebody else")
+            raise PermissionError(errno.EPERM, "belongs to another user")
         names = os.listdir(folder)  # noqa: PTH208 (of a descriptor)
         inside = [os.stat(file, dir_fd=folder, follow_symlinks=False) for file in names]
         return max(status.st_mtime for status in (own, *inside))
@@ -141,7 +141,7 @@ def _descend(parent: int, name: str, create: bool) -> int:
     status = os.fstat(child)
     if status.st_uid != os.geteuid():
         os.close(child)
-        raise PermissionError(errno.EPERM, "belongs to somebody else")
+        raise PermissionError(errno.EPERM, "belongs to another user")
     if create and stat.S_IMODE(status.st_mode) & 0o077:
         os.fchmod(child, 0o700)
     return child

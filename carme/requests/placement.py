@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from carme.requests import user_limits
 from carme.requests.resource_request import GIB, Problems, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
-from carme.slurm.models import Gpus, Node, Partition, Reservation
+from carme.slurm.models import Gpus, Node, Reservation
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_bytes
 
@@ -91,21 +91,13 @@ def cluster_problems(
     if not partition.up:
         state = partition.state.lower()
         problems["partition"] = f"{partition.name} takes no jobs now (it is {state})"
+    for limit, who in ((partition.max_nodes, partition.name), (max_nodes, "this site")):
+        if limit is not None and request.nodes > limit:
+            problems["nodes"] = f"{who} allows at most {limit} nodes"
     return {
         **problems,
-        **_node_problems(request, partition, max_nodes),
         **_size_problems(request, snapshot),
     }
-
-
-def _node_problems(
-    request: ResourceRequest, partition: Partition, max_nodes: int | None
-) -> Problems:
-    """More nodes than the site or the partition gives to one session."""
-    for limit, who in ((max_nodes, "this site"), (partition.max_nodes, partition.name)):
-        if limit is not None and request.nodes > limit:
-            return {"nodes": f"{who} allows at most {limit} nodes"}
-    return {}
 
 
 def _size_problems(request: ResourceRequest, snapshot: Snapshot) -> Problems:
@@ -196,7 +188,12 @@ def usable_nodes(request: ResourceRequest, snapshot: Snapshot, now: float) -> li
     }
     nodes = snapshot.nodes_in(request.partition)
     if chosen:
-        nodes = tuple(_without_reserved(node) for node in nodes if node.name in chosen.nodes)
+        # Its users may use these nodes although they are reserved.
+        nodes = tuple(
+            node.model_copy(update={"flags": tuple(f for f in node.flags if f != "RESERVED")})
+            for node in nodes
+            if node.name in chosen.nodes
+        )
     return [
         node
         for node in nodes
@@ -223,12 +220,6 @@ def has_features(node: Node, constraint: str) -> bool:
 def _reservation(request: ResourceRequest, snapshot: Snapshot) -> Reservation | None:
     named = (item for item in snapshot.reservations if item.name == request.reservation)
     return next(named, None) if request.reservation else None
-
-
-def _without_reserved(node: Node) -> Node:
-    """The node as it is for the users of its reservation."""
-    flags = tuple(flag for flag in node.flags if flag != "RESERVED")
-    return node.model_copy(update={"flags": flags})
 
 
 def _gpus(gpus: Gpus, kind: str) -> int:

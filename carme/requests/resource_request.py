@@ -6,7 +6,6 @@ the prediction service derive from it.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -49,14 +48,11 @@ OptionalName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})
 Constraint = Annotated[str, Field(max_length=200), AfterValidator(_feature_expression)]
 
 
-@dataclass(frozen=True)
 class Sbatch:
     """The sbatch options of a field, formatted with the request; left out for an empty value."""
 
-    options: tuple[str, ...]
-
     def __init__(self, *options: str) -> None:
-        object.__setattr__(self, "options", options)
+        self.options = options
 
 
 class ResourceRequest(BaseModel):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from carme.requests.resource_request import GIB
-from carme.slurm.models import Node, Reservation
+from carme.slurm.models import Partition, Reservation
 from carme.slurm.snapshot import Snapshot
 
 NEAR_SECONDS = 24 * 3600
@@ -23,43 +23,49 @@ class AvailabilityPanel:
         """The panel's figures."""
         if self._counted is None or self._counted[0] is not snapshot:
             shown = (partition for partition in snapshot.partitions if not partition.hidden)
-            self._counted = (snapshot, [_partition(snapshot, p.name) for p in shown])
+            self._counted = (snapshot, [_partition(snapshot, p) for p in shown])
         return {
             "age_seconds": round(snapshot.age_seconds(now), 1),
             "controller": snapshot.controller,
             "partitions": self._counted[1],
             "maintenance": [
-                _announcement(plan, snapshot) for plan in _maintenance(snapshot, now, NEAR_SECONDS)
+                _announcement(reservation, snapshot)
+                for reservation in snapshot.reservations
+                if reservation.maintenance
+                and (reservation.starts_at or 0) < now + NEAR_SECONDS
+                and (reservation.ends_at is None or reservation.ends_at > now)
             ],
         }
 
 
-def _announcement(plan: Reservation, snapshot: Snapshot) -> dict[str, Any]:
-    taken = set(plan.nodes)
-    concerned = {name for node in snapshot.nodes if node.name in taken for name in node.partitions}
+def _announcement(reservation: Reservation, snapshot: Snapshot) -> dict[str, Any]:
+    reserved = set(reservation.nodes)
+    nodes = [node for node in snapshot.nodes if node.name in reserved]
     return {
-        "name": plan.name,
-        "starts_at": plan.starts_at,
-        "ends_at": plan.ends_at,
-        "nodes": len(plan.nodes),
-        "partitions": sorted(concerned),
+        "name": reservation.name,
+        "starts_at": reservation.starts_at,
+        "ends_at": reservation.ends_at,
+        "nodes": len(reservation.nodes),
+        "partitions": sorted({name for node in nodes for name in node.partitions}),
     }
 
 
-def _partition(snapshot: Snapshot, name: str) -> dict[str, Any]:
+def _partition(snapshot: Snapshot, partition: Partition) -> dict[str, Any]:
+    name = partition.name
     nodes = snapshot.nodes_in(name)
-    partition = snapshot.partition(name)
-    total, free = snapshot.gpus_total(name), snapshot.gpus_free(name)
-    block = snapshot.largest_free_block(name)
-    largest = max(nodes, key=_size, default=None)
+    free, block = snapshot.gpus_free(name), snapshot.largest_free_block(name)
+    sizes = [
+        {"gpus": sum(n.gpus.values()), "cpus": n.cpus, "memory_gb": n.memory_bytes // GIB}
+        for n in nodes
+    ]
     load = snapshot.load.get(name)
     return {
         "name": name,
-        "up": bool(partition and partition.up),
-        "max_seconds": partition.max_seconds if partition else None,
+        "up": partition.up,
+        "max_seconds": partition.max_seconds,
         "gpus": [
             {"type": kind, "total": count, "free": free.get(kind, 0), "block": block.get(kind, 0)}
-            for kind, count in sorted(total.items())
+            for kind, count in sorted(snapshot.gpus_total(name).items())
         ],
         "cpus_free": sum(node.cpus_free for node in nodes),
         "cpus_total": sum(node.cpus for node in nodes),
@@ -68,25 +74,5 @@ def _partition(snapshot: Snapshot, name: str) -> dict[str, Any]:
         "nodes_total": len(nodes),
         "nodes_down": [node.name for node in nodes if not node.open],
         "waiting": load.waiting if load else 0,
-        "largest": {
-            "gpus": sum(largest.gpus.values()),
-            "cpus": largest.cpus,
-            "memory_gb": largest.memory_bytes // GIB,
-        }
-        if largest
-        else None,
+        "largest": max(sizes, key=lambda size: tuple(size.values()), default=None),
     }
-
-
-def _size(node: Node) -> tuple[int, int, int]:
-    return (sum(node.gpus.values()), node.cpus, node.memory_bytes)
-
-
-def _maintenance(snapshot: Snapshot, now: float, within: float) -> list[Reservation]:
-    return [
-        plan
-        for plan in snapshot.reservations
-        if plan.maintenance
-        and (plan.starts_at or 0) < now + within
-        and (plan.ends_at is None or plan.ends_at > now)
-    ]

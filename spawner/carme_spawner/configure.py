@@ -12,6 +12,8 @@ from sqlalchemy.engine import Engine
 from tornado import web
 
 from carme.config import Config, load
+from carme.errors import CarmeError
+from carme.system.programs import execute
 from carme_spawner.context import HubContext
 from carme_spawner.form import static_urls
 from carme_spawner.handlers import handlers, replace_handlers
@@ -99,14 +101,13 @@ async def _make_home(authenticator: Any, _handler: Any, authentication: Any) -> 
         return authentication
     if not home.exists():
         authenticator.log.info("Making the home folder of %s", name)
-        process = await asyncio.create_subprocess_exec(
-            *("sudo", "-n", "/usr/sbin/mkhomedir_helper", name, "0077"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await process.communicate()
-        if process.returncode:
-            authenticator.log.error("No home for %s: %s", name, output.decode(errors="replace"))
+        argv = ["sudo", "-n", "/usr/sbin/mkhomedir_helper", name, "0077"]
+        try:
+            done = await asyncio.to_thread(execute, argv, merge_stderr=True)
+            problem = f"exit code {done.returncode}: {done.stdout}" if done.returncode else ""
+        except CarmeError as error:
+            problem = str(error)
+        if problem:
+            authenticator.log.error("No home for %s: %s", name, problem)
             raise web.HTTPError(500, "Your home folder could not be made; tell an administrator.")
     return authentication

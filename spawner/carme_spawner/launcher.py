@@ -20,7 +20,7 @@ START_SECONDS = 120
 
 
 def main(folder: Path) -> int:
-    """Run the server until it ends; its exit code, or 1 with a line on why it did not start."""
+    """Run Jupyter until it ends; its exit code, or 1 with a line on why it did not start."""
     settings = json.loads((folder / "session.json").read_text(encoding="utf-8"))
     environment = {**os.environ, **settings["environment"]}
     environment.update(lay_out(folder, settings.get("files", {}), environment))
@@ -45,7 +45,9 @@ def main(folder: Path) -> int:
         if not taken(address, port):
             break
     code = server.wait()
-    print(f"carme: the server ended with exit code {code} before it listened", flush=True)
+    print(
+        f"carme: jupyterhub-singleuser ended with exit code {code} before it listened", flush=True
+    )
     return code or 1
 
 
@@ -72,13 +74,13 @@ def lay_out(
 
 
 def own_address(hub_api_url: str) -> str:
-    """Loopback if the hub is reached over it, else every address: the hub chooses its way here."""
+    """The address to listen on: loopback if the hub is reached over it, else all addresses."""
     host = hub_api_url.split("//", 1)[1].split("/", 1)[0]
     name, _, port = host.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((name, int(port)))
-        own = probe.getsockname()[0]
-    return own if own.startswith("127.") else "0.0.0.0"  # noqa: S104
+        address = str(probe.getsockname()[0])
+    return address if address.startswith("127.") else "0.0.0.0"  # noqa: S104
 
 
 def free_port(address: str) -> int:
@@ -100,7 +102,7 @@ def taken(address: str, port: int) -> bool:
 
 
 def wait_until_listening(server: "subprocess.Popen[bytes]", port: int) -> bool:
-    """True once a process of this user listens on `port`; False when the server ended.
+    """True once a process of this user listens on `port`; False when Jupyter ended before.
 
     The owner is checked in the kernel's table: another user's program on that port must not be
     reported as ours.
@@ -123,7 +125,7 @@ def listener_uid(port: int, table: Path = Path("/proc/net/tcp")) -> "int | None"
 
 
 def report(hub_api_url: str, token: str, port: int) -> None:
-    """Tell the hub the port; it may be restarting, so try for as long as a start may take."""
+    """Report the port to the hub. It may be restarting, so this is repeated for two minutes."""
     end = time.monotonic() + START_SECONDS
     while True:
         request = urllib.request.Request(  # noqa: S310 (the hub's own address)

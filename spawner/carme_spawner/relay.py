@@ -1,9 +1,9 @@
 """Runs `srun` for a session: outside of its container, where the site's Slurm is.
 
-Started by the job script on the first node with the path of its socket, the script that enters the
-container, and the prefix by which Apptainer takes variables. Standard library only: nodes need not
-have Carme. The `srun` in the container hands over its arguments, environment and files; each task
-is started in the same container, on its node.
+The job script starts it on the first node with the path of its socket, the script that enters the
+container, and the prefix of variables for Apptainer. Standard library only: nodes need not have
+Carme. The `srun` in the container sends its arguments, environment and files. srun starts each task
+in the same container, on the task's node.
 """
 
 import json
@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 # Options of srun that take no value, or take one only after an equals sign. All others take the
-# next word, and what follows the options is the command.
+# next word. The command follows the options.
 # fmt: off
 FLAGS = frozenset([
     "bcast", "bell", "compress", "contiguous", "disable-status", "exact", "exclusive",
@@ -30,36 +30,27 @@ FLAGS = frozenset([
     "send-libs", "spread-job", "test-only", "unbuffered", "usage", "use-min-nodes", "verbose",
     "version", "whole",
 ])
-# fmt: on
 SHORT_FLAGS = frozenset("EHIKOQVXZhklsuv")
-NOT_OURS = ("APPTAINER", "JPY_", "JUPYTERHUB_", "PMI", "SINGULARITY", "SLURM")
-"""What belongs to the session's own process, or is set for each task."""
-NOT_SENT = frozenset(
-    [
-        "CARME_RELAY",
-        "CUDA_VISIBLE_DEVICES",
-        "HOME",
-        "HOSTNAME",
-        "OLDPWD",
-        "PWD",
-        "ROCR_VISIBLE_DEVICES",
-        "SHLVL",
-        "_",
-    ]
-)
+# Variables of the session's own process, or set for each task: srun's tasks do not get them.
+OWN_PREFIXES = ("APPTAINER", "JPY_", "JUPYTERHUB_", "PMI", "SINGULARITY", "SLURM")
+OWN_VARIABLES = frozenset([
+    "CARME_RELAY", "CUDA_VISIBLE_DEVICES", "HOME", "HOSTNAME", "OLDPWD", "PWD",
+    "ROCR_VISIBLE_DEVICES", "SHLVL", "_",
+])
+# fmt: on
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """srun's own options, and the command after them."""
-    place = 0
-    while place < len(words):
-        word = words[place]
+    index = 0
+    while index < len(words):
+        word = words[index]
         if word == "--":
-            return list(words[:place]), list(words[place + 1 :])
+            return list(words[:index]), list(words[index + 1 :])
         if not word.startswith("-") or word == "-":
             break
-        place += 2 if _takes_next(word) else 1
-    return list(words[:place]), list(words[place:])
+        index += 2 if _takes_next(word) else 1
+    return list(words[:index]), list(words[index:])
 
 
 def _takes_next(word: str) -> bool:
@@ -67,42 +58,39 @@ def _takes_next(word: str) -> bool:
         return "=" not in word and word[2:] not in FLAGS
     for position, letter in enumerate(word[1:], 1):
         if letter not in SHORT_FLAGS:
-            return position == len(word) - 1  # in `-n4` the value is there already
+            return position == len(word) - 1  # `-n4` has its value already
     return False
 
 
 def task_environment(
-    sent: Mapping[str, str], own: Mapping[str, str], prefix: str
+    caller: Mapping[str, str], job: Mapping[str, str], prefix: str
 ) -> dict[str, str]:
-    """For srun: the job's environment, with the caller's variables set in the tasks' containers."""
-    wanted = {
-        name: value
-        for name, value in sent.items()
-        if name not in NOT_SENT and not name.startswith(NOT_OURS)
-    }
-    more = {f"{prefix}_{name}": value for name, value in wanted.items()}
-    cpus = own.get("SLURM_CPUS_PER_TASK")
+    """The environment of srun: the job's, and the caller's variables for the tasks' containers."""
+    environment = dict(job)
+    for name, value in caller.items():
+        if name not in OWN_VARIABLES and not name.startswith(OWN_PREFIXES):
+            environment[f"{prefix}_{name}"] = value
     # The job was submitted with an empty environment, and srun would do the same.
-    more["SLURM_EXPORT_ENV"] = "ALL"
-    if cpus:
-        # Slurm 22.05 and newer ask for it by this name; without it a task has one core.
-        more["SRUN_CPUS_PER_TASK"] = cpus
-    return {**own, **more}
+    environment["SLURM_EXPORT_ENV"] = "ALL"
+    if cpus := job.get("SLURM_CPUS_PER_TASK"):
+        # Slurm 22.05 and newer read it by this name; without it a task has one core.
+        environment["SRUN_CPUS_PER_TASK"] = cpus
+    return environment
 
 
 def serve(connection: socket.socket, task: str, prefix: str) -> None:
-    """Run one srun; its exit code goes back as a byte, signals come as bytes."""
+    """Run one srun. The caller sends signals as bytes, and gets the exit code as a byte."""
     with connection:
         head, files, _, _ = socket.recv_fds(connection, 4, 3)
         try:
             body = _read(connection, int.from_bytes(head, "big"))
             request = json.loads(body)
             options, command = split(request["argv"])
-            words = ["/bin/bash", task, *command] if command else []
+            task_command = ["/bin/bash", task, *command] if command else []
             folder = request["cwd"] if Path(request["cwd"]).is_dir() else str(Path.home())
             program = shutil.which("srun") or "/usr/bin/srun"
             process = subprocess.Popen(
-                [program, *options, *words],
+                [program, *options, *task_command],
                 stdin=files[0],
                 stdout=files[1],
                 stderr=files[2],
@@ -128,15 +116,15 @@ def serve(connection: socket.socket, task: str, prefix: str) -> None:
 def _read(connection: socket.socket, length: int) -> bytes:
     data = b""
     while len(data) < length:
-        more = connection.recv(min(65536, length - len(data)))
-        if not more:
+        chunk = connection.recv(min(65536, length - len(data)))
+        if not chunk:
             raise ValueError("the request ended early")
-        data += more
+        data += chunk
     return data
 
 
 def _pass_on(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
-    """Signals of the caller; a caller that is gone takes its srun along."""
+    """Pass the caller's signals on to srun; end srun when the caller is gone."""
     while process.poll() is None:
         try:
             number = connection.recv(1)
@@ -154,7 +142,7 @@ def main(path: str, task: str, prefix: str) -> None:
     server.listen(64)
     while True:
         connection, _ = server.accept()
-        # The socket lies in a folder of mode 0700; the kernel says the same a second time.
+        # The folder of the socket has mode 0700; the kernel's record of the peer is a second check.
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         if struct.unpack("3i", peer)[1] != os.getuid():
             connection.close()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`srun` inside the session's container: hands everything to the relay outside of it.
+"""`srun` inside the session's container: sends the call to the relay outside of it.
 
 Takes srun's own options; the command runs in this container's image on each node.
 """
@@ -13,13 +13,13 @@ from pathlib import Path
 
 
 def main() -> int:
-    """The exit code of the srun that ran for us."""
+    """Have the relay run srun; the exit code of srun, or 1 without an answer."""
     folder = os.environ.get("CARME_RELAY", "")
     relay = socket.socket(socket.AF_UNIX)
     try:
         relay.connect(f"{folder}/socket")
     except OSError as error:
-        print(f"srun: this session's way to Slurm is gone: {error}", file=sys.stderr)
+        print(f"srun: this session cannot reach Slurm any more: {error}", file=sys.stderr)
         return 1
     request = {"argv": sys.argv[1:], "env": dict(os.environ), "cwd": str(Path.cwd())}
     body = json.dumps(request).encode()

@@ -1,8 +1,8 @@
-"""A Jupyter server extension: how much time the session has left, how to get more, and whether
-it is about to be ended because its GPUs do nothing.
+"""A Jupyter server extension: the time that the session has left, more time on request, and the
+warning for idle GPUs.
 
-Runs inside the user's server with whatever Jupyter the image has. It knows nothing by itself: it
-asks the hub with the session's own token, so that more time is seen wherever it came from.
+Runs in the session with the image's own Jupyter. It reads everything from the hub, with the
+session's own token, so that it also shows an extension that was made elsewhere.
 """
 
 import json
@@ -15,7 +15,7 @@ from tornado import web
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 
 KEEP_SECONDS = 30
-"""Many open tabs, one question to the hub."""
+"""The hub's reply is kept this long, for all open tabs."""
 
 
 def _jupyter_server_extension_points():
@@ -28,30 +28,29 @@ def _load_jupyter_server_extension(app):
 
 
 class TimeHandler(APIHandler):
-    """`GET` says when the session ends and what its user should know; `POST {"minutes": N}` asks
-    for more."""
+    """`GET`: the session's end and warning; `POST {"minutes": N}`: more time."""
 
-    known = (float("-inf"), {})
+    cached = (float("-inf"), {})
 
     @web.authenticated
     async def get(self):
-        at, told = TimeHandler.known
-        if time.monotonic() - at > KEEP_SECONDS:
-            told = await self._ask_hub("GET", "session")
-            TimeHandler.known = (time.monotonic(), told)
-        self.finish({**told, "now": time.time()})
+        read_at, session = TimeHandler.cached
+        if time.monotonic() - read_at > KEEP_SECONDS:
+            session = await self._ask_hub("GET", "session")
+            TimeHandler.cached = (time.monotonic(), session)
+        self.finish({**session, "now": time.time()})
 
     @web.authenticated
     async def post(self):
         minutes = (self.get_json_body() or {}).get("minutes")
         name = os.environ.get("JUPYTERHUB_SERVER_NAME", "")
-        told = await self._ask_hub("POST", "extend", {"server": name, "minutes": minutes})
-        TimeHandler.known = (float("-inf"), {})
-        self.finish({**told, "now": time.time()})
+        extended = await self._ask_hub("POST", "extend", {"server": name, "minutes": minutes})
+        TimeHandler.cached = (float("-inf"), {})
+        self.finish({**extended, "now": time.time()})
 
     async def _ask_hub(self, method, path, body=None):
         try:
-            answer = await AsyncHTTPClient().fetch(
+            response = await AsyncHTTPClient().fetch(
                 f"{os.environ['JUPYTERHUB_API_URL']}/carme/{path}",
                 method=method,
                 headers={"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}"},
@@ -67,4 +66,4 @@ class TimeHandler(APIHandler):
             raise web.HTTPError(code, message) from None
         except OSError as error:
             raise web.HTTPError(502, f"the hub does not answer: {error}") from None
-        return json.loads(answer.body)
+        return json.loads(response.body)

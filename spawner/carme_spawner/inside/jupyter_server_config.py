@@ -1,5 +1,5 @@
-# Read by the user's server in the container: turns on the extension that knows the time left.
-# Through this file and not PYTHONPATH, which kernels would inherit.
+# Jupyter in the container reads this file, which turns on the extension for the time left.
+# Not through PYTHONPATH, which kernels would inherit.
 import os
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
 // The time left, in JupyterLab's top bar, with a warning before the end and a button for more time;
-// and what the hub has to say about GPUs that do nothing.
-// A prebuilt extension written by hand: it takes what JupyterLab shares and needs no build.
+// and the hub's warning for idle GPUs.
+// A prebuilt extension written by hand: it uses the packages that JupyterLab shares, without a build.
 (function () {
   "use strict";
   const ASK_SECONDS = 60;
@@ -13,7 +13,7 @@
     return (await versions[0].get())();
   }
 
-  function words(seconds) {
+  function timeLeft(seconds) {
     const minutes = Math.max(0, Math.floor(seconds / 60));
     if (minutes >= 60) return Math.floor(minutes / 60) + " h " + (minutes % 60) + " min left";
     return minutes > 0 ? minutes + " min left" : "less than a minute left";
@@ -39,60 +39,60 @@
     widget.id = "carme-time-left";
     app.shell.add(widget, "top", { rank: 950 });
 
-    let endsAt = null, warnSeconds = 600, behind = 0, mayAsk = false, warnedFor = null, said = "";
-    // Notifications are there once JupyterLab has opened what it wanted to.
+    let endsAt = null, warnSeconds = 600, clockOffset = 0, mayExtend = false, warnedFor = null, lastWarning = "";
+    // Notifications work once JupyterLab has restored its layout.
     const notify = (message, type, autoClose) => app.restored
       .then(() => app.commands.execute("apputils:notify", { message, type, options: { autoClose } }))
       .catch(() => window.alert(message));
 
-    // A session whose GPUs do nothing, whether it is ended for that or only told so.
+    // The warning of a session whose GPUs are idle, whether it will be ended for that or not.
     function showWarning(warning) {
       idle.hidden = !warning;
       idle.textContent = warning ? "GPUs idle" : "";
       idle.title = warning;
       idle.style.cssText = warning ? ALARM : "";
-      if (warning && warning !== said) notify(warning, "warning", false);
-      said = warning;
+      if (warning && warning !== lastWarning) notify(warning, "warning", false);
+      lastWarning = warning;
     }
 
-    function take(told) {
-      if ("warning" in told) showWarning(told.warning);
-      if (!told.ends_at) return;
-      endsAt = told.ends_at;
-      behind = told.now - Date.now() / 1000;  // the browser's clock may be off
-      if ("warn_seconds" in told) { warnSeconds = told.warn_seconds; mayAsk = told.may_extend; }
+    function update(session) {
+      if ("warning" in session) showWarning(session.warning);
+      if (!session.ends_at) return;
+      endsAt = session.ends_at;
+      clockOffset = session.now - Date.now() / 1000;  // the browser's clock may be off
+      if ("warn_seconds" in session) { warnSeconds = session.warn_seconds; mayExtend = session.may_extend; }
       show();
     }
 
     function show() {
       if (!endsAt) return;
-      const left = endsAt - Date.now() / 1000 - behind;
+      const left = endsAt - Date.now() / 1000 - clockOffset;
       const near = left < warnSeconds;
-      text.textContent = words(left);
-      text.title = "This session ends " + new Date(1000 * (endsAt - behind)).toLocaleString();
+      text.textContent = timeLeft(left);
+      text.title = "This session ends " + new Date(1000 * (endsAt - clockOffset)).toLocaleString();
       text.style.cssText = near ? ALARM : "";
-      button.hidden = !mayAsk;
+      button.hidden = !mayExtend;
       if (near && warnedFor !== endsAt) {
         warnedFor = endsAt;
-        notify("This session ends in " + words(left).replace(" left", "") + ". Save your work" + (mayAsk ? ", or ask for more time above." : "."), "warning", false);
+        notify("This session ends in " + timeLeft(left).replace(" left", "") + ". Save your work" + (mayExtend ? ", or ask for more time above." : "."), "warning", false);
       }
     }
 
     async function call(init) {
-      const answer = await ServerConnection.makeRequest(settings.baseUrl + "carme/time", init, settings);
-      const told = await answer.json();
-      if (!answer.ok) throw new Error(told.message || "HTTP " + answer.status);
-      return told;
+      const response = await ServerConnection.makeRequest(settings.baseUrl + "carme/time", init, settings);
+      const body = await response.json();
+      if (!response.ok) throw new Error(body.message || "HTTP " + response.status);
+      return body;
     }
 
-    async function ask() {
-      try { take(await call({})); } catch (error) { console.warn("carme: no time left:", error.message); }
+    async function refresh() {
+      try { update(await call({})); } catch (error) { console.warn("carme: the time left cannot be read:", error.message); }
     }
 
     button.addEventListener("click", async () => {
       button.disabled = true;
       try {
-        take(await call({ method: "POST", body: JSON.stringify({ minutes: 60 }) }));
+        update(await call({ method: "POST", body: JSON.stringify({ minutes: 60 }) }));
         notify("The session has one more hour.", "success", 5000);
       } catch (error) {
         notify("No more time: " + error.message, "error", 15000);
@@ -100,15 +100,15 @@
       button.disabled = false;
     });
 
-    await ask();
-    setInterval(ask, 1000 * ASK_SECONDS);
+    await refresh();
+    setInterval(refresh, 1000 * ASK_SECONDS);
     setInterval(show, 5000);
   }
 
   const plugin = { id: "carme-session:time-left", description: "Shows how much time the session has left.", autoStart: true, activate };
   window._JUPYTERLAB = window._JUPYTERLAB || {};
   window._JUPYTERLAB["carme-session"] = {
-    init(given) { scope = given; },
+    init(sharedScope) { scope = sharedScope; },
     get() { return Promise.resolve(() => ({ __esModule: true, default: plugin })); },
   };
 })();

@@ -58,18 +58,18 @@
     }
     box.className = "mt-2 small";
     if (running) running.abort();
-    const mine = (running = new AbortController());
-    const limit = setTimeout(() => mine.abort(), 1000);
+    const controller = (running = new AbortController());
+    const limit = setTimeout(() => controller.abort(), 1000);
     const query = new URLSearchParams(sentFields.filter(field).map((name) => [name, field(name).value]));
     try {
-      const answer = await fetch(window.jhdata.base_url + "api/carme/advice?" + query, {
-        signal: mine.signal, headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token },
+      const response = await fetch(window.jhdata.base_url + "api/carme/advice?" + query, {
+        signal: controller.signal, headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token },
       });
-      const body = await answer.json();
-      if (!answer.ok) throw new Error(body.message || "no advice now");
+      const body = await response.json();
+      if (!response.ok) throw new Error(body.message || "no advice now");
       show(body);
     } catch (error) {
-      if (mine !== running) return;
+      if (controller !== running) return;
       box.textContent = error.name === "AbortError" ? "No advice now: the prediction service is slow." : error.message;
     } finally {
       clearTimeout(limit);

@@ -11,9 +11,9 @@
   let soonTimer = null;
 
   async function ask(path) {
-    const answer = await fetch(api + path, { headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token } });
-    const body = await answer.json();
-    if (!answer.ok) throw Object.assign(new Error(body.message || "HTTP " + answer.status), { errors: body.errors });
+    const response = await fetch(api + path, { headers: { Accept: "application/json", "X-XSRFToken": window.jhdata.xsrf_token } });
+    const body = await response.json();
+    if (!response.ok) throw Object.assign(new Error(body.message || "HTTP " + response.status), { errors: body.errors });
     return body;
   }
 
@@ -46,11 +46,11 @@
       add(list, "li", down.length + " of " + nodes(partition.nodes_total) + " not available: " + names, "text-danger");
     }
     if (!partition.up) add(list, "li", "This partition takes no jobs now", "text-danger");
-    for (const plan of figures.maintenance) {
-      if (!plan.partitions.includes(partition.name)) continue;
-      const span = 1000 * plan.starts_at < Date.now()
-        ? " until " + (plan.ends_at ? clock(plan.ends_at) : "further notice") : " from " + clock(plan.starts_at);
-      add(list, "li", "Maintenance of " + nodes(plan.nodes) + span, "text-danger");
+    for (const maintenance of figures.maintenance) {
+      if (!maintenance.partitions.includes(partition.name)) continue;
+      const span = 1000 * maintenance.starts_at < Date.now()
+        ? " until " + (maintenance.ends_at ? clock(maintenance.ends_at) : "further notice") : " from " + clock(maintenance.starts_at);
+      add(list, "li", "Maintenance of " + nodes(maintenance.nodes) + span, "text-danger");
     }
     const stale = figures.controller === "away";
     add(list, "li", (stale ? "Slurm does not answer; seen " : "Seen ") + age + " s ago", stale ? "text-danger" : "text-body-secondary");
@@ -86,10 +86,10 @@
   async function refreshOutlook() {
     const shown = sentFields.filter((name) => field(name) && field(name).value);
     const query = new URLSearchParams(shown.map((name) => [name, field(name).value]));
-    const mine = ++lastRequest;
+    const requestNumber = ++lastRequest;
     try {
       const outlook = await ask("outlook?" + query);
-      if (mine !== lastRequest) return; // the fields changed meanwhile
+      if (requestNumber !== lastRequest) return; // the fields changed meanwhile
       showProblems(outlook.errors || []);
       if (outlook.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");
       else if (outlook.held) showOutlook("This choice would wait. " + outlook.held, "", outlook.smaller);
@@ -98,7 +98,7 @@
       else showOutlook("This choice would wait.", "", outlook.smaller);
       if (outlook.again) later(1000);
     } catch (error) {
-      if (mine !== lastRequest) return;
+      if (requestNumber !== lastRequest) return;
       showProblems(error.errors || []);
       showOutlook(error.message, "text-body-secondary");
     }
@@ -107,22 +107,22 @@
   // Problems are shown at their fields while the user chooses, not only after "Start".
   function showProblems(errors) {
     for (const old of form.querySelectorAll(".carme-live")) {
-      const at = field(old.dataset.field);
-      at.classList.remove("is-invalid");
-      at.removeAttribute("aria-invalid");
-      at.removeAttribute("aria-describedby");
+      const input = field(old.dataset.field);
+      input.classList.remove("is-invalid");
+      input.removeAttribute("aria-invalid");
+      input.removeAttribute("aria-describedby");
       old.remove();
     }
     for (const error of errors) {
-      const at = error.field && field(error.field);
-      if (!at || !form.contains(at)) continue;
+      const input = error.field && field(error.field);
+      if (!input || !form.contains(input)) continue;
       field(error.field + "-problem")?.remove(); // the hub's message about older values
-      const text = add(at.parentElement, "div", error.message, "invalid-feedback d-block carme-live");
+      const text = add(input.parentElement, "div", error.message, "invalid-feedback d-block carme-live");
       text.id = error.field + "-problem";
       text.dataset.field = error.field;
-      at.classList.add("is-invalid");
-      at.setAttribute("aria-invalid", "true");
-      at.setAttribute("aria-describedby", text.id);
+      input.classList.add("is-invalid");
+      input.setAttribute("aria-invalid", "true");
+      input.setAttribute("aria-describedby", text.id);
     }
   }
 
@@ -173,12 +173,12 @@
     for (const option of field("gpu_type").options) option.hidden = Boolean(option.value) && !offered.includes(option.value);
     if (field("gpu_type").selectedOptions[0]?.hidden) field("gpu_type").value = "";
     field("image-description").textContent = field("image").selectedOptions[0]?.dataset.description || "";
-    applications();
-    qualities();
+    updateApplications();
+    updateQos();
   }
 
   // The QoS of the chosen account in the chosen partition; hidden if there is only one.
-  function qualities() {
+  function updateQos() {
     const row = field("qos-row");
     if (!row) return;
     const account = field("account")?.value || row.dataset.account;
@@ -198,7 +198,7 @@
   }
 
   // The applications of the chosen image; hidden if there is only one.
-  function applications() {
+  function updateApplications() {
     const image = field("image").selectedOptions[0];
     const names = JSON.parse(image?.dataset.applications || "[]");
     const titles = JSON.parse(image?.dataset.titles || "[]");

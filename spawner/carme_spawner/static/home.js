@@ -1,7 +1,7 @@
 // The home page: the time that sessions have left, "Start again" and "One more hour".
 (function () {
   "use strict";
-  function left(box) {
+  function showTimeLeft(box) {
     const seconds = Number(box.dataset.carmeEnds) - Date.now() / 1000;
     const minutes = Math.max(0, Math.floor(seconds / 60));
     const text = minutes >= 60 ? Math.floor(minutes / 60) + " h " + (minutes % 60) + " min" : minutes + " min";
@@ -11,7 +11,7 @@
     box.classList.toggle("alert-secondary", minutes >= 10);
   }
   const boxes = document.querySelectorAll("[data-carme-ends]");
-  const update = () => boxes.forEach(left);
+  const update = () => boxes.forEach(showTimeLeft);
   update();
   setInterval(update, 10000);
   // Without options the hub takes those of the last session. If it refuses them, the link's own
@@ -20,24 +20,24 @@
     link.addEventListener("click", async (event) => {
       event.preventDefault();
       link.classList.add("disabled");
-      const answer = await fetch(window.jhdata.base_url + "api/" + link.dataset.carmeAgain, {
+      const response = await fetch(window.jhdata.base_url + "api/" + link.dataset.carmeAgain, {
         method: "POST",
         headers: { "X-XSRFToken": window.jhdata.xsrf_token },
       });
-      window.location = answer.ok ? link.dataset.carmeWait : link.href;
+      window.location = response.ok ? link.dataset.carmeWait : link.href;
     });
   }
   for (const button of document.querySelectorAll("[data-carme-extend]")) {
     button.addEventListener("click", async () => {
       button.disabled = true;
       const box = button.closest("[data-carme-ends]");
-      const answer = await fetch(window.jhdata.base_url + "api/carme/extend", {
+      const response = await fetch(window.jhdata.base_url + "api/carme/extend", {
         method: "POST",
         headers: { "X-XSRFToken": window.jhdata.xsrf_token, "Content-Type": "application/json" },
         body: JSON.stringify({ server: button.dataset.carmeExtend, minutes: 60 }),
       });
-      const body = await answer.json();
-      if (answer.ok) {
+      const body = await response.json();
+      if (response.ok) {
         box.dataset.carmeEnds = body.ends_at;
         button.disabled = false;
         update();

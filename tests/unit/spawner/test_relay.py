@@ -140,4 +140,4 @@ def test_without_a_relay_the_message_is_clear(tmp_path):
     process = client(tmp_path, "hostname")
     _, err = process.communicate(timeout=10)
     assert process.returncode == 1
-    assert "way to Slurm is gone" in err
+    assert "cannot reach Slurm any more" in err
