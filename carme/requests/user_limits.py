@@ -40,8 +40,10 @@ def user_problems(
         return problems  # the limits of an account that the user does not have mean nothing
     job = as_job(request, user)
     for limit in user.limits(partition, snapshot, request.account, request.qos):
-        field = _field(limit)
-        if field is not None and _demand(limit, job) > limit.most:
+        field, demand = _field(limit), amount(job, limit.what)
+        if limit.scope == "node":
+            demand //= max(1, job.node_count)
+        if field is not None and demand > limit.most:
             problems.setdefault(field, _too_much(limit))
         elif limit.what == SUBMITTED and limit.used(snapshot.jobs) >= limit.most:
             problems.setdefault(field or "", _full(limit))
@@ -90,11 +92,6 @@ def as_job(request: ResourceRequest, user: SlurmUser) -> Job:
         limit_seconds=request.seconds,
         reservation=request.reservation,
     )
-
-
-def _demand(limit: Limit, job: Job) -> int:
-    demand = amount(job, limit.what)
-    return demand // max(1, job.node_count) if limit.scope == "node" else demand
 
 
 def _name_problems(request: ResourceRequest, partition: Partition, user: SlurmUser) -> Problems:

@@ -49,32 +49,19 @@ _NO_CONFIGURATION = ("configuration source", "resolve_ctls_from_dns", "process c
 _UNKNOWN_JOB = ("invalid job id", "job/step already completing or completed")
 _DENIED = ("access/permission denied", "access denied", "user's group not permitted")
 # What sbatch prints, in lower case, and the error with message and hint for the user.
+# fmt: off
 _REFUSALS: tuple[tuple[str, type[CarmeError], str, str], ...] = (
-    (
-        "invalid account or account/partition",
-        DeniedError,
-        "your user name has no account in Slurm for this partition",
-        "ask the administrators to add you (sacctmgr add user … account=…)",
-    ),
+    ("invalid account or account/partition", DeniedError,
+     "your user name has no account in Slurm for this partition",
+     "ask the administrators to add you (sacctmgr add user … account=…)"),
     ("invalid qos", DeniedError, "you may not use this quality of service (QoS)", ""),
-    (
-        "job violates accounting/qos policy",
-        DeniedError,
-        "this is more than your account or QoS allows: {detail}",
-        "ask for less, or wait until other jobs of yours have ended",
-    ),
-    (
-        "requested time limit is invalid",
-        InputError,
-        "the time is longer than this partition allows",
-        "ask for less time",
-    ),
-    (
-        "requested node configuration is not available",
-        InputError,
-        "no node of this partition has what you ask for",
-        "ask for fewer GPUs, CPUs or less memory",
-    ),
+    ("job violates accounting/qos policy", DeniedError,
+     "this is more than your account or QoS allows: {detail}",
+     "ask for less, or wait until other jobs of yours have ended"),
+    ("requested time limit is invalid", InputError,
+     "the time is longer than this partition allows", "ask for less time"),
+    ("requested node configuration is not available", InputError,
+     "no node of this partition has what you ask for", "ask for fewer GPUs, CPUs or less memory"),
     ("node count specification invalid", InputError, "there are not that many nodes", ""),
     ("more processors requested", InputError, "this partition gives not that many CPUs", ""),
     ("memory specification can not", InputError, "no node here has that much memory", ""),
@@ -87,6 +74,7 @@ _REFUSALS: tuple[tuple[str, type[CarmeError], str, str], ...] = (
     ("required partition not available", UnavailableError, "this partition is closed now", ""),
     ("reservation", DeniedError, "the reservation cannot be used: {detail}", ""),
 )
+# fmt: on
 
 Runner = Callable[[Sequence[str]], CommandResult]
 

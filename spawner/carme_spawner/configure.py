@@ -86,10 +86,8 @@ def _quick_commits(connection: Any, _record: Any) -> None:
     With a write-ahead log a killed hub loses nothing. A power failure may lose the last seconds,
     but does not damage the file.
     """
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
+    for setting in ("journal_mode=WAL", "synchronous=NORMAL"):
+        connection.execute(f"PRAGMA {setting}").close()
 
 
 async def _make_home(authenticator: Any, _handler: Any, authentication: Any) -> Any:

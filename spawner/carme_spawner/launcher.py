@@ -45,9 +45,7 @@ def main(folder: Path) -> int:
         if not taken(address, port):
             break
     code = server.wait()
-    print(
-        f"carme: jupyterhub-singleuser ended with exit code {code} before it listened", flush=True
-    )
+    print(f"carme: Jupyter ended with exit code {code} before it listened", flush=True)
     return code or 1
 
 

@@ -79,6 +79,21 @@ def test_the_token_is_in_no_command_line_and_in_a_closed_file(cluster, two):
     assert token not in cluster.run(["scontrol", "write", "batch_script", job["id"], "-"]).stdout
 
 
+def test_a_session_reads_its_users_jobs_with_its_own_token(cluster, two):
+    """As `carme jobs` does in a session's terminal."""
+    import json
+
+    ann = two[0]
+    path = f"/home/{ann.name}/.carme/sessions/default/session.json"
+    environment = json.loads(cluster.run(["cat", path]).stdout)["environment"]
+    assert environment["CARME_HUB_URL"] == cluster.config.hub.url
+    url = f"{environment['CARME_HUB_URL'].rstrip('/')}/services/carme/api/v1/jobs"
+    own = {"Authorization": f"token {environment['JUPYTERHUB_API_TOKEN']}"}
+    answer = requests.get(url, headers=own, timeout=20)
+    assert answer.status_code == 200, answer.text
+    assert {job["user"] for job in answer.json()["items"]} <= {ann.name}
+
+
 def test_a_reported_port_is_all_that_a_session_can_change(cluster, two):
     """batchspawner's endpoint is gone; ours takes a port, from a session's own token."""
     ann = two[0]
