@@ -109,9 +109,8 @@ class HelperClient:
             value = json.loads(out)
         except ValueError:
             raise self._sudo_failure(user, code, err) from None
-        error = error_from_json(value)
-        if error:
-            raise error
+        if failure := error_from_json(value):
+            raise failure
         try:
             return reply.model_validate(value)
         except ValidationError:

@@ -33,60 +33,37 @@ _environment.filters["quote"] = lambda value: shlex.quote(str(value))
 
 @dataclass(frozen=True, kw_only=True)
 class SessionContainer:
-    """The container of a session, and the paths that it needs on its nodes."""
+    """The container of one session."""
 
     session: str
     image: Path
     size_bytes: int = 0
     """Of a published image; 0 for a user's own, whose file may have any name: such a name does not
     go into an sbatch option."""
-    node_cache: Path | None = None
-    apptainer: Path
-    gpu_flag: str = ""
-    binds: tuple[str, ...] = ()
     folder: Path
     """The session's folder below the user's home."""
-    slurm_bin: Path | None = None
-
-    @classmethod
-    def of(
-        cls,
-        config: Config,
-        session: str,
-        home: Path,
-        image: Path,
-        size_bytes: int,
-        project: Path | None,
-    ) -> "SessionContainer":
-        """The container as the configuration has it."""
-        settings = config.session
-        return cls(
-            session=session,
-            image=image,
-            size_bytes=size_bytes,
-            node_cache=config.images.node_cache,
-            apptainer=config.images.apptainer or Path("apptainer"),
-            gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
-            binds=(*settings.binds, *([str(project)] if project else [])),
-            folder=home / ".carme/sessions" / session,
-            slurm_bin=config.slurm.bin,
-        )
+    project: Path | None = None
+    """The project folder that the session works in."""
 
 
 def job_script(
-    request: ResourceRequest, container: SessionContainer, template: str = "job.sh"
+    config: Config, request: ResourceRequest, container: SessionContainer, template: str = "job.sh"
 ) -> str:
     """The text for sbatch; with the template `task.sh` the script of `srun`'s tasks."""
-    apptainer, cache, image = container.apptainer, container.node_cache, container.image
+    settings, cache = config.session, config.images.node_cache
+    apptainer = config.images.apptainer or Path("apptainer")
     return _environment.get_template(template).render(
         request=request,
         container=container,
+        apptainer=apptainer,
+        gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
+        binds=[*settings.binds, *([container.project] if container.project else [])],
         # Slurm may send the signal a minute early, which would end a session of a minute before
         # it has started. A short session gets the signal at its end only.
         notice_seconds=NOTICE_SECONDS if request.seconds >= SHORT_SECONDS else 0,
-        cached=cache / image.name if cache and container.size_bytes else "",
+        cached=cache / container.image.name if cache and container.size_bytes else "",
         env_prefix="SINGULARITYENV" if apptainer.name == "singularity" else "APPTAINERENV",
-        slurm_path=f"{container.slurm_bin}:" if container.slurm_bin else "",
+        slurm_path=f"{config.slurm.bin}:" if config.slurm.bin else "",
     )
 
 

@@ -6,6 +6,7 @@ import hmac
 import pwd
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,13 +197,17 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         project = self._checker.projects.get(options.project)
         self.notebook_dir = str(project or "")
         home = Path(pwd.getpwnam(self.user.name).pw_dir)
-        container = SessionContainer.of(
-            self.carme, self.session_name, home, image, size_bytes, project
+        container = SessionContainer(
+            session=self.session_name,
+            image=image,
+            size_bytes=size_bytes,
+            folder=home / ".carme/sessions" / self.session_name,
+            project=project,
         )
-        # The script of tasks on further nodes.
-        task = job_script(options, container, "task.sh") if options.nodes > 1 else ""
+        script = partial(job_script, self.carme, options, container)
+        task = script("task.sh") if options.nodes > 1 else ""
         files = session_files(self.get_env(), self.server.base_url, self.get_args(), task)
-        return job_script(options, container), files
+        return script(), files
 
     async def poll(self) -> int | None:
         """None while the job exists or Slurm cannot be reached; 1 when it is gone."""

@@ -14,11 +14,11 @@ fi
 {% endif %}
 
 inside() {
-  exec {{ container.apptainer | quote }} --quiet exec --cleanenv --pwd "$PWD" \
-{% if container.gpu_flag %}
-    {{ container.gpu_flag }} \
+  exec {{ apptainer | quote }} --quiet exec --cleanenv --pwd "$PWD" \
+{% if gpu_flag %}
+    {{ gpu_flag }} \
 {% endif %}
-{% for bind in container.binds %}
+{% for bind in binds %}
     --bind {{ bind | quote }} \
 {% endfor %}
 {% if request.nodes > 1 %}

@@ -1,6 +1,7 @@
 import subprocess
 from pathlib import Path
 
+from carme.config import Config, ImageSettings, SessionSettings, SlurmSettings
 from carme.requests.resource_request import ResourceRequest
 from carme_spawner.session_files import SessionContainer, job_script
 
@@ -14,20 +15,32 @@ VALUES = {
     "gpu_type": "a100",
     "image": Path("/images/base.sif"),
     "size_bytes": 1000,
-    "apptainer": Path("/usr/bin/apptainer"),
-    "gpu_flag": "--nv",
-    "binds": ("/data:/data:ro",),
     "folder": Path("/home/ann/.carme/sessions/default"),
+}
+SITE = {
+    "apptainer": Path("/usr/bin/apptainer"),
+    "node_cache": None,
+    "gpu_flag": "nv",
+    "binds": ("/data:/data:ro",),
+    "bin": None,
 }
 
 
 def script(values=VALUES, template="job.sh", **changes):
-    """The script for values of the request and of the container."""
-    values = {**values, **changes}
+    """The script for values of the request, of the container and of the configuration.
+
+    The configuration is not validated: it would refuse odd paths.
+    """
+    values = {**SITE, **values, **changes}
     fields = ResourceRequest.model_fields
     request = ResourceRequest(**{k: v for k, v in values.items() if k in fields})
-    container = SessionContainer(**{k: v for k, v in values.items() if k not in fields})
-    return job_script(request, container, template)
+    container = {k: v for k, v in values.items() if k not in fields and k not in SITE}
+    config = Config(
+        session=SessionSettings.model_construct(gpu_flag=values["gpu_flag"], binds=values["binds"]),
+        images=ImageSettings(apptainer=values["apptainer"], node_cache=values["node_cache"]),
+        slurm=SlurmSettings(bin=values["bin"]),
+    )
+    return job_script(config, request, SessionContainer(**container), template)
 
 
 def test_the_whole_script():
@@ -80,7 +93,7 @@ def test_several_nodes(tmp_path):
         (programs / name).chmod(0o755)
     (tmp_path / "srun").touch()
     many = {**VALUES, "nodes": 2, "folder": tmp_path, "apptainer": programs / "apptainer"}
-    text = script(many, slurm_bin=programs)
+    text = script(many, bin=programs)
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n" in text
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
     environment |= {"SLURM_JOB_ID": "123456", "SLURM_JOB_NODELIST": "n[1-2]"}
