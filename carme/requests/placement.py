@@ -17,13 +17,13 @@ _ALL_CLOSED = "All nodes for it are down, drained or reserved before it would en
 
 @dataclass(frozen=True)
 class Outlook:
-    """What the snapshot says of a request's start. Slurm is asked only if nothing of it is set."""
+    """The start of a request as the snapshot shows it. If no field is set, only Slurm knows it."""
 
     problems: Problems = field(default_factory=dict)
     """Why it can never start."""
     starts_now: bool = False
     held: str = ""
-    """Why it would wait although Slurm need not be asked."""
+    """Why it would wait, where the snapshot is enough to tell."""
     starts_at: int | None = None
     """When its reservation begins, in Unix seconds."""
     smaller: dict[str, int] | None = None

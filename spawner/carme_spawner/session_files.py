@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -19,7 +18,13 @@ from carme.requests.resource_request import ResourceRequest
 from carme_spawner.messages import NOTICE_SECONDS
 
 SHORT_SECONDS = 300
-LABEXTENSION = "carme-session"
+JUPYTER_FILES = {
+    "config/jupyter_server_config.py": "jupyter_server_config.py",
+    "python/carme_session.py": "carme_session.py",
+    "share/labextensions/carme-session/package.json": "package.json",
+    "share/labextensions/carme-session/static/time_left.js": "time_left.js",
+}
+"""The server extension and the prebuilt JupyterLab extension: path in the session to our file."""
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
@@ -76,8 +81,8 @@ def session_files(
         "hub_api_url": environment["JUPYTERHUB_API_URL"],
         "base_url": base_url,
         "command": ["jupyterhub-singleuser", *options],
-        # Written by the launcher: these are not secret.
-        "files": _jupyter_files(),
+        # The launcher writes these; they are not secret.
+        "files": {path: _source(f"inside/{name}") for path, name in JUPYTER_FILES.items()},
     }
     texts = {
         LOG_FILE: "",  # empties the log of an earlier session
@@ -87,25 +92,6 @@ def session_files(
     if task:
         texts |= {"task.sh": task, "relay.py": _source("relay.py"), "srun": _source("srun.py")}
     return texts
-
-
-def _jupyter_files() -> dict[str, str]:
-    """The server extension, and its half in JupyterLab as a prebuilt extension."""
-    package: dict[str, Any] = {
-        "name": LABEXTENSION,
-        "version": "1.0.0",
-        "description": "How much time the session has left",
-        "jupyterlab": {
-            "extension": True,
-            "_build": {"load": "static/time_left.js", "extension": "./extension"},
-        },
-    }
-    return {
-        "config/jupyter_server_config.py": _source("inside/jupyter_server_config.py"),
-        "python/carme_session.py": _source("inside/carme_session.py"),
-        f"share/labextensions/{LABEXTENSION}/package.json": json.dumps(package),
-        f"share/labextensions/{LABEXTENSION}/static/time_left.js": _source("inside/time_left.js"),
-    }
 
 
 def _source(name: str) -> str:

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import BaseModel, ValidationError, model_validator
 
-from carme.validation import explain, explain_first
+from carme.validation import explain, explain_by_field, explain_first
 
 
 class Inner(BaseModel):
@@ -39,3 +39,19 @@ def test_lines() -> None:
 def test_the_first_without_its_value() -> None:
     assert explain_first(problem({"name": 5})) == "name: input should be a valid string"
     assert explain_first(problem({"name": "x"})) == "request: a name has two letters"
+
+
+def test_unknown_keys_come_with_those_that_the_model_has() -> None:
+    error = problem({"parts": [{"count": 1}], "nmae": "y"})
+    assert explain(error, model=Outer) == ["nmae: no such key; allowed here: name, parts"]
+    assert explain(problem({"name": "x"}), root="") == ["a name has two letters"]
+
+
+def test_messages_by_field() -> None:
+    error = problem({"parts": [{"count": "two"}], "name": 5, "evil": 1, "worse": 2})
+    assert explain_by_field(error, Outer) == {
+        "parts": "input should be a valid integer, unable to parse string as an integer",
+        "name": "input should be a valid string",
+        "": "unknown option 'evil', 'worse'; known are parts, name",
+    }
+    assert explain_by_field(problem({"name": "x"}), Outer) == {"": "a name has two letters"}

@@ -79,19 +79,19 @@ def test_each_process_has_a_command_and_a_health_check(
     monkeypatch.setattr(Layout, "vgpu_library", tmp_path)
     local = CONFIG.local.model_copy(update={"dir": tmp_path})
     layout = Layout(CONFIG.model_copy(update={"local": local}), tmp_path)
-    made = {
+    processes = {
         service.name: service
         for service in services.local_services(layout, ensure(tmp_path), tmp_path / "proxy.js")
     }
-    assert list(made) == [service.unit for service in layout.services()]
-    assert made["slurmd-cpu01"].command.argv == ("/bin/slurmd", "-D", "-N", "cpu01")
-    assert made["proxy"].where == "http://127.0.0.1:16888"
-    assert made["hub"].where == "127.0.0.1:8081"
-    assert "CARME_VGPU_STATE" in made["exporter-gpu01"].command.environment
-    assert "CARME_VGPU_STATE" not in made["exporter-cpu01"].command.environment
-    assert made["exporter-controller"].command.argv[1:3] == ("--mode", "controller")
+    assert list(processes) == [service.unit for service in layout.services()]
+    assert processes["slurmd-cpu01"].command.argv == ("/bin/slurmd", "-D", "-N", "cpu01")
+    assert processes["proxy"].where == "http://127.0.0.1:16888"
+    assert processes["hub"].where == "127.0.0.1:8081"
+    assert "CARME_VGPU_STATE" in processes["exporter-gpu01"].command.environment
+    assert "CARME_VGPU_STATE" not in processes["exporter-cpu01"].command.environment
+    assert processes["exporter-controller"].command.argv[1:3] == ("--mode", "controller")
     # `up` restarts exactly what runs Carme's code when that changed.
-    for service in made.values():
+    for service in processes.values():
         has_build = "CARME_BUILD" in service.command.environment
         assert has_build == service.service.entry.carme_code, service.name
 

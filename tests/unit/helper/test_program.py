@@ -112,7 +112,7 @@ def test_the_program_refuses_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason", "words"),
+    ("printed", "reason", "words"),
     [
         ("Invalid account or account/partition combination specified", "denied", "no account"),
         ("Requested time limit is invalid (missing or exceeds some limit)", "input", "longer"),
@@ -123,18 +123,18 @@ def test_the_program_refuses_root(tmp_path: Path) -> None:
         ("Something else entirely", "input", "Something else"),
     ],
 )
-def test_refusals_in_plain_words(said: str, reason: str, words: str) -> None:
-    error = explain_refusal(f"sbatch: error: Batch job submission failed: {said}\n")
+def test_refusals_in_plain_words(printed: str, reason: str, words: str) -> None:
+    error = explain_refusal(f"sbatch: error: Batch job submission failed: {printed}\n")
     assert (error.reason, words in error.message) == (reason, True), error.message
 
 
 def test_the_limit_is_named() -> None:
-    said = (
+    printed = (
         "sbatch: error: QOSMaxGRESPerUser\n"
         "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
         "(job submit limit, user's size and/or time limits)\n"
     )
-    assert "QOSMaxGRESPerUser" in explain_refusal(said).message
+    assert "QOSMaxGRESPerUser" in explain_refusal(printed).message
 
 
 def test_images(tmp_path: Path) -> None:

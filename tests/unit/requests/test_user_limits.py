@@ -47,9 +47,9 @@ def reduced(wish, snapshot):
     ],
 )
 def test_what_is_not_ones_own_is_said_at_its_field(values, field, says, snapshot):
-    found = user_limits.user_problems(choice(**values), snapshot, ANN, NOW)
-    assert list(found) == [field]
-    assert says in found[field]
+    problems = user_limits.user_problems(choice(**values), snapshot, ANN, NOW)
+    assert list(problems) == [field]
+    assert says in problems[field]
 
 
 def test_what_is_ones_own_is_fine(snapshot):
@@ -63,9 +63,11 @@ def test_without_rights_only_the_partition_counts(snapshot):
     stranger = SlurmUser("ann")
     assert user_limits.user_problems(choice(), snapshot, stranger, NOW) == {}
     assert "hours" in user_limits.user_problems(choice(hours=9), snapshot, stranger, NOW)
-    found = user_limits.user_problems(choice(account="lab", qos="short"), snapshot, stranger, NOW)
-    assert found.keys() == {"account", "qos"}
-    assert "cannot be read" in found["account"]
+    problems = user_limits.user_problems(
+        choice(account="lab", qos="short"), snapshot, stranger, NOW
+    )
+    assert problems.keys() == {"account", "qos"}
+    assert "cannot be read" in problems["account"]
 
 
 def with_partition(snapshot, **values):
@@ -89,9 +91,9 @@ def with_partition(snapshot, **values):
     ],
 )
 def test_what_the_partition_says(rule, field, says, snapshot):
-    found = user_limits.user_problems(choice(), with_partition(snapshot, **rule), ANN, NOW)
-    assert list(found) == ([field] if field else [])
-    assert says in found.get(field, "")
+    problems = user_limits.user_problems(choice(), with_partition(snapshot, **rule), ANN, NOW)
+    assert list(problems) == ([field] if field else [])
+    assert says in problems.get(field, "")
 
 
 def test_a_partition_open_to_the_account_above(snapshot):
@@ -128,8 +130,8 @@ def test_a_reservation_goes_with_account_partition_and_time(snapshot):
     seen = snapshot.model_copy(update={"reservations": (reservation(accounts=("course",)),)})
     good = choice(account="course", reservation="class")
     assert user_limits.user_problems(good, seen, ANN, NOW) == {}
-    found = user_limits.user_problems(choice(reservation="class"), seen, ANN, NOW)
-    assert found == {"reservation": "class is not for account lab"}
+    problems = user_limits.user_problems(choice(reservation="class"), seen, ANN, NOW)
+    assert problems == {"reservation": "class is not for account lab"}
     cpu = choice(account="course", reservation="class", partition="cpu", gpus=0)
     assert "no nodes of cpu" in user_limits.user_problems(cpu, seen, ANN, NOW)["reservation"]
     long = choice(account="course", reservation="class", hours=2)
@@ -143,8 +145,8 @@ def test_a_reservation_goes_with_account_partition_and_time(snapshot):
 def test_what_runs_already_counts(snapshot):
     busy = snapshot.model_copy(update={"jobs": (running(1), running(2))})
     assert held(choice(), busy) == ""
-    said = held(choice(gpus=2), busy)
-    assert said == "You already have 2 GPUs, and QoS normal gives one user at most 3 GPUs."
+    reason = held(choice(gpus=2), busy)
+    assert reason == "You already have 2 GPUs, and QoS normal gives one user at most 3 GPUs."
     assert reduced(choice(gpus=2), busy).gpus == 1
     assert held(choice(qos="short", gpus=2), busy) == ""
 
@@ -152,8 +154,8 @@ def test_what_runs_already_counts(snapshot):
 def test_what_others_of_the_account_run_counts(snapshot):
     others = (running(1, user="ben", account="course"), running(2, user="cy", account="course"))
     busy = snapshot.model_copy(update={"jobs": others})
-    said = held(choice(account="course"), busy)
-    assert said == "Jobs of account school already have 2 GPUs of the 2 that it gives."
+    reason = held(choice(account="course"), busy)
+    assert reason == "Jobs of account school already have 2 GPUs of the 2 that it gives."
     assert reduced(choice(account="course"), busy) is None
     assert held(choice(), busy) == ""
 
@@ -172,13 +174,15 @@ def test_no_more_may_be_submitted(snapshot):
     busy = snapshot.model_copy(update={"jobs": (running(1, gpus={}),)})
     person = SlurmUser("ann", frozenset(), few)
     assert user_limits.user_problems(choice(), snapshot, person, NOW) == {}
-    found = user_limits.user_problems(choice(), busy, person, NOW)
-    assert found == {"": "QoS normal takes 1 job of yours at a time, and you have that many"}
+    problems = user_limits.user_problems(choice(), busy, person, NOW)
+    assert problems == {"": "QoS normal takes 1 job of yours at a time, and you have that many"}
 
 
 def test_a_qos_in_a_line():
     assert user_limits.describe(AssociationLimits()) == ""
-    given = AssociationLimits(max_seconds=3600, per_job={"mem": GIB}, per_user={"gres/gpu:a100": 1})
-    assert user_limits.describe(given) == (
+    limits = AssociationLimits(
+        max_seconds=3600, per_job={"mem": GIB}, per_user={"gres/gpu:a100": 1}
+    )
+    assert user_limits.describe(limits) == (
         "up to 1 h; at most 1 GiB in a job; at most 1 GPU of type a100 in all your jobs"
     )

@@ -1,4 +1,4 @@
-"""Idle sessions: who is told, who is warned, and who is ended."""
+"""Idle sessions: which are warned, and which are ended."""
 
 import asyncio
 
@@ -30,8 +30,8 @@ def test_judge(gpus, activity, verdict):
 def test_what_the_server_says():
     kernel = {"last_activity": "2026-01-01T00:00:10.5Z", "execution_state": "idle"}
     terminal = {"name": "1", "last_activity": "2026-01-01T00:00:20Z"}
-    found = read_activity([kernel], [terminal])
-    assert (found.is_busy, found.last % 60) == (False, 20)
+    activity = read_activity([kernel], [terminal])
+    assert (activity.is_busy, activity.last % 60) == (False, 20)
     assert read_activity([{**kernel, "execution_state": "busy"}], []).is_busy
     assert read_activity([{**kernel, "execution_state": "starting"}], []).is_busy
     assert read_activity([], []) == SessionActivity(False, 0)

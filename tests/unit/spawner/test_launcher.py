@@ -21,13 +21,13 @@ http.server.HTTPServer((url.hostname, url.port), handler).handle_request()
 
 @pytest.fixture
 def hub():
-    """A hub that notes what it is told."""
-    told = []
+    """A hub that notes the requests that it gets."""
+    requests = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            told.append((self.path, self.headers["Authorization"], json.loads(body)))
+            requests.append((self.path, self.headers["Authorization"], json.loads(body)))
             self.send_response(204)
             self.end_headers()
 
@@ -37,7 +37,7 @@ def hub():
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        server.told = told
+        server.requests = requests
         yield server
         server.shutdown()
         thread.join()
@@ -59,10 +59,10 @@ def test_reports_the_port_that_its_server_has(tmp_path, hub):
     argv = session(tmp_path, hub, [sys.executable, "-c", SERVER])
     with subprocess.Popen(argv) as launcher:
         for _ in range(200):
-            if hub.told:
+            if hub.requests:
                 break
             threading.Event().wait(0.05)
-        [(path, authorization, body)] = hub.told
+        [(path, authorization, body)] = hub.requests
         assert path == "/hub/api/carme/port"
         assert authorization == "token secret"
         with socket.create_connection(("127.0.0.1", body["port"])) as client:
@@ -75,7 +75,7 @@ def test_a_server_that_ends_at_once_is_said_and_its_code_kept(tmp_path, hub):
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
     assert done.returncode == 7
     assert "exit code 7 before it listened" in done.stdout
-    assert not hub.told
+    assert not hub.requests
 
 
 def test_an_image_without_the_server_says_what_to_install(tmp_path, hub):
@@ -115,10 +115,10 @@ if not os.path.exists(mark):
     (tmp_path / "session.json").write_text(json.dumps(settings))
     with subprocess.Popen(argv) as launcher:
         for _ in range(400):
-            if hub.told:
+            if hub.requests:
                 break
             threading.Event().wait(0.05)
-        [(_, _, body)] = hub.told
+        [(_, _, body)] = hub.requests
         with socket.create_connection(("127.0.0.1", body["port"])) as client:
             client.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert launcher.wait(10) == 0

@@ -28,7 +28,7 @@ GOOD = {
 }
 
 
-def found(raw, snapshot, catalogue):
+def problems_of(raw, snapshot, catalogue):
     choice, problems = options.SessionOptions.parse({**GOOD, **raw})
     return problems or options.option_problems(choice, snapshot, catalogue)
 
@@ -36,7 +36,7 @@ def found(raw, snapshot, catalogue):
 def test_the_defaults_are_a_good_choice(snapshot, catalogue):
     raw = options.defaults(SessionSettings(), snapshot, catalogue)
     assert raw["partition"] == "gpu"
-    assert found(raw, snapshot, catalogue) == {}
+    assert problems_of(raw, snapshot, catalogue) == {}
 
 
 @pytest.mark.parametrize("minutes", [1, 5, 10, 50, 100, 100 * 60 + 1])
@@ -90,7 +90,7 @@ def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, cata
     ],
 )
 def test_what_does_not_fit_is_said_at_its_field(raw, field, says, snapshot, catalogue):
-    problems = found(raw, snapshot, catalogue)
+    problems = problems_of(raw, snapshot, catalogue)
     assert list(problems) == [field]
     assert says in problems[field]
 
@@ -109,7 +109,7 @@ HOSTILE = [
 def test_hostile_names_are_refused(field, text, snapshot, catalogue):
     if text == "" and field not in ("partition", "image"):
         pytest.skip("empty means any, or the default")
-    assert field in found({field: text}, snapshot, catalogue)
+    assert field in problems_of({field: text}, snapshot, catalogue)
 
 
 def test_the_form_shows_problems_at_their_field_and_escapes(snapshot, catalogue):
@@ -147,14 +147,14 @@ def test_unknown_options_are_all_named():
 def test_the_site_and_the_partition_limit_the_nodes(snapshot, catalogue):
     choice, _ = options.SessionOptions.parse({**GOOD, "nodes": 2})
     assert options.option_problems(choice, snapshot, catalogue, max_nodes=2) == {}
-    told = options.option_problems(choice, snapshot, catalogue, max_nodes=1)
-    assert told == {"nodes": "this site allows at most 1 nodes"}
+    problems = options.option_problems(choice, snapshot, catalogue, max_nodes=1)
+    assert problems == {"nodes": "this site allows at most 1 nodes"}
     gpu, *others = snapshot.partitions
     narrow = snapshot.model_copy(
         update={"partitions": (gpu.model_copy(update={"max_nodes": 1}), *others)}
     )
-    told = options.option_problems(choice, narrow, catalogue, max_nodes=5)
-    assert told == {"nodes": "gpu allows at most 1 nodes"}
+    problems = options.option_problems(choice, narrow, catalogue, max_nodes=5)
+    assert problems == {"nodes": "gpu allows at most 1 nodes"}
 
 
 def test_the_field_for_nodes_is_there_where_there_is_a_choice(snapshot, catalogue):

@@ -36,11 +36,10 @@ def test_the_form_and_the_job_have_the_same_prediction(service):
         image="base", workload="resnet-50", epochs=1,
     )  # fmt: skip
     client = PredictionService(service.config, OWN)
-    kept = asyncio.run(client.keep_prediction("ann", choice, 7))
-    given = choice.model_dump(include=set(AdviceRequest.model_fields), exclude_none=True)
-    asked = client.post("ann", "advice", given, 10)
-    told = asyncio.run(asked)["prediction"]
-    assert kept["job_id"] == 7
-    assert (told["gpus"], told["nodes"]) == (8, 2)
+    stored = asyncio.run(client.keep_prediction("ann", choice, 7))
+    body = choice.model_dump(include=set(AdviceRequest.model_fields), exclude_none=True)
+    advice = asyncio.run(client.post("ann", "advice", body, 10))["prediction"]
+    assert stored["job_id"] == 7
+    assert (advice["gpus"], advice["nodes"]) == (8, 2)
     for name in ("gpus", "nodes", "time", "node_energy"):
-        assert kept["prediction"][name] == told[name]
+        assert stored["prediction"][name] == advice[name]

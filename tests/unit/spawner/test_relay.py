@@ -43,8 +43,8 @@ exit 7
     ],
 )
 def test_options_and_command_are_told_apart(words, options):
-    given = words.split()
-    assert relay.split(given) == (given[:options], given[options:])
+    argv = words.split()
+    assert relay.split(argv) == (argv[:options], argv[options:])
 
 
 def test_two_hyphens_end_the_options():
@@ -59,8 +59,8 @@ def test_every_flag_of_this_machines_srun_is_known():
     text = subprocess.run(["zcat", manual], capture_output=True, text=True).stdout
     import re
 
-    found = set(re.findall(r"^\\fB\\-\\-([a-z-]+)\\fR(?:, )?$", text, re.MULTILINE))
-    assert found <= relay.FLAGS, sorted(found - relay.FLAGS)
+    flags = set(re.findall(r"^\\fB\\-\\-([a-z-]+)\\fR(?:, )?$", text, re.MULTILINE))
+    assert flags <= relay.FLAGS, sorted(flags - relay.FLAGS)
 
 
 @pytest.fixture

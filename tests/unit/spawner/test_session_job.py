@@ -52,7 +52,7 @@ class Helper:
         self.obeys = True
         self.away = 0
 
-    async def submit(self, *given):
+    async def submit(self, *_):
         self.done.append("submit")
         await asyncio.sleep(0.01)
         return SimpleNamespace(job_id=7)
@@ -80,9 +80,9 @@ def job_in(*states, **settings):
     helper = Helper(view)
     config = Config(session=SessionSettings(**settings))
     context = SimpleNamespace(config=config, cluster_state=ClusterState(view), helper=helper)
-    made = SessionJob(context, "ann", "default")
-    made.saved.job_id, made.saved.submitted_at = 7, time.time()
-    return made, view, helper
+    job = SessionJob(context, "ann", "default")
+    job.saved.job_id, job.saved.submitted_at = 7, time.time()
+    return job, view, helper
 
 
 @pytest.fixture(autouse=True)
@@ -174,10 +174,10 @@ def test_a_port_is_taken_at_once_even_while_slurm_is_slow():
 
 def test_fifty_that_wait_are_one_question():
     view = View(JobState.PENDING)
-    watch = ClusterState(view)
+    state = ClusterState(view)
 
     async def run():
-        await asyncio.gather(*(watch.snapshot(1) for _ in range(50)))
+        await asyncio.gather(*(state.snapshot(1) for _ in range(50)))
 
     asyncio.run(run())
     assert view.asked == 1
@@ -222,9 +222,9 @@ def test_a_stop_during_the_submission_still_finds_the_job():
     job, _, helper = job_in(JobState.PENDING)
 
     async def run():
-        asking = asyncio.ensure_future(job.submit("#!", {}, "hash"))
+        submission = asyncio.ensure_future(job.submit("#!", {}, "hash"))
         await asyncio.sleep(0)
-        asking.cancel()
+        submission.cancel()
         await job.end(5)
 
     asyncio.run(run())
@@ -250,9 +250,9 @@ def test_a_submission_under_way_is_alive_for_the_hub():
     job, _, _ = job_in(JobState.PENDING)
 
     async def run():
-        asking = asyncio.ensure_future(job.submit("#!", {}, "hash"))
+        submission = asyncio.ensure_future(job.submit("#!", {}, "hash"))
         await asyncio.sleep(0)
-        asking.cancel()
+        submission.cancel()
         await asyncio.sleep(0)
         return await CarmeSpawner.poll(SimpleNamespace(_job=job))
 
