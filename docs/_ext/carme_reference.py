@@ -20,7 +20,7 @@ class ConfigReference(SphinxDirective):
 
 def _lines(section: Section, prefix: str) -> Any:
     values = section.model_dump(mode="json")
-    told = explanations(type(section))
+    meanings = explanations(type(section))
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, Section):
@@ -35,7 +35,7 @@ def _lines(section: Section, prefix: str) -> Any:
             given = values[name] is not None
             default = json.dumps(values[name], ensure_ascii=False) if given else "not set"
             yield f"`{name}` = `{default}`"
-            yield f": {told.get(name, 'No further explanation.')}"
+            yield f": {meanings.get(name, 'No further explanation.')}"
             yield ""
 
 

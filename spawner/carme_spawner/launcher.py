@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -73,10 +74,9 @@ def lay_out(
 
 def own_address(hub_api_url: str) -> str:
     """The address to listen on: loopback if the hub is reached over it, else all addresses."""
-    host = hub_api_url.split("//", 1)[1].split("/", 1)[0]
-    name, _, port = host.rpartition(":")
+    url = urllib.parse.urlsplit(hub_api_url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((name, int(port)))
+        probe.connect((url.hostname, url.port))
         address = str(probe.getsockname()[0])
     return address if address.startswith("127.") else "0.0.0.0"  # noqa: S104
 
