@@ -50,10 +50,12 @@ def slurmctld(env: dict[str, str]) -> str:
 
 def slurmd(node: str, env: dict[str, str]) -> str:
     """The controller sees the node, and it may be used."""
-    state = run(["sinfo", "-h", "-N", "-n", node, "-o", "%T"], env=env, timeout=10).split()
-    if not state or any(word in state[0] for word in ("down", "drain", "unknown", "*", "fail")):
-        raise UnavailableError(f"node is {state[0] if state else 'unknown'}")
-    return state[0]
+    answer = run(["sinfo", "-h", "-N", "-n", node, "-o", "%T %E"], env=env, timeout=10).strip()
+    state, _, reason = answer.partition("\n")[0].partition(" ")
+    if not state or any(word in state for word in ("down", "drain", "unknown", "*", "fail")):
+        because = "" if reason in ("", "none") else f": {reason}"
+        raise UnavailableError(f"node is {state or 'unknown'}{because}")
+    return state
 
 
 def http(url: str, login: tuple[str, str] | None = None) -> str:
