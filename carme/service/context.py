@@ -12,12 +12,11 @@ from flask import current_app
 from carme.config import Config
 from carme.predict.coefficients import Calibration
 from carme.predict.prediction import Rates
-from carme.service.browser_sessions import BrowserSessions
-from carme.service.hub_client import HubClient
+from carme.service.hub_client import BrowserSessions, HubClient
 from carme.service.rate_limits import ConcurrencyLimiter, RateLimiter
-from carme.service.sandbox_process import SandboxProcess
 from carme.service.store import CalibrationRow, Store
 from carme.service.tasks import TaskPool
+from carme.service.uploads import SandboxProcess
 from carme.view.client import SnapshotSubscription, ViewClient
 
 _VIEW_TIMEOUT_SECONDS = 1.5
@@ -26,7 +25,7 @@ _REPORT_SECONDS = 10.0
 _CALIBRATION_SECONDS = 10.0
 _MAX_CALIBRATIONS = 10_000
 _MOST_STREAMS = 6
-"""Each holds one of the server's threads for minutes."""
+"""Each stream holds one of the server's threads for minutes."""
 _MOST_STREAMS_OF_ONE = 2
 
 
@@ -37,11 +36,11 @@ class ServiceContext:
     config: Config
     hub: HubClient
     sessions: BrowserSessions
-    buckets: RateLimiter
+    request_rates: RateLimiter
     store: Store
     tasks: TaskPool
     cluster: SnapshotSubscription
-    apart: SandboxProcess = field(default_factory=SandboxProcess)
+    sandbox: SandboxProcess = field(default_factory=SandboxProcess)
     streams: ConcurrencyLimiter = field(
         default_factory=lambda: ConcurrencyLimiter(_MOST_STREAMS, _MOST_STREAMS_OF_ONE)
     )
@@ -92,5 +91,5 @@ def make_context(config: Config, token: str) -> ServiceContext:
 
 def current_context() -> ServiceContext:
     """The context of the application that handles this request."""
-    found: ServiceContext = current_app.extensions["carme"]
-    return found
+    context: ServiceContext = current_app.extensions["carme"]
+    return context

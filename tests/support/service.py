@@ -167,7 +167,7 @@ class Service:
     def close(self):
         self.parts.cluster.close()
         self.parts.tasks.close()
-        self.parts.apart.close()
+        self.parts.sandbox.close()
         self.parts.store.engine.dispose()
         self.view.close()
         self.stop_hub()
