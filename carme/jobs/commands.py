@@ -1,4 +1,4 @@
-"""`carme job` and `carme jobs`: what was asked for, used and wasted."""
+"""`carme job` and `carme jobs`: what jobs requested, used and wasted."""
 
 import csv
 import io
@@ -36,6 +36,7 @@ _TOKEN = click.option(
     " options.",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 CSV_FIELDS = (
     "id", "label", "name", "user", "account", "partition", "state", "nodes", "submitted_at",
@@ -54,8 +55,8 @@ CSV_FIELDS = (
 def job(number: str, path: Path | None, url: str | None, token: str, as_json: bool) -> None:
     """Report on job ID: asked, used, wasted, its energy, and what to ask for next time.
 
-    You see your own jobs, an administrator all. Exit code 1: no such job, or nobody answers; 3:
-    the job is there, but Prometheus has no figures of it.
+    You see your own jobs, an administrator all. Exit code 1: no such job, or no answer; 3: the job
+    exists, but Prometheus has no figures of it.
     """
     client = _client(path, url, token)
     report = client.report(_job_id(number, client))
@@ -129,14 +130,14 @@ def jobs(
 
 
 def _client(path: Path | None, url: str | None, token: str) -> ViewClient | ServiceJobsClient:
-    """Asks the service at the hub's address if there is one, else carme-view on this machine."""
+    """A client of the service at the hub's address if that is set, else of carme-view."""
     if url:
         return ServiceJobsClient(url, token)
     return ViewClient.of(load(path).view)
 
 
 def _job_id(text: str, client: ViewClient | ServiceJobsClient) -> int:
-    """The number that Slurm keeps the job under; `5_1` is looked up."""
+    """Slurm's number of the job; that of `5_1` is looked up."""
     if text.isdecimal() and 0 < int(text) < 2**31:
         return int(text)
     if re.fullmatch(r"\d{1,10}_\d{1,10}", text):
@@ -161,16 +162,19 @@ def parse_moment(text: str, now: float) -> int:
 
 
 def to_csv(jobs: tuple[JobLine, ...]) -> str:
-    """A header and a line for each job; what was not measured is empty."""
+    """A header and a line for each job; a field that was not measured is empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_FIELDS)
     for entry in jobs:
-        own, measured = entry.model_dump(mode="json"), entry.measured
-        counted = measured.model_dump() if measured else {}
+        measured = entry.measured
+        totals = measured.model_dump() if measured else {}
         currency, cost = next(iter((measured.cost if measured else {}).items()), ("", None))
-        more = {
-            "name": _plain(entry.name),
+        row = {
+            **totals,
+            **entry.model_dump(mode="json"),
+            # A job's name is its user's text: a spreadsheet must not take it for a formula.
+            "name": f"'{entry.name}" if entry.name[:1] in _FORMULA_STARTS else entry.name,
             "nodes": " ".join(entry.nodes),
             "elapsed_seconds": round(entry.elapsed_seconds),
             "cpus": entry.asked.cpus,
@@ -180,11 +184,5 @@ def to_csv(jobs: tuple[JobLine, ...]) -> str:
             "cost": cost,
             "currency": currency,
         }
-        row = {**counted, **own, **more}
         writer.writerow(["" if row.get(name) is None else row[name] for name in CSV_FIELDS])
     return file.getvalue()
-
-
-def _plain(text: str) -> str:
-    """A job's name is its user's text: a spreadsheet must not take it for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
