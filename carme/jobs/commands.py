@@ -7,6 +7,7 @@ import re
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -74,21 +75,23 @@ def job(number: str, path: Path | None, url: str | None, token: str, as_json: bo
 @_CONFIG
 @_URL
 @_TOKEN
-@click.option("-u", "--user", default="", help="Only this user's.")
-@click.option("-A", "--account", default="", help="Only this account's.")
-@click.option("-p", "--partition", default="", help="Only this partition's.")
-@click.option("-s", "--state", default="", help="running, waiting, ended, or a word of Slurm's.")
+@click.option("-u", "--user", default="", help="Only jobs of this user.")
+@click.option("-A", "--account", default="", help="Only jobs of this account.")
+@click.option("-p", "--partition", default="", help="Only jobs in this partition.")
+@click.option(
+    "-s", "--state", default="", help="running, waiting, ended, or one of Slurm's states."
+)
 @click.option(
     "--since", default="1d", show_default=True, help="90m, 12h, 7d, 4w ago, or 2026-03-01[T12:00]."
 )
-@click.option("--until", help="Likewise; default: now.")
+@click.option("--until", help="As --since; default: now.")
 @click.option(
     "-n",
     "--limit",
     type=click.IntRange(1, MAX_JOBS),
     default=100,
     show_default=True,
-    help="The newest so many.",
+    help="Number of jobs; the newest.",
 )
 @_JSON
 @click.option("--csv", "as_csv", is_flag=True, help="For spreadsheets; base units.")
@@ -96,26 +99,18 @@ def jobs(
     path: Path | None,
     url: str | None,
     token: str,
-    user: str,
-    account: str,
-    partition: str,
-    state: str,
     since: str,
     until: str | None,
-    limit: int,
     as_json: bool,
     as_csv: bool,
+    **filters: Any,
 ) -> None:
-    """List jobs with what they used: yours, or everybody's for an administrator."""
+    """List jobs with what they used: yours, or those of all users for an administrator."""
     now = time.time()
     job_list = _client(path, url, token).reports(
         since=parse_moment(since, now),
         until=parse_moment(until, now) if until else None,
-        user=user,
-        account=account,
-        partition=partition,
-        state=state,
-        limit=limit,
+        **filters,
     )
     if as_json:
         click.echo(json.dumps(job_list.model_dump(mode="json"), indent=2))

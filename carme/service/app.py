@@ -17,7 +17,7 @@ from carme.config import Config, load
 from carme.errors import CarmeError
 from carme.service import problems
 from carme.service.api import calibrations, catalogue, cluster, jobs, pareto, predictions
-from carme.service.context import make_context
+from carme.service.context import ServiceContext
 from carme.service.endpoints import API_PATH, Api
 from carme.service.outcomes import CoverageMetrics, PredictionMetrics
 from carme.service.pages import pages
@@ -46,7 +46,7 @@ def create_app(config: Config | None = None, token: str | None = None) -> Flask:
     hub (JUPYTERHUB_API_TOKEN)."""
     config = config or load()
     own = os.environ.get("JUPYTERHUB_API_TOKEN", "") if token is None else token
-    context = make_context(config, own)
+    context = ServiceContext(config, own)
     prefix = context.hub.prefix
     app = Flask("carme.service", static_folder="static", static_url_path=f"{prefix}/static")
     app.extensions["carme"] = context
