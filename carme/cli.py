@@ -23,7 +23,12 @@ class CommandGroup(click.Group):
         try:
             command: click.Command = entry.load()
         except ModuleNotFoundError as error:
-            raise _missing_extra(cmd_name, entry, error) from error
+            extras = (e for p, e in _EXTRA_OF_PACKAGE.items() if entry.value.startswith(p))
+            extra = next(extras, "")
+            raise MissingError(
+                f"carme {cmd_name} needs the Python package {error.name}",
+                f"pip install 'carme[{extra}]'" if extra else "reinstall carme",
+            ) from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -54,12 +59,6 @@ _EXTRA_OF_PACKAGE = {
     "carme.simulator": "simulator",
     "carme.library": "simulator",
 }
-
-
-def _missing_extra(name: str, entry: EntryPoint, error: ModuleNotFoundError) -> MissingError:
-    package = next((p for p in _EXTRA_OF_PACKAGE if entry.value.startswith(p)), "")
-    hint = f"pip install 'carme[{_EXTRA_OF_PACKAGE[package]}]'" if package else "reinstall carme"
-    return MissingError(f"carme {name} needs the Python package {error.name}", hint)
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -93,7 +92,7 @@ def main() -> None:
         click.echo("stopped", err=True)
         sys.exit(130)
     except BrokenPipeError:
-        # `carme nodes | head`: the reader left; closing stderr keeps Python's own complaint away.
+        # `carme nodes | head`: the pipe is closed; closing stderr suppresses Python's own message.
         sys.stderr.close()
         sys.exit(141)
 

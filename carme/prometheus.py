@@ -13,7 +13,7 @@ from typing import Any
 
 from carme.errors import ConfigError, DeniedError, InputError, UnavailableError
 
-_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,9 @@ class ScrapeTarget:
 class PrometheusClient:
     """The HTTP API of a Prometheus server. Blocks: an event loop calls it from a thread."""
 
-    def __init__(self, url: str, login: str = "", timeout_seconds: float = _SECONDS) -> None:
+    def __init__(
+        self, url: str, login: str = "", timeout_seconds: float = _TIMEOUT_SECONDS
+    ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url} is not an address of Prometheus", "http://HOST:9090")
         self.url = url.rstrip("/")
@@ -61,7 +63,7 @@ class PrometheusClient:
 
     @classmethod
     def of(
-        cls, url: str, login_file: Path | None, timeout_seconds: float = _SECONDS
+        cls, url: str, login_file: Path | None, timeout_seconds: float = _TIMEOUT_SECONDS
     ) -> "PrometheusClient":
         """With the `user:password` that `login_file` holds."""
         try:
@@ -75,10 +77,8 @@ class PrometheusClient:
 
     def query(self, expression: str, at: float | None = None) -> tuple[Sample, ...]:
         """The value of every series now, or at Unix time `at`; NaN is left out."""
-        parameters = (
-            {"query": expression} if at is None else {"query": expression, "time": f"{at:.3f}"}
-        )
-        rows = _rows(self._post("query", parameters))
+        moment = {} if at is None else {"time": f"{at:.3f}"}
+        rows = _rows(self._ask("query", {"query": expression, **moment}))
         return tuple(
             Sample(labels, value)
             for labels, row in rows
@@ -99,23 +99,22 @@ class PrometheusClient:
             RangeSeries(
                 labels, tuple((float(at), float(value)) for at, value in row.get("values", ()))
             )
-            for labels, row in _rows(self._post("query_range", parameters))
+            for labels, row in _rows(self._ask("query_range", parameters))
         )
 
     def label_values(self, label: str, match: Sequence[str] = ()) -> tuple[str, ...]:
         """Values of a label, of the series that match."""
         query = urllib.parse.urlencode([("match[]", text) for text in match])
         path = f"label/{urllib.parse.quote(label, safe='')}/values?{query}"
-        return tuple(str(value) for value in self._get(path))
+        return tuple(str(value) for value in self._ask(path))
 
     def label_names(self, match: Sequence[str]) -> tuple[str, ...]:
-        """The labels that the series that match have; none if there are no such series."""
+        """The labels of the series that match; none if there are no such series."""
         query = urllib.parse.urlencode([("match[]", text) for text in match])
-        return tuple(str(name) for name in self._get(f"labels?{query}"))
+        return tuple(str(name) for name in self._ask(f"labels?{query}"))
 
     def targets(self) -> tuple[ScrapeTarget, ...]:
         """The active scrape targets."""
-        data = self._get("targets?state=active")
         try:
             return tuple(
                 ScrapeTarget(
@@ -124,7 +123,7 @@ class PrometheusClient:
                     row["health"],
                     row.get("lastError", ""),
                 )
-                for row in data["activeTargets"]
+                for row in self._ask("targets?state=active")["activeTargets"]
             )
         except (KeyError, TypeError, AttributeError):
             raise UnavailableError("Prometheus' answer cannot be read") from None
@@ -133,18 +132,14 @@ class PrometheusClient:
         """Addresses that the server sends alerts to."""
         try:
             return tuple(
-                str(row["url"]) for row in self._get("alertmanagers")["activeAlertmanagers"]
+                str(row["url"]) for row in self._ask("alertmanagers")["activeAlertmanagers"]
             )
         except (KeyError, TypeError):
             raise UnavailableError("Prometheus' answer cannot be read") from None
 
-    def _post(self, path: str, parameters: Mapping[str, str]) -> Any:
-        return self._ask(path, urllib.parse.urlencode(parameters).encode())
-
-    def _get(self, path: str) -> Any:
-        return self._ask(path, None)
-
-    def _ask(self, path: str, body: bytes | None) -> Any:
+    def _ask(self, path: str, parameters: Mapping[str, str] | None = None) -> Any:
+        """The data of an answer; `parameters` are sent by POST."""
+        body = urllib.parse.urlencode(parameters).encode() if parameters else None
         address = f"{self.url}/api/v1/{path}"
         request = urllib.request.Request(address, body, self._headers)  # noqa: S310
         try:

@@ -1,4 +1,4 @@
-"""What a job asked for, used and wasted: Slurm's record and Prometheus' series in one report.
+"""Reports on what a job requested, used and wasted, from Slurm's record and Prometheus' series.
 
-`queries` and `report` are pure; `answers` asks on behalf of somebody, within what they may see.
+`queries` and `report` are pure; `reporter` reads Slurm and Prometheus for a user.
 """

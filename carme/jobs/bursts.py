@@ -1,8 +1,8 @@
 """Bursts and idle times of a sampled series, by k-means with k = 2.
 
-The same code runs on simulated timelines and on what the exporter samples on a node (20 Hz:
-bursts last some tenths of a second), so prediction and measurement compare like with like.
-Without NumPy, whose memory would be half of the exporter's.
+The same code runs on simulated timelines and on the exporter's samples of a node (20 Hz: bursts
+last some tenths of a second), so that predictions and measurements can be compared. It does not use
+NumPy, which would take half of the exporter's memory.
 """
 
 import math
@@ -11,7 +11,7 @@ from itertools import accumulate, groupby
 from typing import Literal, NamedTuple
 
 STEADY = 0.02
-"""Clusters closer than this share of the larger one are one: noise, not bursts."""
+"""If two clusters differ by less than this share of the larger one, that is noise, not bursts."""
 
 
 class Bursts(NamedTuple):
@@ -28,8 +28,8 @@ class Bursts(NamedTuple):
 def two_means(values: Sequence[float]) -> tuple[float, float, float]:
     """The two cluster means of the best split, and the threshold between them.
 
-    In one dimension the best clusters are a split of the sorted values, so all splits can be
-    tried: no start values, no chance.
+    In one dimension the best clusters are a split of the sorted values, so all splits are tried:
+    no start values, no randomness.
     """
     ordered = sorted(values)
     count, first = len(ordered), ordered[0]
@@ -73,7 +73,7 @@ def bursts(samples: Iterable[float], period_seconds: float) -> Bursts:
 
 
 def _mean_run(runs: list[tuple[bool, int]], which: bool) -> float:
-    """Mean number of samples in a run; runs that the ends cut count only if there are no others."""
+    """Mean number of samples in a run; the first and last run count only if there are no others."""
     whole = [size for kind, size in runs[1:-1] if kind == which]
     counted = whole or [size for kind, size in runs if kind == which]
     return sum(counted) / len(counted)

@@ -1,4 +1,4 @@
-"""`carme job` and `carme jobs`: what was asked for, used and wasted."""
+"""`carme job` and `carme jobs`: what jobs requested, used and wasted."""
 
 import csv
 import io
@@ -7,6 +7,7 @@ import re
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -36,6 +37,7 @@ _TOKEN = click.option(
     " options.",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 CSV_FIELDS = (
     "id", "label", "name", "user", "account", "partition", "state", "nodes", "submitted_at",
@@ -54,8 +56,8 @@ CSV_FIELDS = (
 def job(number: str, path: Path | None, url: str | None, token: str, as_json: bool) -> None:
     """Report on job ID: asked, used, wasted, its energy, and what to ask for next time.
 
-    You see your own jobs, an administrator all. Exit code 1: no such job, or nobody answers; 3:
-    the job is there, but Prometheus has no figures of it.
+    You see your own jobs, an administrator all. Exit code 1: no such job, or no answer; 3: the job
+    exists, but Prometheus has no figures of it.
     """
     client = _client(path, url, token)
     report = client.report(_job_id(number, client))
@@ -73,21 +75,23 @@ def job(number: str, path: Path | None, url: str | None, token: str, as_json: bo
 @_CONFIG
 @_URL
 @_TOKEN
-@click.option("-u", "--user", default="", help="Only this user's.")
-@click.option("-A", "--account", default="", help="Only this account's.")
-@click.option("-p", "--partition", default="", help="Only this partition's.")
-@click.option("-s", "--state", default="", help="running, waiting, ended, or a word of Slurm's.")
+@click.option("-u", "--user", default="", help="Only jobs of this user.")
+@click.option("-A", "--account", default="", help="Only jobs of this account.")
+@click.option("-p", "--partition", default="", help="Only jobs in this partition.")
+@click.option(
+    "-s", "--state", default="", help="running, waiting, ended, or one of Slurm's states."
+)
 @click.option(
     "--since", default="1d", show_default=True, help="90m, 12h, 7d, 4w ago, or 2026-03-01[T12:00]."
 )
-@click.option("--until", help="Likewise; default: now.")
+@click.option("--until", help="As --since; default: now.")
 @click.option(
     "-n",
     "--limit",
     type=click.IntRange(1, MAX_JOBS),
     default=100,
     show_default=True,
-    help="The newest so many.",
+    help="Number of jobs; the newest.",
 )
 @_JSON
 @click.option("--csv", "as_csv", is_flag=True, help="For spreadsheets; base units.")
@@ -95,26 +99,18 @@ def jobs(
     path: Path | None,
     url: str | None,
     token: str,
-    user: str,
-    account: str,
-    partition: str,
-    state: str,
     since: str,
     until: str | None,
-    limit: int,
     as_json: bool,
     as_csv: bool,
+    **filters: Any,
 ) -> None:
-    """List jobs with what they used: yours, or everybody's for an administrator."""
+    """List jobs with what they used: yours, or those of all users for an administrator."""
     now = time.time()
     job_list = _client(path, url, token).reports(
         since=parse_moment(since, now),
         until=parse_moment(until, now) if until else None,
-        user=user,
-        account=account,
-        partition=partition,
-        state=state,
-        limit=limit,
+        **filters,
     )
     if as_json:
         click.echo(json.dumps(job_list.model_dump(mode="json"), indent=2))
@@ -129,14 +125,14 @@ def jobs(
 
 
 def _client(path: Path | None, url: str | None, token: str) -> ViewClient | ServiceJobsClient:
-    """Asks the service at the hub's address if there is one, else carme-view on this machine."""
+    """A client of the service at the hub's address if that is set, else of carme-view."""
     if url:
         return ServiceJobsClient(url, token)
     return ViewClient.of(load(path).view)
 
 
 def _job_id(text: str, client: ViewClient | ServiceJobsClient) -> int:
-    """The number that Slurm keeps the job under; `5_1` is looked up."""
+    """Slurm's number of the job; that of `5_1` is looked up."""
     if text.isdecimal() and 0 < int(text) < 2**31:
         return int(text)
     if re.fullmatch(r"\d{1,10}_\d{1,10}", text):
@@ -161,16 +157,19 @@ def parse_moment(text: str, now: float) -> int:
 
 
 def to_csv(jobs: tuple[JobLine, ...]) -> str:
-    """A header and a line for each job; what was not measured is empty."""
+    """A header and a line for each job; a field that was not measured is empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_FIELDS)
     for entry in jobs:
-        own, measured = entry.model_dump(mode="json"), entry.measured
-        counted = measured.model_dump() if measured else {}
+        measured = entry.measured
+        totals = measured.model_dump() if measured else {}
         currency, cost = next(iter((measured.cost if measured else {}).items()), ("", None))
-        more = {
-            "name": _plain(entry.name),
+        row = {
+            **totals,
+            **entry.model_dump(mode="json"),
+            # A job's name is its user's text: a spreadsheet must not take it for a formula.
+            "name": f"'{entry.name}" if entry.name[:1] in _FORMULA_STARTS else entry.name,
             "nodes": " ".join(entry.nodes),
             "elapsed_seconds": round(entry.elapsed_seconds),
             "cpus": entry.asked.cpus,
@@ -180,11 +179,5 @@ def to_csv(jobs: tuple[JobLine, ...]) -> str:
             "cost": cost,
             "currency": currency,
         }
-        row = {**counted, **own, **more}
         writer.writerow(["" if row.get(name) is None else row[name] for name in CSV_FIELDS])
     return file.getvalue()
-
-
-def _plain(text: str) -> str:
-    """A job's name is its user's text: a spreadsheet must not take it for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

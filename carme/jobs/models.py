@@ -1,4 +1,4 @@
-"""Reports on jobs, as frozen models: what the view sends, `carme job` prints and services keep."""
+"""Reports on jobs as frozen models: the view sends them, `carme job` and the service show them."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -10,7 +10,7 @@ from carme.slurm.states import JobState
 
 
 class RequestedResources(SlurmModel):
-    """What the job asked for and got."""
+    """The resources that the job requested and got."""
 
     nodes: int = 0
     cpus: int = 0
@@ -20,7 +20,7 @@ class RequestedResources(SlurmModel):
 
     @property
     def gpu_count(self) -> int:
-        """All its GPUs, of whatever type."""
+        """The number of its GPUs of all types."""
         return sum(self.gpus.values())
 
 
@@ -40,9 +40,9 @@ class MeasuredUsage(SlurmModel):
     gpu_idle_seconds: float | None = None
     gpu_idle_joules: float | None = None
     gpus_worked: int | None = None
-    """Held GPUs that ever did anything."""
+    """Number of held GPUs that did any work."""
     gpu_memory_peak_bytes: float | None = None
-    """The most that it used on one GPU."""
+    """The highest use on one GPU."""
     cpu_seconds: float | None = None
     cpu_idle_seconds: float | None = None
     memory_peak_bytes: float | None = None
@@ -60,11 +60,11 @@ class MeasuredUsage(SlurmModel):
 
     @property
     def cpu_busy_ratio(self) -> float | None:
-        """The part of the processor time it asked for that it used."""
+        """CPU time that it used over CPU time that it requested."""
         if self.cpu_seconds is None or self.cpu_idle_seconds is None:
             return None
-        asked = self.cpu_seconds + self.cpu_idle_seconds
-        return self.cpu_seconds / asked if asked else None
+        requested = self.cpu_seconds + self.cpu_idle_seconds
+        return self.cpu_seconds / requested if requested else None
 
     @property
     def gpu_busy_ratio(self) -> float | None:
@@ -75,21 +75,21 @@ class MeasuredUsage(SlurmModel):
 
 
 class Plot(SlurmModel):
-    """A few values over a job's time, evenly spaced; None where nobody measured."""
+    """A few values over a job's time, evenly spaced; None where nothing was measured."""
 
     step_seconds: float
     values: tuple[float | None, ...] = ()
 
 
 class ReportAdvice(SlurmModel):
-    """What to ask for next time."""
+    """Advice for the next request."""
 
     what: Literal["gpus", "cpus", "memory", "time", "fine"]
     text: str
 
 
 class JobLine(SlurmModel):
-    """A job in a list: Slurm's record, and what was measured, as far as it was."""
+    """A job in a list: Slurm's record and, if there are any, its measurements."""
 
     id: int
     label: str = ""
@@ -114,7 +114,7 @@ class JobLine(SlurmModel):
     def cpus_used(self) -> float | None:
         """Mean number of processors at work."""
         measured = self.measured or MeasuredUsage()
-        # Both counters were read at one moment, which the clock of a running job was not.
+        # Both counters were read at the same time; the elapsed time of a running job is later.
         if (busy := measured.cpu_busy_ratio) is not None:
             return self.asked.cpus * busy
         if measured.cpu_seconds is None or not self.elapsed_seconds:
@@ -123,11 +123,11 @@ class JobLine(SlurmModel):
 
 
 class JobReport(JobLine):
-    """All there is to say on one job."""
+    """The full report on one job."""
 
     reason: str = ""
     problem: str = ""
-    """Why nothing was measured, in words."""
+    """Why there are no measurements, as a sentence."""
     gpu_plot: Plot | None = None
     """Mean utilisation of its GPUs, 0 to 1."""
     power_plot: Plot | None = None
@@ -142,13 +142,13 @@ class JobList(SlurmModel):
 
     jobs: tuple[JobLine, ...] = ()
     left_out: int = 0
-    """Older ones that also match."""
+    """Number of older jobs that also match."""
     problem: str = ""
-    """Why nothing was measured, in words."""
+    """Why there are no measurements, as a sentence."""
 
 
 class Idleness(SlurmModel):
-    """What a running job did lately, for the idle policy."""
+    """How busy a running job was lately, for the idle policy."""
 
     gpu_busy_ratio: float
     """The part of its GPU time in which a GPU worked."""
@@ -157,6 +157,6 @@ class Idleness(SlurmModel):
 
 
 class IdleJobs(SlurmModel):
-    """By job id; a job that was not measured all the time is not in it."""
+    """By job id, without jobs that were measured for less than half of the time."""
 
     jobs: Mapping[int, Idleness] = {}

@@ -16,94 +16,77 @@ SETTLE_SECONDS = 60
 PLOT_POINTS = 60
 _MARGIN_SECONDS = 60
 
-_TOTALS = (
+ALL_TOTALS = (
     "energy_joules_total|energy_estimated_joules_total|energy_uncertainty_ratio"
     "|emissions_grams_total|cost_total"
     "|gpu_held_seconds_total|gpu_idle_seconds_total|gpu_idle_joules_total"
     "|cpu_seconds_total|cpu_idle_seconds_total|memory_peak_bytes|oom_kills_total"
     "|network_bytes_total|io_bytes_total"
 )
-_LINE = (
+LIST_TOTALS = (
     "energy_joules_total|emissions_grams_total|cost_total"
     "|gpu_held_seconds_total|gpu_idle_seconds_total|cpu_seconds_total|memory_peak_bytes"
 )
 
 
-def _jobs(ids: Iterable[int]) -> str:
-    return "|".join(str(int(number)) for number in ids)
-
-
-def totals(job_id: int, seconds: float) -> str:
-    """Everything counted for one job, asked just after its end."""
-    return _last(_TOTALS, (job_id,), seconds)
-
-
-def line_totals(job_ids: Sequence[int], seconds: float) -> str:
-    """What a list shows of each job."""
-    return _last(_LINE, job_ids, seconds)
-
-
-def _last(names: str, job_ids: Sequence[int], seconds: float) -> str:
+def totals(job_ids: Iterable[int], seconds: float, names: str = ALL_TOTALS) -> str:
+    """The totals of jobs in the last `seconds`, to be evaluated just after their end."""
     window = math.ceil(seconds) + _MARGIN_SECONDS
-    match = f'{{__name__=~"carme_job_({names})",jobid=~"{_jobs(job_ids)}"}}'
+    match = f'{{__name__=~"carme_job_({names})",jobid=~"{_any_of(job_ids)}"}}'
     return f"last_over_time({match}[{window}s])"
 
 
+def _any_of(job_ids: Iterable[int]) -> str:
+    return "|".join(str(int(job_id)) for job_id in job_ids)
+
+
 def gpu_peaks(job_id: int, seconds: float) -> str:
-    """The most that each of its GPUs did and held."""
+    """The highest utilisation and memory use of each of the job's GPUs."""
     window = math.ceil(seconds) + _MARGIN_SECONDS
-    return (
-        f'label_replace(max_over_time(carme_job_gpu_utilisation_ratio{{jobid="{int(job_id)}"}}'
-        f'[{window}s]), "what", "worked", "", "") or label_replace(max_over_time('
-        f'carme_job_gpu_memory_used_bytes{{jobid="{int(job_id)}"}}[{window}s]),'
-        ' "what", "memory", "", "")'
+    metrics = {"worked": "gpu_utilisation_ratio", "memory": "gpu_memory_used_bytes"}
+    return " or ".join(
+        f'label_replace(max_over_time(carme_job_{name}{{jobid="{int(job_id)}"}}[{window}s]),'
+        f' "what", "{label}", "", "")'
+        for label, name in metrics.items()
     )
 
 
-def gpu_use(job_id: int) -> str:
-    """Mean utilisation of its GPUs, over time."""
-    return f'avg(carme_job_gpu_utilisation_ratio{{jobid="{int(job_id)}"}})'
-
-
-def power(job_id: int, window_seconds: int) -> str:
-    """Watts charged to it, averaged over the window before each moment."""
-    return _rate("energy_joules_total", job_id, window_seconds)
-
-
-def network(job_id: int, window_seconds: int) -> str:
-    """Bytes a second over the network, averaged over the window before each moment."""
-    return _rate("network_bytes_total", job_id, window_seconds)
-
-
-def _rate(name: str, job_id: int, window_seconds: int) -> str:
-    return f'sum(rate(carme_job_{name}{{jobid="{int(job_id)}"}}[{int(window_seconds)}s]))'
+def plots(job_id: int, window_seconds: int) -> dict[str, str]:
+    """The plots of a report by field: mean utilisation of the job's GPUs, watts charged to the job
+    and bytes a second over the network, the rates averaged over the window before each moment."""
+    job, window = f'{{jobid="{int(job_id)}"}}', f"[{int(window_seconds)}s]"
+    return {
+        "gpu_plot": f"avg(carme_job_gpu_utilisation_ratio{job})",
+        "power_plot": f"sum(rate(carme_job_energy_joules_total{job}{window}))",
+        "network_plot": f"sum(rate(carme_job_network_bytes_total{job}{window}))",
+    }
 
 
 def idleness(job_ids: Sequence[int], seconds: float) -> str:
-    """GPU time held and worked, and processor time, in the last `seconds`; by job.
+    """GPU time held and idle, and CPU time, in the last `seconds`, by job.
 
     A difference and not a rate: a job that was not measured `seconds` ago has no result, so that
     no session is ended for a lack of samples.
     """
-    which, ago = f'{{jobid=~"{_jobs(job_ids)}"}}', f"{math.ceil(seconds)}s"
+    jobs, ago = f'{{jobid=~"{_any_of(job_ids)}"}}', f"{math.ceil(seconds)}s"
     parts = []
     for name in ("gpu_held_seconds_total", "gpu_idle_seconds_total", "cpu_seconds_total"):
-        series = f"carme_job_{name}{which}"
+        series = f"carme_job_{name}{jobs}"
         change = f"sum by (jobid) ({series}) - sum by (jobid) ({series} offset {ago})"
         parts.append(f'label_replace({change}, "what", "{name}", "", "")')
     return " or ".join(parts)
 
 
 def read_idleness(samples: Iterable[Sample], seconds: float) -> dict[int, Idleness]:
-    """The answer to `idleness`."""
+    """The result of `idleness`, by job."""
     by_job: dict[int, dict[str, float]] = defaultdict(dict)
     for sample in samples:
         by_job[int(sample.labels["jobid"])][sample.labels["what"]] = sample.value
     idleness_by_job = {}
     for job_id, values in by_job.items():
         held, idle = values.get("gpu_held_seconds_total"), values.get("gpu_idle_seconds_total")
-        # Half of the time must have been measured: a job just begun, or an exporter that was
-        # away, is not idle.
+        # Half of the time must have been measured: a job that has just begun, or whose exporter
+        # was away, is not idle.
         if held is None or idle is None or held < seconds / 2:
             continue
         idleness_by_job[job_id] = Idleness(
@@ -116,13 +99,13 @@ def read_idleness(samples: Iterable[Sample], seconds: float) -> dict[int, Idlene
 def read_totals(
     samples: Iterable[Sample], peaks: Iterable[Sample] = ()
 ) -> dict[int, MeasuredUsage]:
-    """The answer to `totals` or `line_totals`, by job."""
+    """The result of `totals`, by job; `peaks` is that of `gpu_peaks`."""
     by_job: dict[int, list[Sample]] = defaultdict(list)
     for sample in samples:
         if sample.labels.get("jobid", "").isdecimal():
             by_job[int(sample.labels["jobid"])].append(sample)
     peaks = tuple(peaks)
-    return {job_id: _measured(own, peaks) for job_id, own in by_job.items()}
+    return {job_id: _measured(job_samples, peaks) for job_id, job_samples in by_job.items()}
 
 
 def _measured(samples: Sequence[Sample], peaks: Sequence[Sample]) -> MeasuredUsage:
@@ -167,7 +150,7 @@ def _measured(samples: Sequence[Sample], peaks: Sequence[Sample]) -> MeasuredUsa
 
 
 def _uncertainty(ratios: Sequence[Sample], joules: dict[str, float]) -> float | None:
-    """Of the sum over nodes. Their sources are of one make, so errors add up and do not cancel."""
+    """Of the sum over nodes. Their meters are of the same kind, so errors add up."""
     total = sum(joules.values())
     if not ratios or not total:
         return None

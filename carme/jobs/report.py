@@ -1,10 +1,30 @@
-"""Slurm's record and what was measured become a report. No I/O."""
+"""Makes a report of Slurm's record and the measurements of a job, with advice for the next request.
+No I/O.
 
+Advice adds a fifth in reserve, and is given only where half or more was unused: a job that runs
+out of memory costs more than an unused gigabyte.
+"""
+
+import math
 from typing import NamedTuple
 
-from carme.jobs.advice import advise
-from carme.jobs.models import JobLine, JobReport, MeasuredUsage, Plot, RequestedResources
+from carme.jobs.models import (
+    JobLine,
+    JobReport,
+    MeasuredUsage,
+    Plot,
+    ReportAdvice,
+    RequestedResources,
+)
 from carme.slurm.models import HistoryJob, Job
+from carme.slurm.states import JobState
+from carme.units import format_bytes, format_duration
+
+_RESERVE = 1.2
+_WORTH = 0.5
+_GIBIBYTE = 2**30
+_SHORT_SECONDS = 20
+"""The first seconds of a job say little about the rest."""
 
 
 class Series(NamedTuple):
@@ -18,10 +38,19 @@ class Series(NamedTuple):
 
 def line(job: Job | HistoryJob, now: float, measured: MeasuredUsage | None = None) -> JobLine:
     """The job as one line of a list."""
-    ended = _ended_at(job)
+    label = str(job.id)  # as squeue writes it
+    if job.array_job_id and job.array_task_id is not None:
+        label = f"{job.array_job_id}_{job.array_task_id}"
+    started_at = None if job.state.waiting else job.started_at
+    ended_at = None
+    if job.state.ended or job.state.ending:  # for a running job, Slurm gives the end of its limit
+        ended_at = job.ended_at if isinstance(job, HistoryJob) else job.ends_at
+    elapsed = 0.0
+    if started_at is not None:
+        elapsed = max(0.0, (now if ended_at is None else ended_at) - started_at)
     return JobLine(
         id=job.id,
-        label=label(job),
+        label=label,
         name=job.name,
         user=job.user,
         account=job.account,
@@ -29,9 +58,9 @@ def line(job: Job | HistoryJob, now: float, measured: MeasuredUsage | None = Non
         state=job.state,
         nodes=job.nodes,
         submitted_at=job.submitted_at,
-        started_at=None if job.state.waiting else job.started_at,
-        ended_at=ended,
-        elapsed_seconds=_elapsed(job, ended, now),
+        started_at=started_at,
+        ended_at=ended_at,
+        elapsed_seconds=elapsed,
         exit_code=job.exit_code,
         exit_signal=job.exit_signal,
         asked=RequestedResources(
@@ -41,52 +70,28 @@ def line(job: Job | HistoryJob, now: float, measured: MeasuredUsage | None = Non
             gpus=job.gpus,
             limit_seconds=job.limit_seconds,
         ),
-        measured=_with_slurm(job, measured),
+        measured=_with_accounting(job, measured),
     )
 
 
 def report(
-    job: Job | HistoryJob,
-    now: float,
-    seen: Series | None = None,
-    problem: str = "",
+    job: Job | HistoryJob, now: float, series: Series | None = None, problem: str = ""
 ) -> JobReport:
-    """The whole report, with what to ask for next time."""
-    seen = seen or Series()
-    short = line(job, now, seen.measured)
+    """The whole report, with advice."""
+    series = series or Series()
+    job_line = line(job, now, series.measured)
+    plots = {k: v for k, v in series._asdict().items() if k != "measured"}
     return JobReport(
-        **{name: getattr(short, name) for name in JobLine.model_fields},
+        **{name: getattr(job_line, name) for name in JobLine.model_fields},
+        **plots,
         reason=job.reason,
         problem=problem,
-        gpu_plot=seen.gpu_plot,
-        power_plot=seen.power_plot,
-        network_plot=seen.network_plot,
-        advice=advise(short),
+        advice=advise(job_line),
     )
 
 
-def label(job: Job | HistoryJob) -> str:
-    """The number as squeue writes it: `12` or `5_1`."""
-    if job.array_job_id and job.array_task_id is not None:
-        return f"{job.array_job_id}_{job.array_task_id}"
-    return str(job.id)
-
-
-def _ended_at(job: Job | HistoryJob) -> int | None:
-    if isinstance(job, HistoryJob):
-        return job.ended_at if job.state.ended or job.state.ending else None
-    # For a job that runs, Slurm gives the end of its limit.
-    return job.ends_at if job.state.ended or job.state.ending else None
-
-
-def _elapsed(job: Job | HistoryJob, ended: int | None, now: float) -> float:
-    if job.started_at is None or job.state.waiting:
-        return 0
-    return max(0.0, (ended if ended is not None else now) - job.started_at)
-
-
-def _with_slurm(job: Job | HistoryJob, measured: MeasuredUsage | None) -> MeasuredUsage | None:
-    """What only Slurm's accounting saw, where no exporter measured."""
+def _with_accounting(job: Job | HistoryJob, measured: MeasuredUsage | None) -> MeasuredUsage | None:
+    """The measurements, completed from Slurm's accounting where no exporter measured."""
     # While a job runs the accounting says zero.
     if not isinstance(job, HistoryJob) or not (job.state.ended or job.state.ending):
         return measured
@@ -97,3 +102,80 @@ def _with_slurm(job: Job | HistoryJob, measured: MeasuredUsage | None) -> Measur
     if base.memory_peak_bytes is None and job.max_rss_bytes is not None and len(job.nodes) <= 1:
         changes["memory_peak_bytes"] = changes["memory_peak_node_bytes"] = job.max_rss_bytes
     return base.model_copy(update=changes) if changes else measured
+
+
+def advise(job: JobLine) -> tuple[ReportAdvice, ...]:
+    """One sentence for each resource that should be requested differently."""
+    if job.state.waiting or not job.elapsed_seconds:
+        return ()
+    measured = job.measured or MeasuredUsage()
+    texts = {"memory": _memory(job, measured), "time": _time(job)}
+    if job.elapsed_seconds >= _SHORT_SECONDS:
+        texts |= {"gpus": _gpus(job, measured), "cpus": _cpus(job)}
+        if job.measured and not any(texts.values()):
+            texts["fine"] = "It used what it asked for: ask for the same again."
+    order = ("memory", "gpus", "cpus", "time", "fine")
+    return tuple(ReportAdvice(what=what, text=text) for what in order if (text := texts.get(what)))
+
+
+def _gpus(job: JobLine, measured: MeasuredUsage) -> str | None:
+    held, busy, worked = job.asked.gpu_count, measured.gpu_busy_ratio, measured.gpus_worked
+    if not held or busy is None:
+        return None
+    if busy < 0.01:
+        return "No GPU did anything. Ask for none, or check that the program finds them."
+    if worked is not None and worked < held:
+        return f"Only {worked} of {held} GPUs ever worked. Ask for {worked}."
+    if busy < _WORTH:
+        return (
+            f"The GPUs worked {busy:.0%} of their time. Fewer of them, more loader processes or a"
+            " larger batch would use them better."
+        )
+    return None
+
+
+def _cpus(job: JobLine) -> str | None:
+    used, requested = job.cpus_used, job.asked.cpus
+    if used is None or requested <= 1:
+        return None
+    # Slurm gives out whole cores, and every node of a job has at least one.
+    enough = max(1, job.asked.nodes, math.ceil(used * _RESERVE))
+    if enough > _WORTH * requested:
+        return None
+    return f"It kept {used:.2g} of {requested} CPUs at work. Ask for {enough}."
+
+
+def _memory(job: JobLine, measured: MeasuredUsage) -> str | None:
+    nodes, peak = max(1, job.asked.nodes), measured.memory_peak_node_bytes
+    requested, each = job.asked.memory_bytes / nodes, " a node" if nodes > 1 else ""
+    if job.state == JobState.OUT_OF_MEMORY or measured.oom_kills:
+        more = format_bytes(_whole_gib(max(requested, peak or 0) * 1.5))
+        return f"It ran out of memory. Ask for {more}{each} or more."
+    if not peak or not requested or job.elapsed_seconds < _SHORT_SECONDS:
+        return None
+    enough = _whole_gib(peak * _RESERVE)
+    if enough > _WORTH * requested:
+        return None
+    used = f"It used {format_bytes(peak)} of {format_bytes(requested)}{each}."
+    return f"{used} Ask for {format_bytes(enough)}."
+
+
+def _whole_gib(size: float) -> float:
+    """Rounded up to whole GiB, at least one: the spawn form accepts nothing else."""
+    return max(1, math.ceil(size / _GIBIBYTE)) * _GIBIBYTE
+
+
+def _time(job: JobLine) -> str | None:
+    limit, elapsed = job.asked.limit_seconds, job.elapsed_seconds
+    if limit and job.state == JobState.TIMEOUT:
+        return (
+            f"Its {format_duration(limit)} were not enough. Ask for more time, or save and"
+            " resume from checkpoints."
+        )
+    enough = math.ceil(elapsed * _RESERVE / 300) * 300
+    if not limit or job.state != JobState.COMPLETED or enough > _WORTH * limit:
+        return None
+    return (
+        f"It took {format_duration(elapsed)} of {format_duration(limit)}. Ask"
+        f" for {format_duration(enough)}: shorter jobs start sooner."
+    )

@@ -26,18 +26,22 @@ from carme.validation import explain_first
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_JOBS = 500
-"""A list holds no more: each needs its series looked up."""
+"""The longest list: each job's series are looked up."""
 _BATCH = 100
 _LOOK_BACK_SECONDS = 31 * 86400
 """How far `carme job` looks for a job; Slurm's accounting is asked for a month at most."""
 _AWAY = "Prometheus does not answer; these are Slurm's own figures"
+_TOO_EARLY = "It has only just begun: the first figures come within a minute."
+_NO_FIGURES = (
+    "Prometheus has no figures of it: older than it keeps, or on nodes without an exporter."
+)
 
 History = Callable[[int, int | None], Awaitable[Sequence[HistoryJob]]]
-"""Jobs of the accounting database between two moments, as far as the caller may see them."""
+"""Reads the jobs between two moments that the caller may see from the accounting database."""
 
 
 class JobFilter(SlurmModel):
-    """Which jobs a list holds."""
+    """Chooses the jobs of a list."""
 
     since: int
     until: int | None = None
@@ -48,12 +52,17 @@ class JobFilter(SlurmModel):
     limit: int = Field(default=100, ge=1, le=MAX_JOBS)
 
     def wants(self, job: Job | HistoryJob) -> bool:
-        """Whether the job is one of them."""
+        """Whether the list holds the job."""
+        states = {"", job.state.lower()}
+        if job.state.waiting:
+            states.add("waiting")
+        if job.state.ended or job.state.ending:
+            states.add("ended")
         return (
             self.user in ("", job.user)
             and self.account in ("", job.account)
             and (not self.partition or self.partition in job.partition.split(","))
-            and (not self.state or _state_matches(self.state, job.state))
+            and self.state.lower() in states
         )
 
 
@@ -74,15 +83,6 @@ def parse_filter(query: Mapping[str, str]) -> JobFilter:
 _STATE_WORDS = {"running", "waiting", "ended", *(state.lower() for state in JobState)}
 
 
-def _state_matches(word: str, state: JobState) -> bool:
-    name = word.lower()
-    if name == "waiting":
-        return state.waiting
-    if name == "ended":
-        return state.ended or state.ending
-    return state.lower() == name
-
-
 class JobReporter:
     """Reports for the view. Prometheus is queried from two threads of its own."""
 
@@ -92,24 +92,27 @@ class JobReporter:
         # A slow Prometheus must not occupy the threads that query Slurm.
         self._threads = ThreadPoolExecutor(2, "prometheus")
 
-    async def report(self, job_id: int, seen: Snapshot, history: History) -> JobReport:
+    async def report(self, job_id: int, snapshot: Snapshot, history: History) -> JobReport:
         """One job; MissingError if there is none that the caller may see."""
-        job = await self._find(job_id, seen, history)
+        job = await self._find(job_id, snapshot, history)
         now = self._now()
         if job.state.waiting or job.started_at is None:
             return report(job, now, problem="It has not begun yet.")
-        plain = line(job, now)
+        job_line = line(job, now)
         try:
             series = await self._ask(
-                lambda p: _measure(p, plain, now, self._settings.scrape_seconds)
+                lambda p: _measure(p, job_line, now, self._settings.scrape_seconds)
             )
         except CarmeError as error:
             log.warning("job %d: %s", job_id, error)
             return report(job, now, problem=_AWAY)
-        problem = "" if series.measured else _unmeasured(plain)
+        problem = ""
+        if not series.measured:
+            is_new = not job_line.ended_at and job_line.elapsed_seconds < queries.SETTLE_SECONDS
+            problem = _TOO_EARLY if is_new else _NO_FIGURES
         return report(job, now, series, problem)
 
-    async def listing(self, job_filter: JobFilter, seen: Snapshot, history: History) -> JobList:
+    async def listing(self, job_filter: JobFilter, snapshot: Snapshot, history: History) -> JobList:
         """The jobs that match, newest first."""
         now = self._now()
         # The queue is newer than the accounting database for jobs that run.
@@ -118,7 +121,7 @@ class JobReporter:
             for job in await history(job_filter.since, job_filter.until)
             if job_filter.wants(job)
         }
-        for job in seen.jobs:
+        for job in snapshot.jobs:
             accounted = by_id.pop(job.id, None)
             over = job.state.ended or job.state.ending
             submitted_at = job.submitted_at or job_filter.since
@@ -145,25 +148,25 @@ class JobReporter:
         )
 
     async def idle(self, job_ids: Sequence[int], seconds: float) -> IdleJobs:
-        """What running jobs did in the last `seconds`; UnavailableError without Prometheus."""
+        """How idle running jobs were in the last `seconds`; UnavailableError without Prometheus."""
         if not job_ids:
             return IdleJobs()
-        question = queries.idleness(job_ids, seconds)
-        samples = await self._ask(lambda p: p.query(question))
+        expression = queries.idleness(job_ids, seconds)
+        samples = await self._ask(lambda p: p.query(expression))
         return IdleJobs(jobs=queries.read_idleness(samples, seconds))
 
-    async def _ask(self, question: Callable[[PrometheusClient], T]) -> T:
+    async def _ask(self, read: Callable[[PrometheusClient], T]) -> T:
         def ask() -> T:
-            # The login may have changed since: it is a line in a file.
-            return question(PrometheusClient.of(self._settings.url, self._settings.login_file))
+            # The login file may have changed since the last query.
+            return read(PrometheusClient.of(self._settings.url, self._settings.login_file))
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
-    async def _find(self, job_id: int, seen: Snapshot, history: History) -> Job | HistoryJob:
-        queued = seen.job(job_id)
+    async def _find(self, job_id: int, snapshot: Snapshot, history: History) -> Job | HistoryJob:
+        queued = snapshot.job(job_id)
         if queued and not (queued.state.ended or queued.state.ending):
             return queued
-        # An ended one is in both; the accounting has its CPU time and memory, too.
+        # An ended job is in both; only the accounting has its CPU time and memory.
         since = int(self._now()) // 86400 * 86400 - _LOOK_BACK_SECONDS
         accounted = next((job for job in await history(since, None) if job.id == job_id), None)
         job = accounted if accounted and (accounted.ended_at or not queued) else queued or accounted
@@ -175,14 +178,8 @@ class JobReporter:
         return job
 
 
-def _unmeasured(job: JobLine) -> str:
-    if not job.ended_at and job.elapsed_seconds < queries.SETTLE_SECONDS:
-        return "It has only just begun: the first figures come within a minute."
-    return "Prometheus has no figures of it: older than it keeps, or on nodes without an exporter."
-
-
 def _span(job: JobLine, now: float) -> tuple[float, float]:
-    """From its start until its last values are in Prometheus, at the latest."""
+    """The job's start, and when Prometheus has its last values or, before that, now."""
     start = float(job.started_at or now)
     end = float(job.ended_at) + queries.SETTLE_SECONDS if job.ended_at else now
     return start, min(end, now)
@@ -192,7 +189,7 @@ def _measure(
     prometheus: PrometheusClient, job: JobLine, now: float, scrape_seconds: float
 ) -> Series:
     start, end = _span(job, now)
-    totals = prometheus.query(queries.totals(job.id, end - start), end)
+    totals = prometheus.query(queries.totals([job.id], end - start), end)
     if not totals:
         return Series()
     peaks = prometheus.query(queries.gpu_peaks(job.id, end - start), end)
@@ -207,24 +204,21 @@ def _measure(
         lines = prometheus.query_range(expression, start + step, start + count * step, step)
         return queries.read_plot(lines, start, step, count)
 
-    return Series(
-        measured,
-        plot(queries.gpu_use(job.id)),
-        plot(queries.power(job.id, step)),
-        plot(queries.network(job.id, step)),
-    )
+    plots = {name: plot(expr) for name, expr in queries.plots(job.id, step).items()}
+    return Series(measured, **plots)
 
 
 def _measure_many(
     prometheus: PrometheusClient, jobs: Sequence[JobLine], now: float
 ) -> dict[int, MeasuredUsage]:
-    """Batches in the order of time: a batch's question spans its jobs' time and no more."""
+    """Measurements by job id. Queried in batches: a query spans the time of its batch only."""
     begun = [job for job in jobs if job.started_at]
     measured: dict[int, MeasuredUsage] = {}
     for first in range(0, len(begun), _BATCH):
         batch = begun[first : first + _BATCH]
         spans = [_span(job, now) for job in batch]
         start, end = min(s for s, _ in spans), max(e for _, e in spans)
-        question = queries.line_totals([job.id for job in batch], end - start)
-        measured |= queries.read_totals(prometheus.query(question, end))
+        ids = [job.id for job in batch]
+        expression = queries.totals(ids, end - start, queries.LIST_TOTALS)
+        measured |= queries.read_totals(prometheus.query(expression, end))
     return measured

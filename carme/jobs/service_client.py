@@ -1,5 +1,6 @@
-"""Jobs over the hub's address and the service's API, for machines without carme-view."""
+"""Reads jobs from the service at the hub's address, on machines without carme-view."""
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -14,27 +15,38 @@ from carme.jobs.models import JobLine, JobList, JobReport
 from carme.slurm.models import SlurmModel
 
 Model = TypeVar("Model", bound=SlurmModel)
-_API = "/services/carme/api/v1"
 _PAGE = 100
 """Jobs that the service gives at a time."""
 _TIMEOUT_SECONDS = 10.0
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The token is for the hub alone: a redirect might lead elsewhere."""
+    """Refuses redirects, which could send the token to another host."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
+class _JobAnswer(SlurmModel):
+    job: JobReport
+
+
+class _JobPage(SlurmModel):
+    items: tuple[JobLine, ...] = ()
+    next: str | None = None
+    left_out: int = 0
+    problem: str = ""
+
+
 class ServiceJobsClient:
-    """As ViewClient answers about jobs. `url` is the hub's public address, `token` one of the
-    hub's with the scope `access:services!service=carme`."""
+    """Reads jobs as ViewClient does. `url` is the hub's public address, which may have a path;
+    `token` is a token of the hub with the scope `access:services!service=carme`."""
 
     def __init__(self, url: str, token: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
         if not url.startswith(("http://", "https://")):
             raise InputError(f"{url!r} is not the address of a hub", "such as https://hub.example")
         self._hub = url.rstrip("/").removesuffix("/hub")
+        self._api = f"{self._hub}/services/carme/api/v1"
         if not token:
             raise InputError(
                 f"{self._hub} wants a token",
@@ -47,57 +59,43 @@ class ServiceJobsClient:
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def report(self, job_id: int) -> JobReport:
-        """One job; MissingError if it is not there or not to be seen."""
-        return self._read(JobReport, self._get(f"/jobs/{job_id}").get("job"))
+        """One job; MissingError if there is none that the user may see."""
+        return self._get(_JobAnswer, f"/jobs/{job_id}", {}).job
 
     def reports(self, *, limit: int, **query: object) -> JobList:
-        """Jobs as JobFilter chooses them, the newest `limit`."""
+        """The newest `limit` jobs that JobFilter chooses."""
         jobs: dict[int, JobLine] = {}
-        cursor: object = 0
-        while True:
-            page = self._get("/jobs", {**query, "limit": min(limit, _PAGE), "cursor": cursor})
-            items = page.get("items")
-            for item in items if isinstance(items, list) else ():
-                job = self._read(JobLine, item)
-                jobs[job.id] = job
-            cursor = page.get("next")
-            if not cursor or len(jobs) >= limit:
-                break
+        cursor: str | None = "0"
+        while cursor and len(jobs) < limit:
+            size = min(limit, _PAGE)
+            page = self._get(_JobPage, "/jobs", {**query, "limit": size, "cursor": cursor})
+            jobs |= {job.id: job for job in page.items}
+            cursor = page.next
         shown = tuple(jobs.values())[:limit]
-        left_out = int(page.get("left_out") or 0) + len(jobs) - len(shown)
-        return JobList(jobs=shown, left_out=left_out, problem=str(page.get("problem") or ""))
+        left_out = page.left_out + len(jobs) - len(shown)
+        return JobList(jobs=shown, left_out=left_out, problem=page.problem)
 
-    def _get(self, path: str, query: Mapping[str, object] | None = None) -> dict[str, Any]:
-        values = {name: value for name, value in (query or {}).items() if value not in (None, "")}
-        address = f"{self._hub}{_API}{path}?{urllib.parse.urlencode(values)}"
+    def _get(self, model: type[Model], path: str, query: Mapping[str, object]) -> Model:
+        values = {name: value for name, value in query.items() if value not in (None, "")}
+        address = f"{self._api}{path}?{urllib.parse.urlencode(values)}"
         request = urllib.request.Request(address, headers=self._headers)  # noqa: S310
         try:
             with self._opener.open(request, timeout=self._timeout) as response:
-                answer = json.load(response)
+                return model.model_validate_json(response.read())
         except urllib.error.HTTPError as error:
             with error:
                 raise self._explain(error) from None
-        except (OSError, ValueError) as error:
+        except ValidationError:
+            raise UnavailableError(
+                f"{self._api} gives answers that this release cannot read",
+                "is it the address of a hub with Carme's service?",
+            ) from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise UnavailableError(f"{self._hub} does not answer: {reason}") from None
-        if not isinstance(answer, dict):
-            raise self._unreadable()
-        return answer
-
-    def _read(self, model: type[Model], value: Any) -> Model:
-        try:
-            return model.model_validate(value)
-        except ValidationError:
-            raise self._unreadable() from None
-
-    def _unreadable(self) -> UnavailableError:
-        return UnavailableError(
-            f"{self._hub}{_API} gives answers that this release cannot read",
-            "is it the address of a hub with Carme's service?",
-        )
 
     def _explain(self, error: urllib.error.HTTPError) -> CarmeError:
-        """The service's own words, where it gave any."""
+        """The service's own message, if it sent one."""
         try:
             problem = json.load(error)
             message, hint = str(problem["detail"]), str(problem.get("hint", ""))

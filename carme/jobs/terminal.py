@@ -1,7 +1,7 @@
 """Reports on a terminal."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -21,12 +21,20 @@ _COMPONENTS = {"gpu": "GPUs", "cpu": "processors", "dram": "memory", "rest": "re
 def report(job: JobReport) -> Iterator[RenderableType]:
     """The whole report, part by part."""
     head = Text.assemble((f"Job {job.label}", "bold"), f" {printable(job.name)} of {job.user}")
-    where = f" on {compress(job.nodes)}" if job.nodes else ""
-    yield Text.assemble(head, f", {job.partition}{where}: ", _state(job))
-    if times := _times(job):
-        yield Text(times, style="dim")
+    nodes = f" on {compress(job.nodes)}" if job.nodes else ""
+    yield Text.assemble(head, f", {job.partition}{nodes}: ", _state(job))
+    if job.started_at:
+        text = f"began {_moment(job.started_at)}"
+        if job.submitted_at and job.started_at > job.submitted_at:
+            text += f" after {format_duration(job.started_at - job.submitted_at)} in the queue"
+        ended = f", ended {_moment(job.ended_at)}" if job.ended_at else ", still runs"
+        yield Text(f"{text}{ended}", style="dim")
     if job.state.waiting:
-        yield _asked_only(job)
+        asked = job.asked
+        limit = format_duration(asked.limit_seconds) if asked.limit_seconds else "no limit"
+        gpus = f", {_gpus(asked.gpus)} GPUs" if asked.gpus else ""
+        memory = format_bytes(asked.memory_bytes)
+        yield Text(f"asks for {asked.cpus} CPUs, {memory}{gpus}, {limit}")
         if job.reason:
             yield Text(f"It waits: {printable(job.reason)}", style="yellow")
         return
@@ -51,13 +59,13 @@ def report(job: JobReport) -> Iterator[RenderableType]:
             yield Text(f"  {advice.text}", style="green" if advice.what == "fine" else "")
 
 
-def listing(found: JobList) -> Iterator[RenderableType]:
+def listing(job_list: JobList) -> Iterator[RenderableType]:
     """A table of jobs."""
     columns = ("job", "user", "name", "state", "time", "GPUs", "GPU use", "CPU use", "energy")
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for column in table.columns[4:]:
         column.justify = "right"
-    for job in found.jobs:
+    for job in job_list.jobs:
         measured = job.measured or MeasuredUsage()
         busy = measured.gpu_busy_ratio
         table.add_row(
@@ -71,28 +79,25 @@ def listing(found: JobList) -> Iterator[RenderableType]:
             _ratio(job.cpus_used, job.asked.cpus),
             format_joules(measured.total_joules) if measured.joules else "–",
         )
-    yield table if found.jobs else Text("no jobs in this time", style="dim")
-    if found.left_out:
-        yield Text(f"and {found.left_out} older ones: --limit, --since", style="dim")
-    if found.problem:
-        yield Text(found.problem, style="yellow")
+    yield table if job_list.jobs else Text("no jobs in this time", style="dim")
+    if job_list.left_out:
+        yield Text(f"and {job_list.left_out} older ones: --limit, --since", style="dim")
+    if job_list.problem:
+        yield Text(job_list.problem, style="yellow")
 
 
 def spark(values: tuple[float | None, ...], top: float) -> str:
     """A bar for each value, of eight heights; a space where there is none."""
-    if top <= 0:
-        return "".join(" " if value is None else _BARS[0] for value in values)
-    return "".join(
-        " " if value is None else _BARS[min(7, max(0, round(value / top * 7)))] for value in values
-    )
+    heights = (v if v is None else round(v / top * 7) if top > 0 else 0 for v in values)
+    return "".join(" " if h is None else _BARS[min(7, max(0, h))] for h in heights)
 
 
 def _plot(plot: Plot, name: str, top: float | None, form: str) -> Text:
-    known = [value for value in plot.values if value is not None]
-    if not known:
+    measured = [value for value in plot.values if value is not None]
+    if not measured:
         return Text(f"{name:8} not measured", style="dim")
-    highest = max(known)
-    mean = form.format(sum(known) / len(known))
+    highest = max(measured)
+    mean = form.format(sum(measured) / len(measured))
     bars = spark(plot.values, top or highest)
     text = f" mean {mean}, at most {form.format(highest)}"
     return Text.assemble(f"{name:8} ", (bars, "cyan"), text)
@@ -109,16 +114,6 @@ def _state(job: JobLine) -> Text:
     return Text(word, style=style)
 
 
-def _times(job: JobLine) -> str:
-    if not job.started_at:
-        return ""
-    text = f"began {_moment(job.started_at)}"
-    if job.submitted_at and job.started_at > job.submitted_at:
-        text += f" after {format_duration(job.started_at - job.submitted_at)} in the queue"
-    ended = f", ended {_moment(job.ended_at)}" if job.ended_at else ", still runs"
-    return f"{text}{ended}"
-
-
 def _moment(at: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
@@ -127,72 +122,49 @@ def _gpus(gpus: Gpus) -> str:
     return ", ".join(f"{count} {kind}".strip() for kind, count in gpus.items())
 
 
-def _asked_only(job: JobReport) -> Text:
-    asked = job.asked
-    limit = format_duration(asked.limit_seconds) if asked.limit_seconds else "no limit"
-    gpus = f", {_gpus(asked.gpus)} GPUs" if asked.gpus else ""
-    return Text(f"asks for {asked.cpus} CPUs, {format_bytes(asked.memory_bytes)}{gpus}, {limit}")
-
-
 def _use(job: JobReport) -> Table:
-    """Asked, used and wasted, a line for each kind of thing."""
+    """Asked, used and wasted, a row for each resource."""
     asked, measured = job.asked, job.measured or MeasuredUsage()
     table = Table("", "asked", "used", "", "wasted", box=None, pad_edge=False, header_style="bold")
     for column in table.columns[1:]:
         column.justify = "right"
-    limit, spent = asked.limit_seconds, job.elapsed_seconds
-    table.add_row(
-        "time",
-        format_duration(limit) if limit else "no limit",
-        format_duration(spent),
-        _ratio(spent, limit),
-        "",
-    )
+
+    def row(
+        name: str, amount: str, used: float | None, whole: float | None, wasted: float | None,
+        write: Callable[[float], str], kinds: tuple[str, str] = ("", " idle"),
+    ) -> None:  # fmt: skip
+        spent = "–" if used is None else write(used) + kinds[0]
+        style = "red" if wasted and whole and wasted > whole / 2 else ""
+        left = "" if wasted is None else Text(write(wasted) + kinds[1], style)
+        table.add_row(name, amount, spent, _ratio(used, whole), left)
+
+    limit, elapsed = asked.limit_seconds, job.elapsed_seconds
+    row("time", format_duration(limit) if limit else "no limit", elapsed, limit, None,
+        format_duration)  # fmt: skip
     if asked.gpu_count:
         held, idle = measured.gpu_held_seconds, measured.gpu_idle_seconds
         busy = None if held is None or idle is None else max(0.0, held - idle)
-        table.add_row(
-            "GPUs",
-            _gpus(asked.gpus),
-            "–" if busy is None else _hours(busy, "GPU"),
-            _ratio(busy, held),
-            "" if idle is None else Text(_hours(idle, "GPU") + " idle", _waste(idle, held)),
-        )
+        row("GPUs", _gpus(asked.gpus), busy, held, idle, lambda seconds: _hours(seconds, "GPU"))
         if measured.gpu_memory_peak_bytes is not None:
             used = format_bytes(measured.gpu_memory_peak_bytes)
             table.add_row("GPU memory", "", f"{used} on a GPU", "", "")
     cpu, unused = measured.cpu_seconds, measured.cpu_idle_seconds
     if unused is None and cpu is not None:
-        unused = max(0.0, asked.cpus * spent - cpu)
-    could = None if cpu is None or unused is None else cpu + unused
-    table.add_row(
-        "CPUs",
-        str(asked.cpus),
-        "–" if cpu is None else _hours(cpu, "CPU"),
-        _ratio(cpu, could),
-        "" if unused is None else Text(_hours(unused, "CPU") + " idle", _waste(unused, could)),
-    )
+        unused = max(0.0, asked.cpus * elapsed - cpu)
+    whole = None if cpu is None or unused is None else cpu + unused
+    row("CPUs", str(asked.cpus), cpu, whole, unused, lambda seconds: _hours(seconds, "CPU"))
     peak, memory = measured.memory_peak_bytes, asked.memory_bytes
     left = None if peak is None or not memory else max(0.0, memory - peak)
-    table.add_row(
-        "memory",
-        format_bytes(memory) if memory else "–",
-        "–" if peak is None else f"{format_bytes(peak)} at most",
-        _ratio(peak, memory),
-        "" if left is None else Text(f"{format_bytes(left)} untouched", _waste(left, memory)),
-    )
+    row("memory", format_bytes(memory) if memory else "–", peak, memory, left, format_bytes,
+        (" at most", " untouched"))  # fmt: skip
     return table
 
 
-def _hours(seconds: float, what: str) -> str:
-    """`1.5 GPU-h`; minutes while they are few."""
+def _hours(seconds: float, resource: str) -> str:
+    """`1.5 GPU-h`, or minutes or seconds for less than an hour."""
     if seconds >= 3600:
-        return f"{seconds / 3600:.3g} {what}-h"
-    return f"{seconds / 60:.2g} {what}-min" if seconds >= 60 else f"{seconds:.0f} {what}-s"
-
-
-def _waste(wasted: float, whole: float | None) -> str:
-    return "red" if whole and wasted > whole / 2 else ""
+        return f"{seconds / 3600:.3g} {resource}-h"
+    return f"{seconds / 60:.2g} {resource}-min" if seconds >= 60 else f"{seconds:.0f} {resource}-s"
 
 
 def _ratio(part: float | None, whole: float | None) -> str:
@@ -200,17 +172,17 @@ def _ratio(part: float | None, whole: float | None) -> str:
 
 
 def _energy(measured: MeasuredUsage) -> Table:
-    """Energy by component with its uncertainty, and what it means outside."""
+    """Energy by component with its uncertainty, emissions and cost."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
     total = measured.total_joules
-    # Whose meters are missing is said: GPU energy alone is not the energy of a job.
-    whole = "rest" in measured.joules
-    sure = measured.uncertainty_ratio
-    interval = f"± {format_joules(2 * sure * total)} (95 %)" if sure is not None else ""
-    scope = "of the node" if whole else f"of {_names(measured.joules)} alone"
+    # Name the measured components if some are missing: GPU energy is not the energy of a job.
+    components = ", ".join(_COMPONENTS.get(name, name) for name in measured.joules)
+    scope = "of the node" if "rest" in measured.joules else f"of {components} alone"
+    uncertainty = measured.uncertainty_ratio
+    interval = "" if uncertainty is None else f"± {format_joules(2 * uncertainty * total)} (95 %)"
     table.add_row("energy", Text(format_joules(total), style="bold"), f"{interval} {scope}".strip())
     for name, joules in measured.joules.items():
         table.add_row(f"  {_COMPONENTS.get(name, name)}", format_joules(joules), "")
@@ -223,7 +195,3 @@ def _energy(measured: MeasuredUsage) -> Table:
     for currency, cost in measured.cost.items():
         table.add_row("cost", f"{cost:.3g} {currency}", "of electricity")
     return table
-
-
-def _names(joules: Mapping[str, float]) -> str:
-    return ", ".join(_COMPONENTS.get(name, name) for name in joules)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from carme.errors import InputError
 from carme.predict.coefficients import DATA_SHEET, Calibration, Coefficients, Provenance
+from carme.predict.cost_limits import MOST_BURST_PIECES
 from carme.predict.estimates import Estimate, FrozenModel, Spread
 from carme.simulator.analysis.scaling_limits import scaling_limits, scaling_point
 from carme.simulator.analysis.timeline import burst_figures, simulate_window
@@ -24,8 +25,6 @@ EXTRAPOLATION = 0.04
 """Standard deviation for each doubling of the local batch or of the workers from a measured one."""
 SAMPLE_SECONDS = 0.05
 """The period of the exporter's job profiles."""
-MOST_PIECES = 4000
-"""Micro-batches times stages up to which bursts are simulated, in about a second."""
 
 
 class Rates(FrozenModel):
@@ -256,7 +255,7 @@ def _bursts(
     """Bursts on the first GPU; workers look alike, so two are simulated."""
     if isinstance(plan, Synchronous) and step and plan.pipeline > 1:
         micro_batches = step.samples / plan.data_parallel / (plan.micro_batch or 1)
-        if plan.pipeline * micro_batches > MOST_PIECES:
+        if plan.pipeline * micro_batches > MOST_BURST_PIECES:
             return ()
     try:
         window = simulate_window(workload, cluster, plan, steps=2, workers=2, step=step)

@@ -15,16 +15,13 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from carme.config import Config, load
 from carme.errors import CarmeError
-from carme.service import pages, problems
+from carme.service import problems
 from carme.service.api import calibrations, catalogue, cluster, jobs, pareto, predictions
-from carme.service.context import current_context, make_context
-from carme.service.endpoints import Api
-from carme.service.hub_client import PREFIX
-from carme.service.outcomes import CoverageMetrics
-from carme.service.prediction_metrics import PredictionMetrics
+from carme.service.context import ServiceContext
+from carme.service.endpoints import API_PATH, Api
+from carme.service.outcomes import CoverageMetrics, PredictionMetrics
+from carme.service.pages import pages
 
-API = f"{PREFIX}/api/v1"
-_UPLOAD = f"{API}/workloads/onnx"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; base-uri 'none'; "
@@ -40,61 +37,35 @@ HEADERS = {
 
 def make_api() -> Api:
     """Every endpoint."""
-    api = Api()
-    for module in (predictions, pareto, cluster, jobs, catalogue, calibrations):
-        module.register(api)
-    return api
+    modules = (predictions, pareto, cluster, jobs, catalogue, calibrations)
+    return Api(*(module.api for module in modules))
 
 
 def create_app(config: Config | None = None, token: str | None = None) -> Flask:
-    """The application. `token` is the service's own at the hub (JUPYTERHUB_API_TOKEN)."""
+    """The application, below the path of the hub's address. `token` is the service's own at the
+    hub (JUPYTERHUB_API_TOKEN)."""
     config = config or load()
-    app = Flask("carme.service", static_folder="static", static_url_path=f"{PREFIX}/static")
-    app.config["CARME"] = config
     own = os.environ.get("JUPYTERHUB_API_TOKEN", "") if token is None else token
-    app.extensions["carme"] = make_context(config, own)
-    api = make_api()
-    app.register_blueprint(api.blueprint(API))
-    app.register_blueprint(pages.blueprint(api))
+    context = ServiceContext(config, own)
+    prefix = context.hub.prefix
+    app = Flask("carme.service", static_folder="static", static_url_path=f"{prefix}/static")
+    app.extensions["carme"] = context
+    api, address = make_api(), prefix + API_PATH
+    app.extensions["carme_api"] = api
+    app.register_blueprint(api.blueprint(), url_prefix=address)
+    app.register_blueprint(pages, url_prefix=prefix)
     problems.install(app)
-    _guard(app, config)
-    _health(app)
-    _metrics(app)
+    _guard(app, config, prefix)
+    _metrics(app, prefix)
+    document = cache(lambda: json.dumps(api.document(address)))
 
-    document = cache(lambda: json.dumps(api.document(API)))
-
-    @app.get(f"{API}/openapi.json")
+    @app.get(f"{address}/openapi.json")
     def openapi() -> Response:
         return Response(document(), mimetype="application/json")
 
-    return app
-
-
-def _guard(app: Flask, config: Config) -> None:
-    """Sizes before, headers after every request."""
-
-    @app.before_request
-    def check_size() -> None:
-        service = config.service
-        most = service.most_onnx_bytes if request.path == _UPLOAD else service.most_body_bytes
-        request.max_content_length = most
-        if (request.content_length or 0) > most:
-            raise RequestEntityTooLarge(f"the body is larger than {most:,} bytes")
-
-    @app.after_request
-    def secure(response: Response) -> Response:
-        for name, value in HEADERS.items():
-            response.headers.setdefault(name, value)
-        if not request.path.startswith(f"{PREFIX}/static/"):
-            response.headers.setdefault("Cache-Control", "no-store")
-        return response
-
-
-def _health(app: Flask) -> None:
-    @app.get(f"{PREFIX}/healthz")
+    @app.get(f"{prefix}/healthz")
     def healthz() -> Response:
-        """Well if it answers and its database does; the others may come and go."""
-        context = current_context()
+        """200 if the service and its database answer; the view may be away."""
         health = {"service": "ok", "database": "ok", "slurm view": "ok"}
         try:
             context.store.check()
@@ -107,9 +78,31 @@ def _health(app: Flask) -> None:
         status = 200 if health["database"] == "ok" else 503
         return Response(json.dumps(health), status, mimetype="application/json")
 
+    return app
 
-def _metrics(app: Flask) -> None:
-    """Requests and their durations, for Prometheus, which has its own token."""
+
+def _guard(app: Flask, config: Config, prefix: str) -> None:
+    """Check sizes before, and set headers after every request."""
+
+    @app.before_request
+    def check_size() -> None:
+        is_file = request.path == f"{prefix}{API_PATH}/workloads/onnx"
+        most = config.service.most_onnx_bytes if is_file else config.service.most_body_bytes
+        request.max_content_length = most
+        if (request.content_length or 0) > most:
+            raise RequestEntityTooLarge(f"the body is larger than {most:,} bytes")
+
+    @app.after_request
+    def secure(response: Response) -> Response:
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        if not request.path.startswith(f"{prefix}/static/"):
+            response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+
+def _metrics(app: Flask, prefix: str) -> None:
+    """Count and time requests; serve the figures to Prometheus, which has its own token."""
     registry = CollectorRegistry()
     labels = ("endpoint", "method", "status")
     requests = Counter(
@@ -135,7 +128,7 @@ def _metrics(app: Flask) -> None:
             seconds.labels(endpoint).observe(time.perf_counter() - g.begin)
         return response
 
-    @app.get(f"{PREFIX}/metrics")
+    @app.get(f"{prefix}/metrics")
     def metrics() -> Response:
         _, _, token = request.headers.get("Authorization", "").partition(" ")
         if not prometheus_token or not hmac.compare_digest(

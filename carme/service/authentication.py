@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hmac
 from urllib.parse import quote
 
-from flask import current_app, g, request
+from flask import g, request
 
-from carme.service.browser_sessions import COOKIE
-from carme.service.context import ServiceContext, current_context
-from carme.service.hub_client import Caller
+from carme.service.context import current_context
+from carme.service.hub_client import SESSION_COOKIE, Caller
 from carme.service.problems import Refused
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -16,52 +16,44 @@ USER_HEADER = "Carme-User"
 
 
 def authenticate() -> Caller:
-    """The caller; 401 without a valid token or session, 403 for a change from elsewhere, 429."""
-    caller: Caller | None = g.get("who")
+    """The caller. Refuses with 401 without a valid token or session, with 403 a change that does
+    not come from our own page, and with 429 above the request rate."""
+    caller: Caller | None = g.get("who") or identify()
+    _check_rate(caller.name if caller else f"from {request.remote_addr}")
     if caller is None:
-        context = current_context()
-        caller = _by_token(context) or _by_cookie(context)
-        if caller is None:
-            _slow_down(context, f"from {request.remote_addr}")
-            raise Refused(
-                401, "no valid token and no session", WWW_Authenticate='token realm="carme"'
-            )
-        g.who = caller
-    _slow_down(current_context(), caller.name)
+        raise Refused(401, "no valid token and no session", WWW_Authenticate='token realm="carme"')
+    g.who = caller
     return caller
 
 
-def visitor() -> Caller | None:
-    """Who looks at a page; None if nobody is logged in."""
+def identify() -> Caller | None:
+    """The caller by token or by browser session; None without either."""
     context = current_context()
-    return _by_token(context) or _by_cookie(context)
-
-
-def _by_token(context: ServiceContext) -> Caller | None:
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
-    if kind.lower() not in ("token", "bearer") or not token:
-        return None
-    token = token.strip()
-    if context.hub.is_own(token):
-        name = request.headers.get(USER_HEADER, "")
-        return Caller(name, False, "hub") if name else None
-    user = context.hub.user_of(token)
-    return Caller(*user, "token") if user else None
+    if kind.lower() in ("token", "bearer") and token:
+        token = token.strip()
+        if context.hub.is_own(token):
+            name = request.headers.get(USER_HEADER, "")
+            return Caller(name, False, "hub") if name else None
+        user = context.hub.user_of(token)
+        return Caller(*user, "token") if user else None
+    return None if "Authorization" in request.headers else _by_cookie()
 
 
-def _by_cookie(context: ServiceContext) -> Caller | None:
-    name = request.cookies.get(COOKIE)
+def _by_cookie() -> Caller | None:
+    context = current_context()
+    name = request.cookies.get(SESSION_COOKIE)
     token = context.sessions.token(name) if name else None
-    if not name or not token or "Authorization" in request.headers:
+    if not name or not token:
         return None
     user = context.hub.user_of(token)
     if user is None:
         context.sessions.close(name)
         return None
     if request.method not in SAFE:
-        csrf_token = request.headers.get("X-CSRF-Token", "")
-        site = request.headers.get("Sec-Fetch-Site", "same-origin")
-        if not context.sessions.csrf_holds(name, csrf_token) or site != "same-origin":
+        csrf_token = request.headers.get("X-CSRF-Token", "").encode()
+        is_valid = hmac.compare_digest(context.sessions.csrf(name).encode(), csrf_token)
+        if not is_valid or request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
             raise Refused(
                 403,
                 "this change does not come from a page of the service",
@@ -70,8 +62,9 @@ def _by_cookie(context: ServiceContext) -> Caller | None:
     return Caller(*user, "cookie")
 
 
-def _slow_down(context: ServiceContext, key: str) -> None:
-    wait = context.buckets.take(quote(key))
+def _check_rate(key: str) -> None:
+    context = current_context()
+    wait = context.request_rates.take(quote(key))
     if wait:
-        most = current_app.config["CARME"].service.requests_per_minute
+        most = context.config.service.requests_per_minute
         raise Refused(429, f"more than {most} requests a minute", Retry_After=str(int(wait) + 1))

@@ -24,7 +24,7 @@ from carme.simulator.commands.options import (
 from carme.simulator.plans.plan import Synchronous
 from carme.view.client import ViewClient
 
-_MOST_BYTES = 20_000_000
+_MAX_BYTES = 20_000_000
 
 
 @click.command()
@@ -36,33 +36,33 @@ _MOST_BYTES = 20_000_000
     "--job", "job_id", type=click.IntRange(1), help="A job of yours that was measured: its power."
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def calibrate(workload: str, file: Path, job_id: int | None, as_json: bool, **given: Any) -> None:
+def calibrate(workload: str, file: Path, job_id: int | None, as_json: bool, **options: Any) -> None:
     """Fit the simulator to measured steps of WORKLOAD in FILE (JSON or CSV).
 
     Columns are batch, gpus, seconds, and where they were timed compute, communication, update,
-    load, wait, gpu_watts, and alone_compute and alone_update: what a worker takes while the others
-    wait.
+    load, wait, gpu_watts, and alone_compute and alone_update: the seconds of a worker while the
+    others wait.
     """
-    subject = find_workload(workload, given)
-    cluster, gpus = find_cluster(given)
-    plan = find_plan(given, gpus)
+    subject = find_workload(workload, options)
+    cluster, gpus = find_cluster(options)
+    plan = find_plan(options, gpus)
     if not isinstance(plan, Synchronous):
         raise InputError("only synchronous plans can be fitted", "leave --plan away")
     steps = parse_steps(_read(file), str(file))
     if job_id is not None:
         steps = with_watts(steps, ViewClient.of(load().view).report(job_id))
-    known = fit(subject, cluster, plan, steps)
+    calibration = fit(subject, cluster, plan, steps)
     if as_json:
-        click.echo(json.dumps(known.model_dump(mode="json"), indent=2))
+        click.echo(json.dumps(calibration.model_dump(mode="json"), indent=2))
         return
     console = Console(highlight=False)
-    console.print(f"[bold]{known.provenance.words}[/] ({cluster.title or cluster.name})")
+    console.print(f"[bold]{calibration.provenance.words}[/] ({cluster.title or cluster.name})")
     table = Table("coefficient", "value", "", box=None, header_style="bold")
-    for name, value in known.coefficients:
-        seen = "" if name not in known.provenance.unseen else "not seen in these steps"
-        table.add_row(name, _amount(name, value), seen)
+    for name, value in calibration.coefficients:
+        note = "not seen in these steps" if name in calibration.provenance.unseen else ""
+        table.add_row(name, _amount(name, value), note)
     console.print(table)
-    figure = known.time.estimate(1.0, "")
+    figure = calibration.time.estimate(1.0, "")
     console.print(f"90 % of such runs take {figure.low:.2f} to {figure.high:.2f} of the prediction")
 
 
@@ -74,8 +74,8 @@ def _amount(name: str, value: float) -> str:
 
 def _read(file: Path) -> str:
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{file} is larger than {_MOST_BYTES:,} bytes", "give a part of it")
+        if file.stat().st_size > _MAX_BYTES:
+            raise InputError(f"{file} is larger than {_MAX_BYTES:,} bytes", "give a part of it")
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read: {error}") from None

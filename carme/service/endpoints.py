@@ -1,12 +1,12 @@
-"""Endpoints as data: method, path and models. Requests are validated with them, and the OpenAPI
-document is made from them, so neither can differ from the code."""
+"""Endpoints as data. Method, path and the handler's type hints validate requests and make the
+OpenAPI document, so neither can differ from the code."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, get_type_hints
 
 from flask import Blueprint, Response, request
 from pydantic import BaseModel
@@ -16,75 +16,136 @@ from carme import __version__
 from carme.service.authentication import authenticate
 from carme.service.problems import Problem, Refused
 
+API_PATH = "/api/v1"
+"""Below the path of the service."""
 Handler = TypeVar("Handler", bound=Callable[..., Any])
+Model = type[BaseModel] | None
 _CONVERTERS = {"int": {"type": "integer", "minimum": 0}, "string": {"type": "string"}}
 _PATH = re.compile(r"<(?:(\w+)(?:\([^)]*\))?:)?(\w+)>")
+_FILE = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One endpoint of the API."""
+    """One endpoint of the API. The handler gets the values in the path and, if it names them,
+    `who` (the caller), `body` and `query`; it returns the answer, or (answer, status)."""
 
     method: str
     path: str
     handler: Callable[..., Any]
-    answer: type[BaseModel] | None
-    body: type[BaseModel] | None
-    query: type[BaseModel] | None
+    answer: Model
+    body: Model
+    query: Model
     status: int
-    also: dict[int, type[BaseModel] | None]
-    media: str
-    upload: bool
+    also: dict[int, Model] = field(default_factory=dict)
+    media: str = "application/json"
+    upload: bool = False
 
     @property
     def summary(self) -> str:
         return (self.handler.__doc__ or "").strip().splitlines()[0].rstrip(".")
 
+    def respond(self, **arguments: Any) -> Response:
+        """The response to the current request; `arguments` are the values in its path."""
+        caller = authenticate()
+        if "who" in self.handler.__annotations__:
+            arguments["who"] = caller
+        if self.query:
+            arguments["query"] = self.query.model_validate(request.args.to_dict())
+        if self.body:
+            if not request.is_json:
+                raise Refused(415, "the body is not declared as JSON")
+            arguments["body"] = self.body.model_validate_json(request.get_data())
+        answer, status = self.handler(**arguments), self.status
+        if isinstance(answer, Response):
+            return answer
+        if isinstance(answer, tuple):
+            answer, status = answer
+        if answer is None:
+            return Response(status=204)
+        return Response(answer.model_dump_json(), status, mimetype="application/json")
+
+    def description(self, names: Any) -> dict[str, Any]:
+        """The endpoint in the OpenAPI document; `names` refers to the schemas of models."""
+        parameters = [
+            {"name": name, "in": "path", "required": True, "schema": _CONVERTERS[kind or "string"]}
+            for kind, name in _PATH.findall(self.path)
+        ]
+        if self.query:
+            parameters += [
+                {"name": name, "in": "query", "required": False, "schema": schema,
+                 "description": schema.get("description", "")}
+                for name, schema in self.query.model_json_schema()["properties"].items()
+            ]  # fmt: skip
+        responses: dict[str, Any] = {}
+        for status, model in {self.status: self.answer, **self.also}.items():
+            responses[str(status)] = {"description": "Success"}
+            if model or self.media != "application/json":
+                schema = names[model, "serialization"] if model else {}
+                responses[str(status)]["content"] = {self.media: {"schema": schema}}
+        problem = {"application/problem+json": {"schema": names[Problem, "serialization"]}}
+        too_large = {413, 415} if self.body or self.upload else set()
+        for status in sorted({400, 401, 403, 404, 422, 429, 503} | too_large):
+            responses[str(status)] = {"description": "Problem", "content": problem}
+        text = (self.handler.__doc__ or "").strip()
+        description: dict[str, Any] = {
+            "summary": self.summary,
+            "description": "\n".join(line.strip() for line in text.splitlines()[1:]).strip(),
+            "operationId": self.handler.__name__,
+            "parameters": parameters,
+            "responses": responses,
+        }
+        if self.body:
+            content = {"application/json": {"schema": names[self.body, "validation"]}}
+            description["requestBody"] = {"required": True, "content": content}
+        if self.upload:
+            content = {"application/octet-stream": _FILE}
+            description["requestBody"] = {"required": True, "content": content}
+        return description
+
 
 class Api:
-    """The endpoints in the order they were written."""
+    """The endpoints of a module, or of several parts together, in the order they were written."""
 
-    def __init__(self) -> None:
-        self.operations: list[Endpoint] = []
+    def __init__(self, *parts: Api) -> None:
+        self.operations: list[Endpoint] = [
+            operation for part in parts for operation in part.operations
+        ]
 
     def endpoint(
-        self,
-        method: str,
-        path: str,
-        *,
-        answer: type[BaseModel] | None = None,
-        body: type[BaseModel] | None = None,
-        query: type[BaseModel] | None = None,
-        status: int = 200,
-        also: dict[int, type[BaseModel] | None] | None = None,
-        media: str = "application/json",
-        upload: bool = False,
+        self, method: str, path: str, status: int = 200, answer: Model = None, **more: Any
     ) -> Callable[[Handler], Handler]:
-        """Register a function: it gets `who`, the path's values, and `body`, `query` if named."""
+        """Register a handler. The models of body, query and answer are those of its type hints;
+        `more` sets other fields of Endpoint."""
 
         def register(handler: Handler) -> Handler:
+            hints = get_type_hints(handler)
+            result, code = hints["return"], status
+            if result is type(None):
+                result, code = None, 204
+            elif answer or not issubclass(result, BaseModel):
+                result = answer
+            body, query = hints.get("body"), hints.get("query")
             self.operations.append(
-                Endpoint(
-                    method, path, handler, answer, body, query, status, also or {}, media, upload
-                )
+                Endpoint(method, path, handler, result, body, query, code, **more)
             )
             return handler
 
         return register
 
-    def blueprint(self, prefix: str) -> Blueprint:
+    def blueprint(self) -> Blueprint:
         """All of them for Flask."""
-        api = Blueprint("api", __name__, url_prefix=prefix)
+        api = Blueprint("api", __name__)
         for number, operation in enumerate(self.operations):
             name = f"{operation.handler.__name__}_{number}"
             api.add_url_rule(
-                operation.path, name, _view(operation), methods=[operation.method],
+                operation.path, name, operation.respond, methods=[operation.method],
                 provide_automatic_options=False,
             )  # fmt: skip
         return api
 
     def document(self, server: str) -> dict[str, Any]:
-        """The OpenAPI 3.1 document."""
+        """The OpenAPI 3.1 document; `server` is the path that all addresses begin with."""
         models = {m for o in self.operations for m in (o.answer, o.body, o.query, *o.also.values())}
         pairs = [
             (m, mode) for m in sorted((m for m in models if m), key=lambda m: m.__name__)
@@ -97,7 +158,7 @@ class Api:
         paths: dict[str, dict[str, Any]] = {}
         for operation in self.operations:
             path = _PATH.sub(r"{\2}", operation.path)
-            paths.setdefault(path, {})[operation.method.lower()] = _described(operation, names)
+            paths.setdefault(path, {})[operation.method.lower()] = operation.description(names)
         return {
             "openapi": "3.1.0",
             "info": {
@@ -119,81 +180,3 @@ class Api:
                 },
             },
         }  # fmt: skip
-
-
-def _view(operation: Endpoint) -> Callable[..., Response]:
-    def view(**path: Any) -> Response:
-        arguments: dict[str, Any] = {"who": authenticate(), **path}
-        if operation.query:
-            arguments["query"] = operation.query.model_validate(request.args.to_dict())
-        if operation.body:
-            if not request.is_json:
-                raise Refused(415, "the body is not declared as JSON")
-            arguments["body"] = operation.body.model_validate_json(request.get_data())
-        return _response(operation, operation.handler(**arguments))
-
-    return view
-
-
-def _response(operation: Endpoint, answer: Any) -> Response:
-    if isinstance(answer, Response):
-        return answer
-    status = operation.status
-    if isinstance(answer, tuple):
-        answer, status = answer
-    if answer is None:
-        return Response(status=204)
-    return Response(answer.model_dump_json(), status, mimetype="application/json")
-
-
-def _described(operation: Endpoint, names: Any) -> dict[str, Any]:
-    def content(model: type[BaseModel] | None, mode: str, media: str) -> dict[str, Any]:
-        if model is None:
-            return {} if media == "application/json" else {"content": {media: {"schema": {}}}}
-        return {"content": {media: {"schema": names[model, mode]}}}
-
-    parameters = [
-        {"name": name, "in": "path", "required": True,
-         "schema": _CONVERTERS[kind or "string"]}
-        for kind, name in _PATH.findall(operation.path)
-    ]  # fmt: skip
-    if operation.query:
-        schema = operation.query.model_json_schema()
-        parameters += [
-            {"name": name, "in": "query", "required": False, "schema": part,
-             "description": part.get("description", "")}
-            for name, part in schema["properties"].items()
-        ]  # fmt: skip
-    statuses = {operation.status: operation.answer, **operation.also}
-    responses: dict[str, Any] = {
-        str(status): {"description": "as asked",
-                      **content(model, "serialization", operation.media)}
-        for status, model in statuses.items()
-    }  # fmt: skip
-    wrong = {401, 403, 404, 422, 429, 503, 400} | ({413, 415} if operation.body else set())
-    if operation.upload:
-        wrong |= {413, 415}
-    for status in sorted(wrong):
-        schema = names[Problem, "serialization"]
-        responses[str(status)] = {
-            "description": "a problem",
-            "content": {"application/problem+json": {"schema": schema}},
-        }
-    text = (operation.handler.__doc__ or "").strip()
-    description: dict[str, Any] = {
-        "summary": operation.summary,
-        "description": "\n".join(line.strip() for line in text.splitlines()[1:]).strip(),
-        "operationId": operation.handler.__name__,
-        "parameters": parameters,
-        "responses": responses,
-    }
-    if operation.body:
-        body = content(operation.body, "validation", "application/json")
-        description["requestBody"] = {"required": True, **body}
-    if operation.upload:
-        raw = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
-        description["requestBody"] = {
-            "required": True,
-            "content": {"application/octet-stream": raw},
-        }
-    return description

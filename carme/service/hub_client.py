@@ -1,16 +1,18 @@
-"""The hub as the service sees it: whose token this is, and the log-in, by JupyterHub's HubOAuth."""
+"""The hub's tokens: whose they are, the log-in that gives one, and which browser session has which.
+JupyterHub's HubOAuth speaks with the hub."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import hmac
+import secrets
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from cachetools import TTLCache, cached
 from jupyterhub.services.auth import HubOAuth
@@ -20,8 +22,10 @@ from carme.config import Config
 from carme.errors import UnavailableError
 
 NAME = "carme"
-PREFIX = f"/services/{NAME}"
-CALLBACK = f"{PREFIX}/oauth_callback"
+SESSION_COOKIE = "carme-service"
+LOGIN_COOKIE = "carme-service-login"
+SESSION_SECONDS = 12 * 3600
+_MAX_SESSIONS = 10_000
 _TIMEOUT_SECONDS = 1.5
 _MAX_TOKENS = 10_000
 _MAX_TOKEN_LENGTH = 200
@@ -36,34 +40,74 @@ class Caller:
     via: Literal["token", "cookie", "hub"]
 
     def may_see(self, owner: str) -> bool:
-        """People see their own, admins all."""
+        """Users see what is theirs, admins see all."""
         return self.admin or owner == self.name
+
+
+class BrowserSessions:
+    """Log-ins of browsers: the cookie holds a random name, the hub's token stays in this process.
+
+    After a restart the hub logs users in again without asking them.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._tokens: TTLCache[str, str] = TTLCache(_MAX_SESSIONS, SESSION_SECONDS)
+        self._lock = threading.Lock()
+
+    def open(self, token: str) -> str:
+        """A new session for the hub's token; returns its name for the cookie."""
+        name = secrets.token_urlsafe(32)
+        with self._lock:
+            self._tokens[name] = token
+        return name
+
+    def token(self, name: str) -> str | None:
+        """The session's token; None if the session has ended."""
+        with self._lock:
+            return self._tokens.get(name)
+
+    def close(self, name: str) -> None:
+        """End the session."""
+        with self._lock:
+            self._tokens.pop(name, None)
+
+    def csrf(self, name: str) -> str:
+        """The token that a page of this session sends with every change."""
+        return hmac.new(self._key, name.encode(), hashlib.sha256).hexdigest()
 
 
 class HubClient:
     """The hub's answers about tokens. `token` is the service's own, and its OAuth secret."""
 
     user_of: Callable[[str], tuple[str, bool] | None]
-    """(name, admin) of a token's user; None if it is not valid here. Cached for a moment."""
+    """(name, admin) of a token's user; None if the token is not valid here. Briefly cached."""
 
     def __init__(self, config: Config, token: str) -> None:
         hub = config.hub
+        public = urlsplit(hub.url)
+        self.prefix = f"{hub.base_url}services/{NAME}"
+        """The path of the service at the hub's public address."""
+        self.hub_prefix = f"{hub.base_url}hub"
+        """The path of the hub's own pages."""
         self._token = token
         self._oauth = HubOAuth(
-            api_url=f"http://{hub.api_address}:{hub.api_port}/hub/api",
+            api_url=f"http://{hub.api_address}:{hub.api_port}{self.hub_prefix}/api",
             api_token=token or "unset",  # HubOAuth refuses an empty one
-            hub_host=hub.url.rstrip("/"),
-            hub_prefix="/hub/",
+            hub_host=f"{public.scheme}://{public.netloc}",
+            hub_prefix=f"{self.hub_prefix}/",
             oauth_client_id=f"service-{NAME}",
-            oauth_redirect_uri=CALLBACK,
+            oauth_redirect_uri=f"{self.prefix}/oauth_callback",
             access_scopes={f"access:services!service={NAME}"},
         )
         # Not the cache of HubOAuth: it has no limit, and invalid tokens are cached, too.
         cache: TTLCache[str, Any] = TTLCache(_MAX_TOKENS, config.service.token_cache_seconds)
-        self.user_of = cached(cache, key=_hash, lock=threading.Lock())(self._user_of)
+        self.user_of = cached(
+            cache, lambda token: hashlib.sha256(token.encode()).hexdigest(), threading.Lock()
+        )(self._user_of)
 
     def is_own(self, token: str) -> bool:
-        """Whether it is the service's own token, which the hub uses to ask for a user."""
+        """Whether it is the service's own token, which the hub sends with a user's name."""
         return bool(self._token) and hmac.compare_digest(token.encode(), self._token.encode())
 
     def _user_of(self, token: str) -> tuple[str, bool] | None:
@@ -86,11 +130,11 @@ class HubClient:
         return f"{self._oauth.login_url}&{urlencode(query)}", verifier
 
     def token_for(self, code: str, verifier: str) -> str | None:
-        """The token that the hub gives for a login's code; None if the hub refuses the code."""
+        """The token that the hub gives for a log-in's code; None if the hub refuses the code."""
         try:
             token = self._wait(self._oauth.token_for_code(code, code_verifier=verifier, sync=False))
         except HTTPError as error:
-            # HubOAuth raises a 500 both for a refusal and when nobody answers.
+            # HubOAuth raises a 500 both for a refusal and when the hub does not answer.
             if error.status_code == 500 and "check authorization" in (error.log_message or ""):
                 return None
             raise _unavailable() from None
@@ -113,11 +157,7 @@ class HubClient:
         return loop
 
 
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
 def _unavailable() -> UnavailableError:
     return UnavailableError(
-        "the hub does not answer, so nobody can be let in", "try again in a minute"
+        "the hub does not answer, so tokens cannot be checked", "try again in a minute"
     )

@@ -1,24 +1,24 @@
 """Outcomes of predictions: recorded when a job has ended, and counted, to show how often the
-intervals held on this cluster."""
+measurements lay within the intervals."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from pydantic import ValidationError
-from sqlalchemy import Row, func, select
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from carme.errors import CarmeError, MissingError
 from carme.jobs.models import JobReport
 from carme.jobs.queries import SETTLE_SECONDS
-from carme.service.models.coverage import Coverage, CoverageAnswer
-from carme.service.prediction_metrics import StoredEstimates
+from carme.predict.estimates import Estimate
+from carme.service.models import Coverage, CoverageAnswer
 from carme.service.store import PredictionRow, Store
 from carme.slurm.states import JobState
 from carme.validation import explain
@@ -28,7 +28,16 @@ log = logging.getLogger("carme.service")
 INTERVAL_SECONDS = 30.0
 _AT_ONCE = 50
 LOST = "LOST"
-"""A job that neither the queue nor the accounting knows any more."""
+"""The state of a job that neither the queue nor the accounting has any more."""
+MOST_JOBS = 200
+"""Jobs that have series, eight each; the newest replace the oldest."""
+
+
+class StoredEstimates(BaseModel):
+    """The part of a stored prediction that is also measured; it may be of another release."""
+
+    time: Estimate
+    gpu_energy: Estimate
 
 
 def record(store: Store, cluster: SnapshotSubscription, now: float) -> int:
@@ -43,18 +52,17 @@ def record(store: Store, cluster: SnapshotSubscription, now: float) -> int:
     )
     with store.session() as session:
         rows = list(session.scalars(query))
-    done = 0
+    count = 0
     for row in rows:
-        if not _settle(row, cluster, now):
-            continue
-        with store.session() as session:
-            session.merge(row)
-        done += 1
-    return done
+        if _settle(row, cluster, now):
+            with store.session() as session:
+                session.merge(row)
+            count += 1
+    return count
 
 
 def _settle(row: PredictionRow, cluster: SnapshotSubscription, now: float) -> bool:
-    """Fill in the row; False when it is too early."""
+    """Fill in the row; False if it is too early."""
     try:
         job = cluster.client.report(row.job_id or 0)
     except MissingError:
@@ -69,7 +77,7 @@ def _settle(row: PredictionRow, cluster: SnapshotSubscription, now: float) -> bo
 
 
 def judge(row: PredictionRow, job: JobReport) -> None:
-    """Compare; only what ran to its end says anything about the prediction."""
+    """Compare; only a job that ran to its end says anything about the prediction."""
     row.ended_as = job.state.value
     row.measured_seconds = job.elapsed_seconds
     row.measured_joules = job.measured.joules.get("gpu") if job.measured else None
@@ -89,24 +97,20 @@ def judge(row: PredictionRow, job: JobReport) -> None:
 
 
 def coverage(store: Store) -> CoverageAnswer:
-    """How often intervals held, over everybody's jobs: counts, nobody's names."""
+    """How often measurements lay within their interval, in counts over the jobs of all users."""
     table = PredictionRow
-    # Plain columns and a count: SQLite and PostgreSQL differ in how they add up truths.
+    # Plain columns and a count: SQLite and PostgreSQL differ in how they sum booleans.
     columns = (table.kind, table.source, table.time_within, table.energy_within)
     query = select(*columns, func.count()).where(table.ended_as.is_not(None)).group_by(*columns)
     with store.session() as session:
-        return _counted(session.execute(query).all())
-
-
-def _counted(rows: Iterable[Row[str, str, bool | None, bool | None, int]]) -> CoverageAnswer:
+        rows = session.execute(query).all()
     counts_by_kind: dict[tuple[str, str], dict[str, int]] = {}
-    for kind, source, timed, metered, count in rows:
-        item = counts_by_kind.setdefault((kind, source), dict.fromkeys(Coverage.COUNTS, 0))
-        item["ended"] += count
-        item["time_judged"] += count if timed is not None else 0
-        item["time_within"] += count if timed else 0
-        item["energy_judged"] += count if metered is not None else 0
-        item["energy_within"] += count if metered else 0
+    for kind, source, time_within, energy_within, count in rows:
+        counts = counts_by_kind.setdefault((kind, source), dict.fromkeys(Coverage.COUNTS, 0))
+        counts["ended"] += count
+        for figure, within in (("time", time_within), ("energy", energy_within)):
+            counts[f"{figure}_judged"] += count if within is not None else 0
+            counts[f"{figure}_within"] += count if within else 0
     return CoverageAnswer(
         items=tuple(
             Coverage(kind=kind, source=source, **counts)
@@ -115,8 +119,24 @@ def _counted(rows: Iterable[Row[str, str, bool | None, bool | None, int]]) -> Co
     )
 
 
-class CoverageMetrics(Collector):
-    """The counts for Prometheus, read from the database when it asks."""
+def newest(store: Store) -> list[PredictionRow]:
+    """The newest prediction of each of the newest jobs that have one."""
+    table = PredictionRow
+    query = (
+        select(table)
+        .where(table.job_id.is_not(None))
+        .order_by(table.created_at.desc(), table.id)
+        .limit(4 * MOST_JOBS)
+    )
+    by_job: dict[int | None, PredictionRow] = {}
+    with store.session() as session:
+        for row in session.scalars(query):
+            by_job.setdefault(row.job_id, row)
+    return list(by_job.values())[:MOST_JOBS]
+
+
+class _StoreMetrics(Collector):
+    """Metrics that are read from the database at each scrape; none while it does not answer."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -124,30 +144,71 @@ class CoverageMetrics(Collector):
     def describe(self) -> Iterable[GaugeMetricFamily]:
         return ()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        labels = ("kind", "source", "figure", "within")
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        try:
+            return self.families()
+        except SQLAlchemyError:
+            return ()
+
+    def families(self) -> Iterable[GaugeMetricFamily]:
+        raise NotImplementedError
+
+
+class CoverageMetrics(_StoreMetrics):
+    """The counts of `coverage`."""
+
+    def families(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily(
             "carme_service_predictions_judged",
             "Predictions whose job ran to its end, by whether the measured figure lay within the"
             " 90 % interval.",
-            labels=labels,
+            labels=("kind", "source", "figure", "within"),
         )
-        try:
-            items = coverage(self._store).items
-        except SQLAlchemyError:
-            return  # the other metrics are still good
-        for item in items:
+        for item in coverage(self._store).items:
             for figure, judged, within in (
                 ("time", item.time_judged, item.time_within),
                 ("energy", item.energy_judged, item.energy_within),
             ):
                 family.add_metric([item.kind, item.source, figure, "true"], within)
                 family.add_metric([item.kind, item.source, figure, "false"], judged - within)
-        yield family
+        return (family,)
+
+
+class PredictionMetrics(_StoreMetrics):
+    """`carme_prediction_seconds` and `carme_prediction_joules` of the newest jobs.
+
+    The figures of a job are those of its newest prediction. The measured value is there once the
+    job has run to its end: a cancelled or failed job says nothing about the prediction.
+    """
+
+    def families(self) -> Iterable[GaugeMetricFamily]:
+        seconds = GaugeMetricFamily(
+            "carme_prediction_seconds", "Time of a job: predicted, low, high, measured.",
+            labels=("jobid", "kind"),
+        )  # fmt: skip
+        joules = GaugeMetricFamily(
+            "carme_prediction_joules", "Energy of its GPUs: predicted, low, high, measured.",
+            labels=("jobid", "kind"),
+        )  # fmt: skip
+        for row in newest(self._store):
+            try:
+                estimates = StoredEstimates.model_validate(row.body)
+            except ValidationError:
+                continue
+            for family, figure, measured in (
+                (seconds, estimates.time, row.measured_seconds),
+                (joules, estimates.gpu_energy, row.measured_joules),
+            ):
+                values = {"predicted": figure.value, "low": figure.low, "high": figure.high}
+                if row.time_within is not None and measured is not None:
+                    values["measured"] = measured
+                for kind, value in values.items():
+                    family.add_metric([str(row.job_id), kind], value)
+        return seconds, joules
 
 
 def keep_recording(store: Store, cluster: SnapshotSubscription, stop: threading.Event) -> None:
-    """Record every half minute until `stop` is set; failures are logged and tried again."""
+    """Record every half minute until `stop` is set; a failure is logged and tried again."""
     while not stop.wait(INTERVAL_SECONDS):
         try:
             record(store, cluster, time.time())

@@ -1,4 +1,4 @@
-"""Errors as application/problem+json (RFC 9457): what is wrong, where, what to change."""
+"""Errors as application/problem+json (RFC 9457): what is wrong, in which field, what to change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _HINTS = {
 
 
 class Problem(BaseModel):
-    """The one form of every error."""
+    """The body of every error."""
 
     type: str = "about:blank"
     title: str
@@ -53,13 +53,13 @@ class Problem(BaseModel):
     hint: str = ""
     """What to change."""
     reason: str = ""
-    """A word for programs: input, denied, missing, unavailable, config, error."""
+    """A reason for programs: input, denied, missing, unavailable, config, error."""
     fields: list[str] = []
-    """One line for each wrong field."""
+    """A line for each wrong field."""
 
 
 class Refused(Exception):
-    """An answer other than success that no CarmeError stands for."""
+    """An error response for which there is no CarmeError."""
 
     def __init__(self, status: int, detail: str, hint: str = "", **headers: str) -> None:
         super().__init__(detail)
@@ -77,29 +77,23 @@ def answer(
     status: int, detail: str, hint: str = "", reason: str = "", fields: list[str] | None = None
 ) -> Response:
     """The response for a problem."""
-    title = _TITLES.get(status, "Error")
-    hint = hint or _HINTS.get(status, "")
     problem = Problem(
-        title=title, status=status, detail=detail, hint=hint, reason=reason, fields=fields or []
-    )
+        title=_TITLES.get(status, "Error"), status=status, detail=detail,
+        hint=hint or _HINTS.get(status, ""), reason=reason, fields=fields or [],
+    )  # fmt: skip
     response = Response(problem.model_dump_json(), status, mimetype="application/problem+json")
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
     return response
 
 
-def of_error(error: CarmeError) -> Response:
-    """The response for an expected failure."""
-    status = next((s for kind, s in STATUS.items() if isinstance(error, kind)), 500)
-    return answer(status, error.message, error.hint, error.reason)
-
-
 def install(app: Flask) -> None:
-    """Have every error of the application answered in this form."""
+    """Answer every error of the application in this form."""
 
     @app.errorhandler(CarmeError)
-    def carme_error(error: CarmeError) -> Response:
-        return of_error(error)
+    def expected(error: CarmeError) -> Response:
+        status = next((s for kind, s in STATUS.items() if isinstance(error, kind)), 500)
+        return answer(status, error.message, error.hint, error.reason)
 
     @app.errorhandler(ValidationError)
     def invalid(error: ValidationError) -> Response:
@@ -132,4 +126,4 @@ def install(app: Flask) -> None:
     @app.errorhandler(Exception)
     def bug(error: Exception) -> Response:
         log.exception("%s %s", request.method, request.path, exc_info=error)
-        return answer(500, "this should not have happened", "tell an administrator", "error")
+        return answer(500, "internal error", "tell an administrator", "error")

@@ -14,7 +14,7 @@ _MAX_KEYS = 10_000
 
 
 class RateLimiter:
-    """`per_minute` requests for each key; half a minute's worth may come at once."""
+    """`per_minute` requests for each key, of which half may come at once."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = per_minute / 60
@@ -24,7 +24,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def take(self, key: str) -> float:
-        """0 if the request may pass; else the seconds until it might."""
+        """0 if the request may pass; else the seconds to wait."""
         now = self._clock()
         with self._lock:
             level, at = self._levels.get(key, (self._size, now))
@@ -48,9 +48,9 @@ class ConcurrencyLimiter:
             if self._held.total() >= self._most or self._held[key] >= self._of_one:
                 return None
             self._held[key] += 1
-        held = ExitStack()
-        held.callback(self._give_back, key)
-        return held.close
+        slot = ExitStack()
+        slot.callback(self._give_back, key)
+        return slot.close
 
     def _give_back(self, key: str) -> None:
         with self._lock:

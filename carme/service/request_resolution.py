@@ -8,10 +8,10 @@ from carme import library
 from carme.errors import InputError, MissingError
 from carme.predict.cluster_hardware import hardware_of
 from carme.predict.coefficients import DATA_SHEET, Calibration
+from carme.predict.cost_limits import check_workload
 from carme.service.context import ServiceContext
-from carme.service.cost_limits import check_workload
 from carme.service.hub_client import Caller
-from carme.service.models.requests import HardwareQuery
+from carme.service.models import HardwareQuery
 from carme.service.store import CalibrationRow, WorkloadRow
 from carme.simulator.hardware.cluster import Cluster
 from carme.simulator.plans.plan import BasePlan
@@ -21,64 +21,62 @@ MOST_GPUS = 100_000
 
 
 def find_workload(
-    context: ServiceContext, who: Caller, given: str | Workload, samples: int | None = None
+    context: ServiceContext, who: Caller, workload: str | Workload, samples: int | None = None
 ) -> Workload:
-    """The workload itself, one of the user's own, or a bundled one."""
-    workload = given if isinstance(given, Workload) else _named(context, who, given)
+    """The workload of a request: in full, or a bundled one or one of the user by its name."""
+    if isinstance(workload, str):
+        name = workload.strip().lower().replace(" ", "-")
+        if name in library.names("workloads"):
+            workload = library.workload(name)
+        elif row := context.store.newest(WorkloadRow, who.name, name=name):
+            workload = Workload.model_validate(row.body)
+        else:
+            # Never library.workload(name) with a user's text: it would open files.
+            hint = "GET workloads lists yours and the bundled ones"
+            raise MissingError(f"no workload {workload!r}", hint)
     check_workload(workload)
-    if samples is not None:
-        dataset = workload.dataset.model_copy(update={"samples": samples})
-        workload = workload.model_copy(update={"dataset": dataset})
-    return workload
+    return workload if samples is None else with_samples(workload, samples)
 
 
-def _named(context: ServiceContext, who: Caller, name: str) -> Workload:
-    plain = name.strip().lower().replace(" ", "-")
-    if plain in library.names("workloads"):
-        return library.workload(plain)
-    rows = context.store.page(WorkloadRow, who.name, 1, None, name=plain)
-    if rows:
-        return Workload.model_validate(rows[0].body)
-    # Never library.workload(name) with a user's text: it would open files.
-    raise MissingError(f"no workload {name!r}", "GET workloads lists yours and the bundled ones")
+def with_samples(workload: Workload, samples: int) -> Workload:
+    """The workload with another number of samples in its data set."""
+    dataset = workload.dataset.model_copy(update={"samples": samples})
+    return workload.model_copy(update={"dataset": dataset})
 
 
-def find_hardware(context: ServiceContext, given: HardwareQuery) -> tuple[Cluster, int]:
+def find_hardware(context: ServiceContext, query: HardwareQuery) -> tuple[Cluster, int]:
     """The hardware, and how many of its GPUs the request names."""
-    if given.partition is not None:
+    if query.partition is not None:
         snapshot = context.cluster.snapshot()
         names = context.config.service.hardware
-        cluster = hardware_of(snapshot, given.partition, given.gpu_type, names)
-        return cluster, given.count
-    count, _ = library.parse_gpus(given.gpus or "")
+        return hardware_of(snapshot, query.partition, query.gpu_type, names), query.count
+    gpus = query.gpus or ""
+    count, _ = library.parse_gpus(gpus)
     if count > MOST_GPUS:
         raise InputError(f"{count} GPUs", f"at most {MOST_GPUS}")
-    node, network = given.node, given.network
-    return library.cluster_of(given.gpus or "", node_name=node, network=network), count
+    return library.cluster_of(gpus, node_name=query.node, network=query.network), count
 
 
 def with_count(plan: BasePlan, count: int) -> BasePlan:
-    """The plan on so many GPUs, unless it names a number itself."""
+    """The plan on `count` GPUs, unless it names a number itself."""
     if "gpus" in plan.model_fields_set:
         return plan
     return type(plan).model_validate({**plan.model_dump(exclude_unset=True), "gpus": count})
 
 
-def find_knowledge(
-    context: ServiceContext, who: Caller, workload: str, gpu: str, wanted: str | None
+def find_calibration(
+    context: ServiceContext, who: Caller, workload: str, gpu: str, row_id: str | None
 ) -> tuple[Calibration, tuple[str, ...]]:
-    """The newest calibration of the user for this workload and GPU, or the one asked for; and what
-    there is to say about the choice."""
-    if wanted == "none":
+    """The calibration with this id, or the user's newest for this workload and GPU; `none` and no
+    calibration mean the data sheet. Also returns notes on the choice."""
+    if row_id == "none":
         return DATA_SHEET, ()
-    if wanted is not None:
-        row = context.store.get(CalibrationRow, wanted)
-        if row is None or not who.may_see(row.user):
-            raise MissingError(f"no calibration {wanted}", "GET calibrations lists yours")
+    if row_id is not None:
+        row = context.store.visible(CalibrationRow, who, row_id)
         if row.gpu != gpu:
-            raise InputError(f"calibration {wanted} is for {row.gpu}, not {gpu}", "leave it out")
+            raise InputError(f"calibration {row_id} is for {row.gpu}, not {gpu}", "leave it out")
         return row.calibration, ()
     try:
         return context.newest_calibration(who.name, workload, gpu) or DATA_SHEET, ()
     except SQLAlchemyError:
-        return DATA_SHEET, ("the database does not answer, so fits could not be used",)
+        return DATA_SHEET, ("the database does not answer, so calibrations could not be used",)

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from typing import Any
 
 import waitress
 from sqlalchemy.exc import SQLAlchemyError
@@ -26,7 +25,7 @@ _END_SECONDS = 2.0
 
 
 def main() -> None:
-    """Serve until a signal; a database that is away at the start is tried again."""
+    """Serve until a signal; a database that does not answer at the start is tried again."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
@@ -49,10 +48,7 @@ def main() -> None:
         connection_limit=500,
     )
 
-    def stop(_number: int, _frame: Any) -> None:
-        raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     log.info("listening on http://%s:%s", config.service.listen, config.service.port)
     with suppress(SystemExit):
         server.run()
@@ -62,19 +58,19 @@ def main() -> None:
 
 
 def _end(context: ServiceContext) -> None:
-    """Close the pool of processes; one that is busy for long does not hold the end up."""
-    context.apart.close()
+    """Close the pool of processes; kill it if that takes more than two seconds."""
+    context.sandbox.close()
     closing = threading.Thread(target=context.tasks.close, daemon=True)
     closing.start()
     closing.join(_END_SECONDS)
     if closing.is_alive():
         context.tasks.kill()
         logging.shutdown()
-        os._exit(0)  # the interpreter's own end would wait for the pool
+        os._exit(0)  # a normal exit would wait for the pool
 
 
 def _work(context: ServiceContext, stopping: threading.Event) -> None:
-    """Bring the database up to date, then record what comes of predictions."""
+    """Update the database, then record outcomes of predictions."""
     while not stopping.is_set():
         try:
             context.store.migrate()

@@ -1,13 +1,12 @@
-"""The database: own workloads, calibrations, predictions. SQLite by default, PostgreSQL by URL."""
+"""The database: users' workloads, calibrations and predictions. SQLite, or PostgreSQL by URL."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.resources import as_file, files
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from alembic import command
 from alembic.config import Config as AlembicConfig
@@ -24,9 +23,12 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
+from carme.errors import DeniedError, MissingError
 from carme.predict.coefficients import Calibration
+from carme.service.hub_client import Caller
+from carme.service.models import PageQuery
 
 
 class Base(DeclarativeBase):
@@ -34,26 +36,32 @@ class Base(DeclarativeBase):
 
 
 class Owned(Base):
-    """What a user keeps."""
+    """A row of one user. Id and time are set when it is added."""
 
     __abstract__ = True
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    noun: ClassVar[str]
+    """What messages call a row; its plural is the path in the API."""
+    id: Mapped[str] = mapped_column(
+        String(32), primary_key=True, default=lambda: secrets.token_hex(12)
+    )
     user: Mapped[str] = mapped_column(String(255), index=True)
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
-    created_at: Mapped[float] = mapped_column(Float)
+    created_at: Mapped[float] = mapped_column(Float, default=time.time)
 
 
 class WorkloadRow(Owned):
-    """A workload that a user keeps."""
+    """A workload that a user described."""
 
     __tablename__ = "workloads"
+    noun = "workload"
     name: Mapped[str] = mapped_column(String(64))
 
 
 class CalibrationRow(Owned):
-    """Fitted coefficients with where they come from."""
+    """Fitted coefficients with their provenance."""
 
     __tablename__ = "calibrations"
+    noun = "calibration"
     workload: Mapped[str] = mapped_column(String(64))
     gpu: Mapped[str] = mapped_column(String(64))
 
@@ -66,22 +74,23 @@ class CalibrationRow(Owned):
 
 
 class PredictionRow(Owned):
-    """A prediction that is kept, with the job it was made for if there is one."""
+    """A stored prediction, with its job if it was made for one, and what was measured."""
 
     __tablename__ = "predictions"
+    noun = "prediction"
     job_id: Mapped[int | None] = mapped_column(BigInteger, index=True)
     workload: Mapped[str] = mapped_column(String(64))
     kind: Mapped[str] = mapped_column(String(16))
-    """`session` for those that the hub makes, which also hold the time in which people think."""
+    """`session` if the hub made it: its time includes that in which the user does nothing."""
     source: Mapped[str] = mapped_column(String(16))
-    """Where its coefficients came from."""
+    """The source of its coefficients."""
     ended_as: Mapped[str | None] = mapped_column(String(32))
-    """The job's state in the end; unset while it waits or runs."""
+    """The job's final state; unset while it waits or runs."""
     measured_seconds: Mapped[float | None] = mapped_column(Float)
     measured_joules: Mapped[float | None] = mapped_column(Float)
-    """Of its GPUs; unset where nobody measured."""
+    """Energy of its GPUs; unset where it was not measured."""
     time_within: Mapped[bool | None] = mapped_column(Boolean)
-    """Whether the measured time lay in the interval, for jobs that ran to their end."""
+    """Whether the measured time lay in the interval; set for jobs that ran to their end."""
     energy_within: Mapped[bool | None] = mapped_column(Boolean)
 
 
@@ -89,15 +98,16 @@ Row = TypeVar("Row", bound=Owned)
 
 
 class Store:
-    """Sessions of the database. Made without touching it; `migrate` brings it up to date."""
+    """The rows of all users. Making a store does not connect; `migrate` updates the tables."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.engine = _engine(url)
-        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+        self.session = sessionmaker(self.engine, expire_on_commit=False).begin
+        """A transaction, as a context manager: committed at the end, rolled back on an error."""
 
     def migrate(self, revision: str = "head") -> None:
-        """Bring the tables to what this release needs, or up to an older revision."""
+        """Update the tables to this release, or to an older revision."""
         with as_file(files("carme.service").joinpath("migrations")) as folder:
             config = AlembicConfig()
             config.set_main_option("script_location", str(folder).replace("%", "%%"))
@@ -105,21 +115,15 @@ class Store:
                 config.attributes["connection"] = connection
                 command.upgrade(config, revision)
 
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        """A transaction: committed at the end, rolled back on an error."""
-        with self._sessions.begin() as found:
-            yield found
-
     def check(self) -> None:
-        """Raises what SQLAlchemy raises when the database does not answer."""
+        """Raises SQLAlchemyError if the database does not answer."""
         with self.session() as session:
             session.execute(select(WorkloadRow.id).limit(1))
 
     def page(
         self, kind: type[Row], user: str | None, limit: int, cursor: str | None, /, **equal: Any
     ) -> list[Row]:
-        """The newest rows of a user (of all for None), after the one that `cursor` names."""
+        """The newest rows of a user (None: of all users) after the row that `cursor` names."""
         query = select(kind).order_by(kind.created_at.desc(), kind.id).limit(limit)
         if user is not None:
             query = query.where(kind.user == user)
@@ -132,35 +136,46 @@ class Store:
         with self.session() as session:
             return list(session.scalars(query))
 
-    def get(self, kind: type[Row], row_id: str) -> Row | None:
-        """One row."""
+    def newest(self, kind: type[Row], user: str, /, **equal: Any) -> Row | None:
+        """The user's newest row with these values; None without one."""
+        return next(iter(self.page(kind, user, 1, None, **equal)), None)
+
+    def visible_page(
+        self, kind: type[Row], who: Caller, query: PageQuery
+    ) -> tuple[list[Row], str | None]:
+        """The caller's newest rows and the next page's cursor; an admin sees all users' rows."""
+        rows = self.page(kind, None if who.admin else who.name, query.limit, query.cursor)
+        return rows, next_cursor(rows, query.limit)
+
+    def visible(self, kind: type[Row], who: Caller, row_id: str) -> Row:
+        """The row; MissingError if there is none that the caller may see."""
         with self.session() as session:
-            return session.get(kind, row_id)
+            row = session.get(kind, row_id)
+        if row is None or not who.may_see(row.user):
+            raise MissingError(f"no {kind.noun} {row_id[:40]!r}", f"GET {kind.noun}s lists yours")
+        return row
+
+    def remove_own(self, kind: type[Row], who: Caller, row_id: str) -> None:
+        """Delete a row of the caller; DeniedError for an admin who sees another user's row."""
+        row = self.visible(kind, who, row_id)
+        if row.user != who.name:
+            raise DeniedError(f"this {kind.noun} is another user's", "only its owner can delete it")
+        self.remove(row)
 
     def add(self, row: Owned) -> None:
-        """Keep a row."""
+        """Store a row."""
         with self.session() as session:
             session.add(row)
 
     def remove(self, row: Owned) -> None:
-        """Forget a row."""
+        """Delete a row."""
         with self.session() as session:
             session.delete(row)
 
 
 def next_cursor(rows: Sequence[Owned], limit: int) -> str | None:
-    """Where the next page begins; None when these rows were the last."""
+    """Where the next page begins; None if there are no more rows."""
     return f"{rows[-1].created_at!r}-{rows[-1].id}" if len(rows) == limit else None
-
-
-def new_id() -> str:
-    """For a row: not guessable, sorts by nothing."""
-    return secrets.token_hex(12)
-
-
-def now() -> float:
-    """Unix seconds, for `created_at`."""
-    return time.time()
 
 
 def _engine(url: str) -> Engine:
@@ -169,11 +184,11 @@ def _engine(url: str) -> Engine:
 
         @event.listens_for(engine, "connect")
         def _set_up(connection: Any, _record: Any) -> None:
-            # Readers and a writer at the same time; a crash of the machine may lose the last words.
+            # Readers beside a writer; a crash of the machine may lose the last transactions.
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
 
         return engine
-    # A server or a network that is gone must not hold a request: no default of libpq's ends it.
+    # libpq waits for a lost server or network without a limit, which would block a request.
     wait = {"connect_timeout": 1, "options": "-c statement_timeout=1500", "tcp_user_timeout": 1500}
     return create_engine(url, pool_pre_ping=True, pool_timeout=1, connect_args=wait)

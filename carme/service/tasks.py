@@ -1,8 +1,9 @@
-"""Large suites as tasks: simulated in other processes, watched and cancelled from here."""
+"""Large suites as background tasks: simulated in other processes, followed and cancelled here."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import secrets
 import signal
 import threading
@@ -12,34 +13,43 @@ from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from carme.errors import MissingError, UnavailableError
-from carme.service.gpu_comparison import Evaluator
 from carme.simulator.analysis.suite import Outcome, Point
 
 State = Literal["running", "done", "cancelled", "failed"]
 CHUNK = 50
-"""Points that a process gets at a time: some tens of milliseconds, so that a task can be cancelled
-and another one gets its turn."""
+"""Points that a process gets at a time: some tens of milliseconds, so that tasks can be cancelled
+and take turns."""
 AHEAD = 2
-"""Chunks of a task that wait or run, for each process: the pool serves what comes first, so those
-of other tasks come in between."""
+"""Chunks of a task that wait or run, for each process. The pool serves chunks in their order, so
+those of other tasks come in between."""
 KEEP_SECONDS = 3600
 MOST_RUNNING = 3
-"""Of one user."""
+"""Running tasks of one user."""
 MOST_KEPT = 20
-"""Of one user."""
+"""Ended tasks of one user that can still be read."""
+_FIGURES = (
+    "time", "energy", "gpu_energy", "power", "emissions", "batch", "steps", "step_seconds",
+    "samples_per_second", "gpus", "nodes",
+)  # fmt: skip
+
+
+class Evaluator(Protocol):
+    """Simulates points one by one; can be sent to another process."""
+
+    def evaluate(self, point: Point) -> Outcome: ...
 
 
 @dataclass
 class BackgroundTask:
-    """A suite under way or done."""
+    """A suite that runs or has ended."""
 
     user: str
     total: int
     question: Any
-    """What the endpoint needs to make an answer from the outcomes."""
+    """The part of the request that turns outcomes into an answer."""
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created_at: float = field(default_factory=time.time)
     state: State = "running"
@@ -58,16 +68,13 @@ class BackgroundTask:
     def follow(self, seconds: float = 300) -> Iterator[tuple[State, int]]:
         """(state, points done) at every change, until the end."""
         end = time.monotonic() + seconds
-        last: tuple[State, int] | None = None
-        while time.monotonic() < end:
+        progress: tuple[State, int] | None = None
+        while time.monotonic() < end and (progress is None or progress[0] == "running"):
             with self.changed:
-                if (self.state, self.done) == last:
+                if (self.state, self.done) == progress:
                     self.changed.wait(timeout=5)
-                now = (self.state, self.done)
-            yield now
-            last = now
-            if now[0] != "running":
-                return
+                progress = (self.state, self.done)
+            yield progress
 
 
 class TaskPool:
@@ -76,7 +83,7 @@ class TaskPool:
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._pool: ProcessPoolExecutor | None = None
-        self._kept: dict[str, BackgroundTask] = {}
+        self._tasks: dict[str, BackgroundTask] = {}
         self._lock = threading.Lock()
 
     def warm(self) -> None:
@@ -91,41 +98,38 @@ class TaskPool:
         """Begin a task; UnavailableError if the user has too many."""
         task = BackgroundTask(user, len(points), question)
         with self._lock:
-            self._forget(user)
-            mine = [t for t in self._kept.values() if t.user == user and t.state == "running"]
-            if len(mine) >= MOST_RUNNING:
+            tasks = list(self._tasks.values())
+            old = [t for t in tasks if time.time() - t.created_at > KEEP_SECONDS]
+            ended = [t for t in tasks if t.user == user and t.state != "running"]
+            for other in (*old, *ended[:-MOST_KEPT]):
+                self._tasks.pop(other.id, None)
+            running = sum(t.user == user and t.state == "running" for t in self._tasks.values())
+            if running >= MOST_RUNNING:
                 raise UnavailableError(
-                    f"you have {len(mine)} tasks running", "wait for one, or cancel one"
+                    f"you have {running} tasks running", "wait for one, or cancel one"
                 )
-            self._kept[task.id] = task
-        pool, ahead = self._running(), AHEAD * self._processes
-        threading.Thread(
-            target=_collect, args=(task, suite, _chunks(points), pool, ahead), daemon=True
-        ).start()
+            self._tasks[task.id] = task
+        chunks = (points[first : first + CHUNK] for first in range(0, len(points), CHUNK))
+        arguments = (task, suite, chunks, self._running(), AHEAD * self._processes)
+        threading.Thread(target=_collect, args=arguments, daemon=True).start()
         return task
 
     def get(self, user: str, task_id: str) -> BackgroundTask:
-        """The user's task of this id."""
+        """The user's task; MissingError without one."""
         with self._lock:
-            task = self._kept.get(task_id)
+            task = self._tasks.get(task_id)
         if task is None or task.user != user:
             raise MissingError(f"no task {task_id}", "tasks are kept for an hour")
         return task
 
-    def cancel(self, user: str, task_id: str) -> BackgroundTask:
-        """Stop it; what is already simulated is dropped."""
-        task = self.get(user, task_id)
-        task.end("cancelled")
-        return task
-
     def close(self) -> None:
-        """End the processes when they have done what they are at."""
+        """End the processes when their current chunks are done."""
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 
     def kill(self) -> None:
-        """End the processes now. The pool cannot be closed any more: one that died may have held
-        a lock of its queue, so this is for a program that ends at once."""
+        """End the processes now. The pool cannot be closed after that, as a killed process may have
+        held a lock of its queue: only for a program that ends at once."""
         for process in dict(getattr(self._pool, "_processes", None) or {}).values():
             process.kill()
 
@@ -139,18 +143,6 @@ class TaskPool:
                 )
             return self._pool
 
-    def _forget(self, user: str) -> None:
-        """Drop what is old, and the user's oldest ones beyond what is kept."""
-        old = [t for t in self._kept.values() if time.time() - t.created_at > KEEP_SECONDS]
-        ended = [t for t in self._kept.values() if t.user == user and t.state != "running"]
-        for task in (*old, *ended[:-MOST_KEPT]):
-            self._kept.pop(task.id, None)
-
-
-def _chunks(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
-    for begin in range(0, len(points), CHUNK):
-        yield points[begin : begin + CHUNK]
-
 
 def _collect(
     task: BackgroundTask,
@@ -159,7 +151,7 @@ def _collect(
     pool: ProcessPoolExecutor,
     ahead: int,
 ) -> None:
-    """In a thread of the task's own: hand out chunks, gather outcomes, say how far it is."""
+    """In a thread of the task: hand out chunks, gather outcomes, update the progress."""
     numbered = enumerate(chunks)
     outcomes: dict[int, list[Outcome]] = {}
     handed: dict[Future[list[Outcome]], int] = {}
@@ -189,9 +181,7 @@ def _collect(
 
 
 def _begin() -> None:
-    """In a pool process: ignore Ctrl-C, which the parent handles, and give requests priority."""
-    import os
-
+    """In a pool process: ignore Ctrl-C, which the parent handles, and let requests go first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(5)
 
@@ -201,16 +191,9 @@ def _ready() -> None:
 
 
 def _evaluate(suite: Evaluator, points: Sequence[Point]) -> list[Outcome]:
-    return [_plain(suite.evaluate(point)) for point in points]
-
-
-_FIGURES = (
-    "time", "energy", "gpu_energy", "power", "emissions", "batch", "steps", "step_seconds",
-    "samples_per_second", "gpus", "nodes",
-)  # fmt: skip
-
-
-def _plain(outcome: Outcome) -> Outcome:
-    """Only the figures that are shown: the rest would be sent between processes for nothing."""
-    kept = {name: outcome.figures[name] for name in _FIGURES if name in outcome.figures}
-    return Outcome(outcome.point, kept, outcome.error)
+    """In a pool process: the outcomes with the figures that are shown, and no others to send."""
+    outcomes = [suite.evaluate(point) for point in points]
+    return [
+        Outcome(o.point, {n: o.figures[n] for n in _FIGURES if n in o.figures}, o.error)
+        for o in outcomes
+    ]

@@ -7,14 +7,15 @@ from typing import Any
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from carme.service.app import API, make_api
+from carme.service.app import make_api
+from carme.service.endpoints import API_PATH
 
 
 class ApiReference(SphinxDirective):
     """A section per address, then one per model."""
 
     def run(self) -> list[nodes.Node]:
-        document = make_api().document(API)
+        document = make_api().document(API_PATH)
         text = "\n".join([*_addresses(document), *_models(document)])
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 

@@ -144,3 +144,37 @@ def test_only_what_runs_ran_so_far(page):
 def test_nothing_left_has_the_unit_of_what_was_predicted(page):
     box = show_job(page, remaining=figure(0, 0, 2400, "s"))
     expect(box).to_contain_text("Left: 0 min (0 min to 40 min)")
+
+
+def test_the_plan_shows_node_energy_as_share_and_whole_below_a_path(page):
+    prediction = {
+        **PREDICTION, "hardware": "T4", "gpus": 1, "batch": 64, "samples_per_second": 10,
+        "whole_node_energy": figure(1.44e6, 720e3, 2.88e6, "J"), "limit": None, "phases": [],
+        "step_time": figure(1, 1, 1, "s"), "idle": {"share": 0.1}, "notes": [],
+        "average_gpu_power": figure(60, 50, 70, "W"), "peak_gpu_power": figure(70, 60, 80, "W"),
+        "average_node_power": figure(90, 80, 99, "W"),
+        "memory": {"fits": True, "needed_bytes": 2**30, "capacity_bytes": 2**34, "why_not": ""},
+        "provenance": {"words": "uncalibrated", "calibrated": False},
+    }  # fmt: skip
+    prefix = "/jupyter/services/carme"
+    gpus = [{"type": "t4", "total": 4}]
+    answers = {
+        "workloads": {"items": [{"name": "resnet-50", "title": "ResNet-50", "own": False}]},
+        "cluster": {"partitions": [{"name": "gpu", "gpus": gpus}]},
+        "predictions": {"prediction": prediction},
+        "coverage": {"items": [], "meant": 0.9},
+    }
+    for name, body in answers.items():
+        answer(page, f"{prefix}/api/v1/{name}", body)
+    inputs = ("gpus", "batch", "epochs", "samples", "precision", "own-name", "onnx")
+    html = "".join(f"<input id={name} value=1>" for name in inputs)
+    html += "<form id=request><select id=workload></select></form><button id=upload></button>"
+    html += "<div id=predictions></div><div id=upload-status></div>"
+    head = f"<meta name=prefix content={prefix}><meta name=csrf content=x>"
+    show(page, head + html, ELEMENTS, STATIC / "common.js", STATIC / "plan.js")
+    row = page.locator("#predictions tbody tr")
+    expect(row).to_contain_text("t4 (gpu)")
+    titles = page.locator("#predictions thead th").all_inner_texts()
+    cells = dict(zip(titles[1:], row.locator("td strong").all_inner_texts(), strict=False))
+    assert cells["Node energy, job's share"] == "0.2 kWh"
+    assert cells["Node energy, whole nodes"] == "0.4 kWh"

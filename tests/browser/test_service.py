@@ -35,7 +35,7 @@ def ann(browser, cluster):
 
 def test_plan(cluster, ann, screenshots):
     ann.goto(f"{cluster.config.hub.url}{PAGES}/plan")
-    rows = ann.locator("#told tbody tr")
+    rows = ann.locator("#predictions tbody tr")
     expect(rows).to_have_count(2, timeout=60_000)
     ann.fill("#gpus", "4")
     ann.fill("#epochs", "1")
@@ -43,7 +43,8 @@ def test_plan(cluster, ann, screenshots):
     expect(ann.get_by_role("heading", name="virtual-a100 of partition gpu: 4 GPUs")).to_be_visible()
     expect(rows.first).to_contain_text("kWh")
     expect(rows.first).to_contain_text(" to ")
-    expect(ann.locator("#told")).to_contain_text("uncalibrated")
+    expect(ann.locator("#predictions")).to_contain_text("Node energy, whole nodes")
+    expect(ann.locator("#predictions")).to_contain_text("uncalibrated")
     screenshots(ann, "service-plan")
 
 
@@ -132,7 +133,7 @@ def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     expect(ann.locator("#job")).to_contain_text("Predicted when it was submitted", timeout=60_000)
     expect(ann.locator("#job")).to_contain_text("Left:")
     # Exporter and Prometheus take two of their intervals to have the first figures.
-    expect(ann.locator("#job")).to_contain_text("Energy charged to it", timeout=120_000)
+    expect(ann.locator("#job")).to_contain_text("Energy charged to the job", timeout=120_000)
     expect(ann.locator("#power .main-svg").first).to_be_visible(timeout=120_000)
     expect(ann.locator("#network .main-svg").first).to_be_visible(timeout=120_000)
     # The page renews itself; a line needs two values.

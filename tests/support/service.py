@@ -31,7 +31,7 @@ class SmallHub(BaseHTTPRequestHandler):
 
     def do_GET(self):
         token = self.headers.get("Authorization", "").partition(" ")[2]
-        model = TOKENS.get(token) if self.path == "/hub/api/user" else None
+        model = TOKENS.get(token) if self.path == f"{self.server.base_url}hub/api/user" else None
         body = json.dumps(model or {"message": "no"}).encode()
         self.send_response(200 if model else 403)
         self.send_header("Content-Length", str(len(body)))
@@ -42,7 +42,8 @@ class SmallHub(BaseHTTPRequestHandler):
         size = int(self.headers["Content-Length"])
         form = dict(parse_qsl(self.rfile.read(size).decode()))
         self.server.login_forms.append(form)
-        good = self.path == "/hub/api/oauth2/token" and form["code"] == "good"
+        token_path = f"{self.server.base_url}hub/api/oauth2/token"
+        good = self.path == token_path and form["code"] == "good"
         body = json.dumps({"access_token": "token-ann"} if good else {"error": "invalid_grant"})
         self.send_response(200 if good else 400)
         self.send_header("Content-Length", str(len(body)))
@@ -133,22 +134,23 @@ class SmallView:
 
 
 class Service:
-    """The application with everything beside it."""
+    """The application with everything beside it, for a hub at `hub_url`."""
 
-    def __init__(self, folder, **settings):
+    def __init__(self, folder, hub_url="http://127.0.0.1:8000", **settings):
         self.hub = ThreadingHTTPServer(("127.0.0.1", 0), SmallHub)
         self.hub.login_forms = []
         threading.Thread(target=self.hub.serve_forever, daemon=True).start()
         self.view = SmallView(folder / "view.sock")
         self.config = Config.model_validate(
             {
-                "hub": {"api_port": self.hub.server_port},
+                "hub": {"url": hub_url, "api_port": self.hub.server_port},
                 "view": {"socket": folder / "view.sock"},
                 "service": {
                     "database": f"sqlite:///{folder}/service.sqlite", "processes": 1, **settings,
                 },
             }
         )  # fmt: skip
+        self.hub.base_url = self.config.hub.base_url
         self.app = create_app(self.config, token=OWN)
         self.parts = self.app.extensions["carme"]
         self.parts.store.migrate()
@@ -167,7 +169,7 @@ class Service:
     def close(self):
         self.parts.cluster.close()
         self.parts.tasks.close()
-        self.parts.apart.close()
+        self.parts.sandbox.close()
         self.parts.store.engine.dispose()
         self.view.close()
         self.stop_hub()

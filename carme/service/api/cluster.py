@@ -1,4 +1,4 @@
-"""`cluster` and `advice`: what is free now, and what to ask for."""
+"""`cluster` and `advice`: what is free now, and what to request."""
 
 from __future__ import annotations
 
@@ -15,53 +15,48 @@ from carme.service.api.predictions import prediction_for
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
-from carme.service.models.cluster import ClusterAnswer, GpuCount, PartitionItem
-from carme.service.models.predictions import PredictionRequest
-from carme.service.models.requests import HardwareQuery
+from carme.service.models import (
+    ClusterAnswer,
+    GpuCount,
+    HardwareQuery,
+    PartitionItem,
+    PredictionRequest,
+)
 from carme.simulator.plans.plan import Synchronous
+from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
 from carme.view.client import ViewClient
 
-
-def register(api: Api) -> None:
-    """Add the endpoints."""
-
-    @api.endpoint("GET", "/cluster", answer=ClusterAnswer)
-    def get_cluster(who: Caller) -> ClusterAnswer:  # noqa: ARG001
-        """The cluster now, in counts."""
-        here = current_context()
-        return overview(here, here.cluster.snapshot())
-
-    @api.endpoint("POST", "/advice", body=AdviceRequest, answer=RequestAdvice)
-    def make_advice(who: Caller, body: AdviceRequest) -> RequestAdvice:
-        """When a request would start, what the workload would take, and what would be better."""
-        return advise(current_context(), who, body)
+api = Api()
 
 
-def overview(here: ServiceContext, snapshot: Snapshot) -> ClusterAnswer:
-    """Counts of a snapshot."""
-    opened = sum(node.open for node in snapshot.nodes)
+@api.endpoint("GET", "/cluster")
+def get_cluster() -> ClusterAnswer:
+    """The cluster now, in counts."""
+    context = current_context()
+    snapshot, settings = context.cluster.snapshot(), context.config.cluster
+    open_nodes = sum(node.open for node in snapshot.nodes)
     return ClusterAnswer(
-        name=here.config.cluster.name,
-        title=here.config.cluster.title,
+        name=settings.name,
+        title=settings.title,
         taken_at=snapshot.taken_at,
         controller=snapshot.controller,
         error=snapshot.error,
-        partitions=tuple(_partition(snapshot, p.name) for p in snapshot.partitions if not p.hidden),
-        nodes_open=opened,
-        nodes_closed=len(snapshot.nodes) - opened,
+        partitions=tuple(_partition(snapshot, p) for p in snapshot.partitions if not p.hidden),
+        nodes_open=open_nodes,
+        nodes_closed=len(snapshot.nodes) - open_nodes,
     )
 
 
-def _partition(snapshot: Snapshot, name: str) -> PartitionItem:
-    partition, nodes = snapshot.partition(name), snapshot.nodes_in(name)
+def _partition(snapshot: Snapshot, partition: Partition) -> PartitionItem:
+    name = partition.name
+    nodes, load = snapshot.nodes_in(name), snapshot.load.get(name)
     free, block = snapshot.gpus_free(name), snapshot.largest_free_block(name)
-    load = snapshot.load.get(name)
     return PartitionItem(
         name=name,
-        up=bool(partition and partition.up),
-        max_seconds=partition.max_seconds if partition else None,
+        up=partition.up,
+        max_seconds=partition.max_seconds,
         gpus=tuple(
             GpuCount(type=k, total=n, free=free.get(k, 0), largest_block=block.get(k, 0))
             for k, n in sorted(snapshot.gpus_total(name).items())
@@ -73,32 +68,37 @@ def _partition(snapshot: Snapshot, name: str) -> PartitionItem:
     )
 
 
-def advise(here: ServiceContext, who: Caller, request: AdviceRequest) -> RequestAdvice:
-    """The advice for a request of the caller, by the same rules as the form."""
-    snapshot = here.cluster.snapshot()
-    if snapshot.partition(request.partition) is None:
+@api.endpoint("POST", "/advice")
+def make_advice(who: Caller, body: AdviceRequest) -> RequestAdvice:
+    """When a request would start, what the workload would take, and what would be better.
+
+    The rules are those of the spawn form.
+    """
+    context = current_context()
+    snapshot = context.cluster.snapshot()
+    if snapshot.partition(body.partition) is None:
         names = ", ".join(p.name for p in snapshot.partitions if not p.hidden)
-        raise InputError(f"no partition {request.partition!r}", f"there are {names}")
-    # The view has its answers at once or not in time. It keeps a late one for the next question.
-    view = ViewClient(here.config.view.socket, ADVICE_VIEW_SECONDS)
+        raise InputError(f"no partition {body.partition!r}", f"there are {names}")
+    # A late answer is no use to this request; the view caches it for the next one.
+    view = ViewClient(context.config.view.socket, ADVICE_VIEW_SECONDS)
     user = _slurm_user(view, who.name)
-    wait = _wait(here, view, request, snapshot, user)
-    if not request.workload:
+    wait = _wait(context, view, body, snapshot, user)
+    if not body.workload:
         return RequestAdvice(wait=wait, prediction=None, suggestions=())
-    if not request.gpus and snapshot.gpus_total(request.partition):
-        note = "no GPU is asked for; choose at least one to see what this workload takes"
+    if not body.gpus and snapshot.gpus_total(body.partition):
+        note = "no GPU is requested; choose at least one to see what this workload takes"
         return RequestAdvice(wait=wait, prediction=None, suggestions=(), notes=(note,))
 
     def predict_other(other: AdviceRequest) -> Prediction:
-        return prediction_for(here, who, _prediction_request(other, snapshot), detail=False)
+        return prediction_for(context, who, _prediction_request(other, snapshot), detail=False)
 
-    prediction = prediction_for(here, who, _prediction_request(request, snapshot))
-    better = suggestions(request, snapshot, prediction, predict_other, user, time.time())
+    prediction = prediction_for(context, who, _prediction_request(body, snapshot))
+    better = suggestions(body, snapshot, prediction, predict_other, user, time.time())
     return RequestAdvice(
         wait=wait,
         prediction=prediction,
         suggestions=tuple(better),
-        notes=placement_notes(request, prediction),
+        notes=placement_notes(body, prediction),
     )
 
 
@@ -134,7 +134,7 @@ def _prediction_request(request: AdviceRequest, snapshot: Snapshot) -> Predictio
 
 
 def _wait(
-    here: ServiceContext,
+    context: ServiceContext,
     view: ViewClient,
     request: AdviceRequest,
     snapshot: Snapshot,
@@ -143,7 +143,7 @@ def _wait(
     if snapshot.controller == "away":
         return QueueWait(starts_now=False, words="Slurm does not answer now")
     now = time.time()
-    result = outlook(request, snapshot, user, now, here.config.session.max_nodes)
+    result = outlook(request, snapshot, user, now, context.config.session.max_nodes)
     if result.problems:
         text = AdviceRequest.summary(result.problems)
         return QueueWait(starts_now=False, words=f"would be refused: {text}")
@@ -159,12 +159,12 @@ def _wait(
     except InputError as error:
         return QueueWait(starts_now=False, words=f"would be refused: {error.message}")
     except CarmeError:
-        # Slurm is asked at most six times a minute for everybody: no answer is no failure.
+        # The view asks Slurm at most six times a minute for all users: no answer is no failure.
         return QueueWait(starts_now=False, words="would wait; when it starts is not known")
     if is_at_once(expected.starts_at, now):
         return QueueWait(starts_now=True, words="can start now")
     return QueueWait(
         starts_now=False,
         expected_at=expected.starts_at,
-        words="would wait; Slurm's guess of the start often errs",
+        words="would wait; Slurm's estimate of the start is often wrong",
     )

@@ -1,27 +1,27 @@
-"""`pareto`: many choices, those that no other beats, and the one that a wish asks for."""
+"""`pareto`: simulates many choices and shows those that no other beats, and the one that `wish`
+chooses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from flask import Response
+from pydantic import ValidationError
 
+from carme import library
 from carme.errors import CarmeError, InputError, MissingError, UnavailableError
 from carme.library.suite_runner import Suite
-from carme.predict.coefficients import Provenance
+from carme.predict.coefficients import Provenance, Source
+from carme.predict.cost_limits import check_ranges
 from carme.service.context import ServiceContext, current_context
-from carme.service.cost_limits import check_ranges
 from carme.service.endpoints import Api
-from carme.service.gpu_comparison import (
-    Evaluator,
-    GpuComparison,
-    hardware_query,
-    joint_provenance,
-)
 from carme.service.hub_client import Caller
-from carme.service.models.pareto import (
+from carme.service.models import (
+    HardwareQuery,
     Objective,
     ParetoAnswer,
     ParetoObjective,
@@ -30,88 +30,81 @@ from carme.service.models.pareto import (
     TaskAnswer,
 )
 from carme.service.request_resolution import (
+    find_calibration,
     find_hardware,
-    find_knowledge,
     find_workload,
     with_count,
 )
-from carme.service.tasks import BackgroundTask
+from carme.service.tasks import BackgroundTask, Evaluator
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Point, Random, front
 from carme.simulator.hardware.cluster import Cluster
 
-_KEPT_REASONS = 5
+_MAX_REASONS = 5
+_HINT = "GET hardware lists GPUs with known figures, GET cluster those of the partitions"
+api = Api()
 
 
-def register(api: Api) -> None:
-    """Add the endpoints."""
+@api.endpoint("POST", "/pareto", answer=ParetoAnswer, also={202: TaskAnswer})
+def make_pareto(who: Caller, body: ParetoRequest) -> Any:
+    """Simulate every combination of ranges, and mark those that no other beats.
 
-    @api.endpoint(
-        "POST", "/pareto", body=ParetoRequest, answer=ParetoAnswer, also={202: TaskAnswer}
-    )
-    def make_pareto(who: Caller, body: ParetoRequest) -> Any:
-        """Simulate every combination of ranges; which ones no other beats.
-
-        A small suite is answered at once (200), a large one is a task (202): follow its `events`.
-        """
-        context = current_context()
-        suite, points, provenance, cost = _suite(context, who, body)
-        if len(points) * cost <= context.config.service.points_at_once:
-            outcomes = [suite.evaluate(point) for point in points]
-            return result(outcomes, body.objectives, body.wish, provenance)
-        task = context.tasks.start(
-            who.name, suite, points, (body.objectives, body.wish, provenance)
-        )
-        return _shown(task), 202
-
-    @api.endpoint("GET", "/tasks/<string:task_id>", answer=TaskAnswer)
-    def get_task(who: Caller, task_id: str) -> TaskAnswer:
-        """How far a task is, and its result when it is done."""
-        return _shown(current_context().tasks.get(who.name, task_id))
-
-    @api.endpoint("DELETE", "/tasks/<string:task_id>", answer=TaskAnswer)
-    def cancel_task(who: Caller, task_id: str) -> TaskAnswer:
-        """Cancel a task."""
-        return _shown(current_context().tasks.cancel(who.name, task_id))
-
-    @api.endpoint("GET", "/tasks/<string:task_id>/events", media="text/event-stream")
-    def follow_task(who: Caller, task_id: str) -> Response:
-        """Progress as server-sent events: `progress` with done and total, at last `end`.
-
-        Few can be open at a time; beyond them the answer is 503: ask for the task itself instead.
-        """
-        context = current_context()
-        task = context.tasks.get(who.name, task_id)
-        give_back = context.streams.take(who.name)
-        if give_back is None:
-            raise UnavailableError(
-                "too many follow their tasks now", "GET the task itself every few seconds"
-            )
-        response = Response(
-            _events(task),
-            mimetype="text/event-stream",
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-        )
-        response.call_on_close(give_back)
-        return response
+    A small suite is answered at once (200), a large one is a task (202): follow its `events`.
+    """
+    context = current_context()
+    suite, points, provenance, cost = _suite(context, who, body)
+    if len(points) * cost <= context.config.service.points_at_once:
+        outcomes = [suite.evaluate(point) for point in points]
+        return _result(outcomes, body.objectives, body.wish, provenance)
+    task = context.tasks.start(who.name, suite, points, (body.objectives, body.wish, provenance))
+    return _answer_of(task), 202
 
 
-def _events(task: BackgroundTask) -> Iterator[str]:
-    for state, done in task.follow():
-        data = json.dumps({"state": state, "done": done, "total": task.total})
-        yield f"event: {'progress' if state == 'running' else 'end'}\ndata: {data}\n\n"
+@api.endpoint("GET", "/tasks/<string:task_id>")
+def get_task(who: Caller, task_id: str) -> TaskAnswer:
+    """The progress of a task, and its result when it is done."""
+    return _answer_of(current_context().tasks.get(who.name, task_id))
+
+
+@api.endpoint("DELETE", "/tasks/<string:task_id>")
+def cancel_task(who: Caller, task_id: str) -> TaskAnswer:
+    """Cancel a task; its results so far are dropped."""
+    task = current_context().tasks.get(who.name, task_id)
+    task.end("cancelled")
+    return _answer_of(task)
+
+
+@api.endpoint("GET", "/tasks/<string:task_id>/events", media="text/event-stream")
+def follow_task(who: Caller, task_id: str) -> Response:
+    """Progress as server-sent events: `progress` with done and total, at last `end`.
+
+    The number of open streams is limited; above it the answer is 503: GET the task instead.
+    """
+    context = current_context()
+    task = context.tasks.get(who.name, task_id)
+    give_back = context.streams.take(who.name)
+    if give_back is None:
+        raise UnavailableError("too many streams are open", "GET the task every few seconds")
+
+    def events() -> Iterator[str]:
+        for state, done in task.follow():
+            data = json.dumps({"state": state, "done": done, "total": task.total})
+            yield f"event: {'progress' if state == 'running' else 'end'}\ndata: {data}\n\n"
+
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    response = Response(events(), mimetype="text/event-stream", headers=headers)
+    response.call_on_close(give_back)
+    return response
 
 
 def _suite(
     context: ServiceContext, who: Caller, body: ParetoRequest
 ) -> tuple[Evaluator, list[Point], Provenance, float]:
-    """The suite, its points, what it rests on, and what a point costs (1 for most plans)."""
+    """The suite, its points, its provenance, and about how many milliseconds a point takes."""
     workload = find_workload(context, who, body.workload)
     cluster, count = find_hardware(context, body.hardware)
     plan = with_count(body.plan, count)
     cost = check_ranges(body.vary, plan, workload)
-    size = 1
-    for values in body.vary.values():
-        size *= len(values)
+    size = prod(map(len, body.vary.values()))
     most = context.config.service.most_points
     if size > most and (body.random is None or size > 1_000_000):
         raise InputError(f"{size:,} points", f"at most {most:,}: use fewer values, or `random`")
@@ -125,7 +118,7 @@ def _suite(
 
     def suite_on(hardware: Cluster) -> tuple[Suite, Provenance]:
         gpu = hardware.node.gpu.name
-        calibration, _ = find_knowledge(context, who, workload.name, gpu, body.calibration)
+        calibration, _ = find_calibration(context, who, workload.name, gpu, body.calibration)
         fitted, place = calibration.coefficients.apply(workload, hardware)
         rates = {"grams_co2_per_kwh": context.rates.grams_co2_per_kwh, "pue": context.rates.pue}
         suite = Suite(fitted, place.model_copy(update=rates), kind, fields)
@@ -147,49 +140,92 @@ def _suite(
     return GpuComparison(suites, unknown), points, joint_provenance(provenances), cost
 
 
-def result(
+def _result(
     outcomes: Sequence[Outcome],
     objectives: tuple[Objective, ...],
     wish: ParetoObjective | None,
     provenance: Provenance,
 ) -> ParetoAnswer:
-    """Points, front and the wish's choice."""
-    best = {id(o) for o in front(outcomes, objectives)}
-    good = [o for o in outcomes if not o.error]
-    shown = {id(o): _point(o, id(o) in best) for o in good}
-    reasons = sorted({o.error for o in outcomes if o.error})[:_KEPT_REASONS]
+    on_front = {id(outcome) for outcome in front(outcomes, objectives)}
+    points = []
+    for outcome in (o for o in outcomes if not o.error):
+        names = ParetoPoint.model_fields.keys() & outcome.figures.keys()
+        figures = {name: outcome.figures[name] for name in names}
+        points.append(ParetoPoint(point=outcome.point, on_front=id(outcome) in on_front, **figures))
+    choice = None
+    if wish:
+        limits = wish.at_most.items()
+        allowed = [p for p in points if all(getattr(p, name) <= most for name, most in limits)]
+        choice = min(allowed, key=lambda p: float(getattr(p, wish.minimize)), default=None)
     return ParetoAnswer(
         objectives=objectives,
-        points=tuple(shown.values()),
-        choice=_choice(list(shown.values()), wish) if wish else None,
-        impossible=len(outcomes) - len(good),
-        reasons=tuple(reasons),
+        points=tuple(points),
+        choice=choice,
+        impossible=len(outcomes) - len(points),
+        reasons=tuple(sorted({o.error for o in outcomes if o.error})[:_MAX_REASONS]),
         provenance=provenance,
     )
 
 
-def _point(outcome: Outcome, on_front: bool) -> ParetoPoint:
-    figures = {name: outcome.figures[name] for name in ParetoPoint.model_fields
-               if name in outcome.figures}  # fmt: skip
-    return ParetoPoint(point=outcome.point, on_front=on_front, **figures)
-
-
-def _choice(points: list[ParetoPoint], wish: ParetoObjective) -> ParetoPoint | None:
-    allowed = [
-        p for p in points if all(getattr(p, name) <= most for name, most in wish.at_most.items())
-    ]
-    return min(allowed, key=lambda p: float(getattr(p, wish.minimize)), default=None)
-
-
-def _shown(task: BackgroundTask) -> TaskAnswer:
+def _answer_of(task: BackgroundTask) -> TaskAnswer:
     front_answer = None
     if task.state == "done":
         objectives, wish, provenance = task.question
         try:
-            front_answer = result(task.outcomes, objectives, wish, provenance)
+            front_answer = _result(task.outcomes, objectives, wish, provenance)
         except CarmeError as error:
             task.error = str(error)
     return TaskAnswer(
         id=task.id, state=task.state, done=task.done, total=task.total, error=task.error,
         result=front_answer,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GpuComparison:
+    """Suites of several GPUs, each with its nodes and calibration; a point's `gpu` chooses."""
+
+    suites: Mapping[Any, Suite]
+    """By GPU as the request names it; None is the request's own hardware."""
+    unknown: Mapping[Any, str]
+    """Why each of the other GPUs cannot be simulated."""
+
+    def evaluate(self, point: Point) -> Outcome:
+        """Simulate one point; a point with an unknown GPU is an outcome with an error."""
+        gpu = point["gpu"]
+        if gpu not in self.suites:
+            return Outcome(point, {}, self.unknown[gpu])
+        outcome = self.suites[gpu].evaluate({k: v for k, v in point.items() if k != "gpu"})
+        return Outcome(point, outcome.figures, outcome.error)
+
+
+def hardware_query(gpu: Any) -> HardwareQuery:
+    """The hardware that a value of `gpu` stands for: `PARTITION:TYPE` of this cluster, or a GPU
+    with known figures. MissingError for anything else."""
+    text = str(gpu)
+    partition, colon, gpu_type = text.partition(":")
+    name = text.strip().lower().replace(" ", "-")
+    try:
+        if colon:
+            return HardwareQuery(partition=partition, gpu_type=gpu_type)
+        # Only bundled names: the library would open a file of any other name.
+        if name in library.names("gpus"):
+            return HardwareQuery(gpus=name)
+    except ValidationError:
+        pass
+    raise MissingError(f"no GPU {text!r}", _HINT)
+
+
+def joint_provenance(provenances: Mapping[Any, Provenance]) -> Provenance:
+    """The one provenance of all results, or the weakest source with the words of each GPU."""
+    distinct = set(provenances.values())
+    if not distinct:
+        return Provenance()
+    if len(distinct) == 1:
+        return distinct.pop()
+    order: tuple[Source, ...] = ("data sheet", "history", "fit")
+    return Provenance(
+        source=min((provenance.source for provenance in distinct), key=order.index),
+        calibrated=all(provenance.calibrated for provenance in distinct),
+        words="; ".join(f"{gpu}: {each.words}" for gpu, each in provenances.items()),
+    )

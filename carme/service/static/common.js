@@ -5,53 +5,52 @@ const carme = (function () {
   const prefix = meta("prefix");
   const api = prefix + "/api/v1";
 
+  // The API's answer. `body` is sent by POST: a file as it is, anything else as JSON.
   async function ask(path, body, method) {
-    const how = { headers: { Accept: "application/json", "X-CSRF-Token": meta("csrf") } };
+    const options = { method: method || (body === undefined ? "GET" : "POST"), headers: { Accept: "application/json", "X-CSRF-Token": meta("csrf") } };
     if (body !== undefined) {
-      how.method = "POST";
-      how.headers["Content-Type"] = "application/json";
-      how.body = JSON.stringify(body);
+      const isFile = body instanceof Blob;
+      options.headers["Content-Type"] = isFile ? "application/octet-stream" : "application/json";
+      options.body = isFile ? body : JSON.stringify(body);
     }
-    if (method) how.method = method;
-    const answer = await fetch(api + path, how);
-    if (answer.status === 401) { location.reload(); throw new Error("your session is over"); }
-    if (answer.status === 204) return null;
-    const found = await answer.json();
-    if (!answer.ok) throw new Error(found.detail + (found.hint ? " (" + found.hint + ")" : ""));
-    return found;
+    const response = await fetch(api + path, options);
+    if (response.status === 401) { location.reload(); throw new Error("your session has ended"); }
+    if (response.status === 204) return null;
+    const answer = await response.json();
+    if (!response.ok) throw new Error(answer.detail + (answer.hint ? " (" + answer.hint + ")" : ""));
+    return answer;
   }
 
   const { add, digits, duration, joules, watts, grams, amount, interval, bytes } = carmeElements;
 
-  // How often the intervals held here, in counts; silent when nothing has been judged yet.
+  // How often measurements lay within their interval, in counts; nothing before the first one.
   async function coverage(box) {
-    const found = await ask("/coverage");
-    const words = { session: "sessions", job: "jobs" };
-    for (const item of found.items) {
+    const answer = await ask("/coverage");
+    const plurals = { session: "sessions", job: "jobs" };
+    for (const item of answer.items) {
       if (!item.time_judged) continue;
       const share = (part, all) => part + " of " + all + " (" + Math.round((100 * part) / all) + " %)";
-      let text = "Prediction accuracy, " + words[item.kind] + " predicted from " + (item.source === "data sheet" ? "data sheets" : item.source) + ": time within the interval in " + share(item.time_within, item.time_judged);
+      let text = "Prediction accuracy, " + plurals[item.kind] + " predicted from " + (item.source === "data sheet" ? "data sheets" : item.source) + ": time within the interval in " + share(item.time_within, item.time_judged);
       if (item.energy_judged) text += ", GPU energy in " + share(item.energy_within, item.energy_judged);
-      add(box, "p", text + ". Target: " + Math.round(100 * found.meant) + " %.", "soft small");
+      add(box, "p", text + ". Target: " + Math.round(100 * answer.meant) + " %.", "soft small");
     }
   }
+
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function problem(box, error) {
     box.replaceChildren();
     add(box, "p", error.message, "problem").setAttribute("role", "alert");
   }
 
-  // Plotly's colours follow the system's choice of light or dark.
+  // Plotly's colours follow the system's light or dark theme.
   function layout(more) {
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
     const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line") };
     return Object.assign({
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--text") },
       margin: { l: 60, r: 20, t: 20, b: 50 }, hoverlabel: { align: "left" },
     }, more, { xaxis: Object.assign({}, axis, (more || {}).xaxis), yaxis: Object.assign({}, axis, (more || {}).yaxis) });
   }
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   return { ask, add, coverage, amount, interval, digits, duration, joules, watts, grams, bytes, problem, layout, colour, prefix, api };
 })();

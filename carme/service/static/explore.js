@@ -12,7 +12,7 @@
   let result = null;
   let pinned = [];
   let limits = {};
-  let task = null;
+  let taskId = null;
   let clusterGpus = [];
   const FALLBACK_GPUS = ["a100", "v100", "t4"];
   const PALETTE = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"];
@@ -24,9 +24,9 @@
   function body() {
     const vary = {};
     for (const name of varied) {
-      const found = values(name);
-      if (found.some((value) => Number.isNaN(value))) throw new Error(name + " holds something that is not a number");
-      if (found.length) vary[name] = found;
+      const choices = values(name);
+      if (choices.some((value) => Number.isNaN(value))) throw new Error(titles[name] + ": not a number");
+      if (choices.length) vary[name] = choices;
     }
     const most = Math.max(...(vary.gpus || [1]));
     const first = vary.gpu ? vary.gpu[0] : clusterGpus[0] || FALLBACK_GPUS[0];
@@ -37,7 +37,7 @@
     const [partition, type] = gpu.split(":");
     return type === undefined ? { gpus: count + "x" + gpu } : { partition: partition, gpu_type: type, count: count };
   }
-  // Every type of GPU that this cluster has, once: in the partition that has most of it.
+  // Every type of GPU in this cluster once, in the partition that has most of it.
   async function readClusterGpus() {
     const most = {};
     try {
@@ -49,7 +49,7 @@
   }
 
   function save() {
-    const query = new URLSearchParams(new FormData(field("wish")));
+    const query = new URLSearchParams(new FormData(field("request")));
     if (pinned.length) query.set("pin", JSON.stringify(pinned));
     if (Object.keys(limits).length) query.set("limits", JSON.stringify(limits));
     history.replaceState(null, "", "?" + query);
@@ -61,10 +61,10 @@
     box.textContent = "Simulating…";
     save();
     try {
-      let found = await carme.ask("/pareto", body());
-      if (found.id) found = await follow(found);
-      if (!found) { box.textContent = "Cancelled."; return; }
-      result = found;
+      let answer = await carme.ask("/pareto", body());
+      if (answer.id) answer = await follow(answer.id);
+      if (!answer) { box.textContent = "Cancelled."; return; }
+      result = answer;
       box.textContent = result.points.length + " choices, " + result.points.filter((p) => p.on_front).length + " that no other beats" + " (" + result.provenance.words + ")" + (result.impossible ? ", " + result.impossible + " impossible: " + result.reasons[0] : "");
       sliders();
       draw();
@@ -73,30 +73,31 @@
     }
   }
 
-  async function follow(begun) {
-    task = begun.id;
+  // The result of a task when it has ended; none if it was cancelled.
+  async function follow(id) {
+    taskId = id;
     field("cancel").hidden = false;
-    const tell = (at) => (field("progress").textContent = at.done + " of " + at.total + " simulated");
+    const showProgress = (state) => (field("progress").textContent = state.done + " of " + state.total + " simulated");
     try {
-      await stream(begun.id, tell);
-      // There may have been no stream to be had, or it ended before the task did: then ask.
-      let now = await carme.ask("/tasks/" + begun.id);
-      while (now.state === "running") {
-        tell(now);
+      await stream(id, showProgress);
+      // Without a stream, or if it ended before the task did, poll the task.
+      let task = await carme.ask("/tasks/" + id);
+      while (task.state === "running") {
+        showProgress(task);
         await new Promise((resolve) => setTimeout(resolve, 2000));
-        now = await carme.ask("/tasks/" + begun.id);
+        task = await carme.ask("/tasks/" + id);
       }
-      if (now.state === "failed") throw new Error(now.error);
-      return now.result;
+      if (task.state === "failed") throw new Error(task.error);
+      return task.result;
     } finally {
       field("cancel").hidden = true;
     }
   }
-  function stream(id, tell) {
+  function stream(id, showProgress) {
     return new Promise((resolve) => {
       const events = new EventSource(carme.api + "/tasks/" + id + "/events");
       const end = () => { events.close(); resolve(); };
-      events.addEventListener("progress", (event) => tell(JSON.parse(event.data)));
+      events.addEventListener("progress", (event) => showProgress(JSON.parse(event.data)));
       events.addEventListener("end", end);
       events.onerror = end;
     });
@@ -104,7 +105,7 @@
 
   const key = (p) => JSON.stringify(varied.map((name) => p.point[name] ?? null));
   const shown = () => result.points.filter((p) => Object.entries(limits).every(([name, most]) => p[name] <= most));
-  const said = (p) => varied.filter((n) => n in p.point).map((n) => "<b>" + n + " = " + (p.point[n] ?? "none") + "</b>")
+  const hoverText = (p) => varied.filter((n) => n in p.point).map((n) => "<b>" + n + " = " + (p.point[n] ?? "none") + "</b>")
     .concat(Object.entries(axes).map(([n, a]) => a[0].replace(/ \(.*/, "") + " " + a[2](p[n]))).join("<br>");
 
   // Numbers are coloured on a scale. Categories (GPUs, or "none" among numbers) have a trace each, whose
@@ -129,7 +130,7 @@
     const traces = [
       { x: at(front, x), y: at(front, y), mode: "lines", name: "front", line: { color: carme.colour("--bad"), width: 2, shape: "hv" }, hoverinfo: "skip" },
       ...groups(points, by).map((group) => ({
-        x: at(group.points, x), y: at(group.points, y), mode: "markers", name: group.name, customdata: group.points.map(key), text: group.points.map(said), hovertemplate: "%{text}<extra></extra>",
+        x: at(group.points, x), y: at(group.points, y), mode: "markers", name: group.name, customdata: group.points.map(key), text: group.points.map(hoverText), hovertemplate: "%{text}<extra></extra>",
         marker: Object.assign({ size: 10, line: { width: 1, color: carme.colour("--back") } }, group.marker),
       })),
       { x: at(marked, x), y: at(marked, y), mode: "markers", name: "pinned", hoverinfo: "skip", marker: { size: 18, symbol: "circle-open", color: carme.colour("--text"), line: { width: 2 } } },
@@ -139,9 +140,9 @@
     const plot = field("plot");
     plot.removeAllListeners("plotly_click");
     plot.on("plotly_click", (event) => {
-      const found = event.points.find((p) => p.customdata);
-      if (!found) return;
-      pinned = pinned.includes(found.customdata) ? pinned.filter((k) => k !== found.customdata) : [...pinned, found.customdata];
+      const clicked = event.points.find((p) => p.customdata)?.customdata;
+      if (!clicked) return;
+      pinned = pinned.includes(clicked) ? pinned.filter((k) => k !== clicked) : [...pinned, clicked];
       draw();
     });
     table(field("front"), front);
@@ -153,17 +154,17 @@
   function table(box, points, compare) {
     box.replaceChildren();
     const names = varied.filter((name) => points.some((p) => name in p.point));
-    const part = carme.add(box, "table");
-    const head = carme.add(carme.add(part, "thead"), "tr");
+    const element = carme.add(box, "table");
+    const head = carme.add(carme.add(element, "thead"), "tr");
     for (const name of names) carme.add(head, "th", name).scope = "col";
     for (const name of Object.keys(axes)) carme.add(head, "th", axes[name][0].replace(/ \(.*/, ""), "number").scope = "col";
-    const rows = carme.add(part, "tbody");
+    const rows = carme.add(element, "tbody");
     points.forEach((p, index) => {
       const row = carme.add(rows, "tr");
       for (const name of names) carme.add(row, "td", p.point[name] ?? "none");
       for (const name of Object.keys(axes)) {
         const td = carme.add(row, "td", axes[name][2](p[name]), "number");
-        if (compare && index) carme.add(td, "div", (100 * (p[name] / points[0][name] - 1)).toFixed(0) + " % of change", "soft small");
+        if (compare && index) carme.add(td, "div", (100 * (p[name] / points[0][name] - 1)).toFixed(0) + " % change", "soft small");
       }
     });
   }
@@ -175,10 +176,10 @@
       const all = result.points.map((p) => p[name]);
       const [low, high] = [Math.min(...all), Math.max(...all)];
       if (!(high > low)) continue;
-      const part = carme.add(box, "div");
-      const label = carme.add(part, "label", "", "small");
+      const slider = carme.add(box, "div");
+      const label = carme.add(slider, "label", "", "small");
       label.htmlFor = "most-" + name;
-      const input = carme.add(part, "input");
+      const input = carme.add(slider, "input");
       Object.assign(input, { type: "range", id: "most-" + name, min: 0, max: 100, step: 1 });
       // Logarithmic: choices differ by factors.
       const value = (share) => low * Math.pow(high / low, share / 100);
@@ -211,12 +212,12 @@
     await navigator.clipboard?.writeText(location.href).catch(() => null);
     field("link").textContent = "The address above is the link";
   });
-  field("cancel").addEventListener("click", () => task && carme.ask("/tasks/" + task, undefined, "DELETE"));
+  field("cancel").addEventListener("click", () => taskId && carme.ask("/tasks/" + taskId, undefined, "DELETE"));
   for (const name of ["x", "y", "colour"]) field(name).addEventListener("change", () => result && (name === "colour" ? draw() : simulate()));
-  field("wish").addEventListener("submit", simulate);
+  field("request").addEventListener("submit", simulate);
 
   async function begin() {
-    const given = new URLSearchParams(location.search);
+    const address = new URLSearchParams(location.search);
     for (const name of Object.keys(axes)) for (const axis of ["x", "y"]) carme.add(field(axis), "option", axes[name][0].replace(/ \(.*/, "")).value = name;
     for (const name of varied) carme.add(field("colour"), "option", titles[name]).value = name;
     field("x").value = "time";
@@ -226,10 +227,10 @@
     field("gpu").value = (clusterGpus.length ? clusterGpus : FALLBACK_GPUS).join(",");
     for (const item of workloads.items) carme.add(field("workload"), "option", item.title).value = item.name;
     field("workload").value = "resnet-50";
-    for (const name of ["workload", ...varied, "x", "y", "colour"]) if (given.get(name) !== null) field(name).value = given.get(name);
+    for (const name of ["workload", ...varied, "x", "y", "colour"]) if (address.get(name) !== null) field(name).value = address.get(name);
     try {
-      pinned = JSON.parse(given.get("pin") || "[]");
-      limits = JSON.parse(given.get("limits") || "{}");
+      pinned = JSON.parse(address.get("pin") || "[]");
+      limits = JSON.parse(address.get("limits") || "{}");
     } catch { pinned = []; limits = {}; }
     await simulate();
   }

@@ -1,4 +1,4 @@
-// My jobs: the last month, what ran and what it used.
+// My jobs: the jobs of the last month and what they used.
 "use strict";
 (function () {
   const box = document.getElementById("jobs");
@@ -6,17 +6,17 @@
   let rows = null;
   let next = "0";
   async function load() {
-    const found = await carme.ask("/jobs?limit=25&cursor=" + next);
+    const page = await carme.ask("/jobs?limit=25&cursor=" + next);
     if (!rows) {
       box.replaceChildren();
-      if (found.problem) carme.add(box, "p", found.problem, "problem");
-      if (!found.items.length) { carme.add(box, "p", "No jobs in the last month.", "soft"); return; }
+      if (page.problem) carme.add(box, "p", page.problem, "problem");
+      if (!page.items.length) { carme.add(box, "p", "No jobs in the last month.", "soft"); return; }
       const table = carme.add(box, "table");
       const head = carme.add(carme.add(table, "thead"), "tr");
       for (const title of ["job", "name", "user", "state", "GPUs", "ran", "GPU busy", "energy"]) carme.add(head, "th", title).scope = "col";
       rows = carme.add(table, "tbody");
     }
-    for (const job of found.items) {
+    for (const job of page.items) {
       const row = carme.add(rows, "tr");
       const link = carme.add(carme.add(row, "td"), "a", job.label || job.id);
       link.href = carme.prefix + "/jobs/" + job.id;
@@ -26,7 +26,7 @@
       const joules = job.measured ? Object.values(job.measured.joules).reduce((a, b) => a + b, 0) : 0;
       for (const text of [job.name, job.user, job.state.toLowerCase(), gpus, carme.duration(job.elapsed_seconds), busy, joules ? carme.joules(joules) : ""]) carme.add(row, "td", text);
     }
-    next = found.next;
+    next = page.next;
     more.hidden = !next;
   }
   carme.coverage(document.getElementById("coverage")).catch(() => null);

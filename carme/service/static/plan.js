@@ -1,20 +1,25 @@
-// Plan: a workload on every kind of GPU that this cluster has, side by side.
+// Plan: a workload on every type of GPU in this cluster, side by side.
 "use strict";
 (function () {
   const field = (name) => document.getElementById(name);
-  const told = field("told");
+  const results = field("predictions");
   const number = (name) => (field(name).value === "" ? undefined : Number(field(name).value));
 
-  async function workloads(chosen) {
-    const found = await carme.ask("/workloads");
+  const columns = [
+    ["Time", "time"], ["GPU energy", "gpu_energy"], ["Node energy, job's share", "node_energy"], ["Node energy, whole nodes", "whole_node_energy"],
+    ["Power per GPU", "average_gpu_power"], ["Emissions", "emissions"], ["Cost", "cost"],
+  ];
+
+  async function showWorkloads(chosen) {
+    const workloads = await carme.ask("/workloads");
     const select = field("workload");
     select.replaceChildren();
     for (const [own, title] of [[true, "Yours"], [false, "Bundled"]]) {
-      const mine = found.items.filter((item) => item.own === own);
-      if (!mine.length) continue;
+      const items = workloads.items.filter((item) => item.own === own);
+      if (!items.length) continue;
       const group = carme.add(select, "optgroup");
       group.label = title;
-      for (const item of mine) {
+      for (const item of items) {
         const option = carme.add(group, "option", item.title);
         option.value = item.name;
         option.selected = item.name === chosen;
@@ -22,29 +27,27 @@
     }
   }
 
-  async function places() {
+  // Every type of GPU in every partition.
+  async function clusterGpus() {
     try {
       const cluster = await carme.ask("/cluster");
-      const found = [];
-      for (const partition of cluster.partitions)
-        for (const gpu of partition.gpus) found.push({ title: gpu.type + " (" + partition.name + ")", most: gpu.total, hardware: { partition: partition.name, gpu_type: gpu.type } });
-      return found;
+      return cluster.partitions.flatMap((partition) => partition.gpus.map((gpu) => ({ title: gpu.type + " (" + partition.name + ")", hardware: { partition: partition.name, gpu_type: gpu.type } })));
     } catch (error) {
-      carme.add(told, "p", "What this cluster has is not known now: " + error.message, "problem");
-      return [{ title: "A100", most: 8, hardware: null, gpus: "A100" }];
+      carme.add(results, "p", "The GPUs of this cluster are not known now: " + error.message, "problem");
+      return [{ title: "A100", hardware: null }];
     }
   }
 
-  function body(place) {
+  function body(choice) {
     const gpus = number("gpus");
     const plan = { kind: "synchronous", gpus: gpus };
     if (number("batch")) plan.batch = number("batch");
     if (number("epochs")) plan.epochs = number("epochs");
     if (field("precision").value) plan.precision = field("precision").value;
-    const hardware = place.hardware ? Object.assign({ count: gpus }, place.hardware) : { gpus: gpus + "x" + place.gpus };
-    const wish = { workload: field("workload").value, hardware: hardware, plan: plan, scaling: true };
-    if (number("samples")) wish.samples = number("samples");
-    return wish;
+    const hardware = choice.hardware ? Object.assign({ count: gpus }, choice.hardware) : { gpus: gpus + "x" + choice.title };
+    const request = { workload: field("workload").value, hardware: hardware, plan: plan, scaling: true };
+    if (number("samples")) request.samples = number("samples");
+    return request;
   }
 
   function cell(row, figure) {
@@ -55,83 +58,76 @@
   }
 
   function card(box, prediction) {
-    const part = carme.add(box, "section", null, "card");
-    carme.add(part, "h2", prediction.hardware + ": " + prediction.gpus + (prediction.gpus === 1 ? " GPU" : " GPUs"));
+    const section = carme.add(box, "section", null, "card");
+    carme.add(section, "h2", prediction.hardware + ": " + prediction.gpus + (prediction.gpus === 1 ? " GPU" : " GPUs"));
     const memory = prediction.memory;
-    const list = carme.add(part, "ul");
-    carme.add(list, "li", "Memory: " + carme.bytes(memory.needed_bytes) + " of " + carme.bytes(memory.capacity_bytes) + " a GPU" + (memory.fits ? ", fits" : ", does not fit: " + memory.why_not), memory.fits ? "" : "problem");
+    const list = carme.add(section, "ul");
+    carme.add(list, "li", "Memory: " + carme.bytes(memory.needed_bytes) + " of " + carme.bytes(memory.capacity_bytes) + " per GPU" + (memory.fits ? ", fits" : ", does not fit: " + memory.why_not), memory.fits ? "" : "problem");
     if (prediction.limit) {
       const limit = prediction.limit;
-      let text = "Limit: " + limit.limit + "; the GPUs do " + Math.round(100 * limit.efficiency) + " % of what each would do alone";
-      if (limit.next_limit) text += "; next " + limit.next_limit + ", from " + limit.next_limit_gpus + " GPUs on";
-      if (limit.stalls_at_gpus) text += "; more than " + limit.stalls_at_gpus / 2 + " GPUs hardly help";
+      let text = "Limit: " + limit.limit + "; each GPU reaches " + Math.round(100 * limit.efficiency) + " % of its speed alone";
+      if (limit.next_limit) text += "; next limit: " + limit.next_limit + ", from " + limit.next_limit_gpus + " GPUs";
+      if (limit.stalls_at_gpus) text += "; more than " + limit.stalls_at_gpus / 2 + " GPUs add little speed";
       carme.add(list, "li", text);
     }
     carme.add(list, "li", "Step: " + carme.amount(prediction.step_time.value, "s") + ", batch " + carme.digits(prediction.batch) + ", " + carme.digits(prediction.samples_per_second) + " samples/s");
     carme.add(list, "li", "GPUs idle " + Math.round(100 * prediction.idle.share) + " % of the time");
-    carme.add(list, "li", "Peak " + carme.amount(prediction.peak_gpu_power.value, "W") + " a GPU, " + carme.amount(prediction.average_node_power.value, "W") + " of the nodes on average");
+    carme.add(list, "li", "Power: peak " + carme.amount(prediction.peak_gpu_power.value, "W") + " per GPU; " + carme.amount(prediction.average_node_power.value, "W") + " charged to the job on average");
     const phases = prediction.phases.filter((p) => p.share > 0.001).map((p) => p.name + " " + Math.round(100 * p.share) + " %");
     carme.add(list, "li", "Phases: " + phases.join(", "));
     for (const note of prediction.notes) carme.add(list, "li", note, "soft");
-    carme.add(part, "p", "Coefficients: " + prediction.provenance.words + ".", prediction.provenance.calibrated ? "small good" : "small soft");
+    carme.add(section, "p", "Coefficients: " + prediction.provenance.words + ".", prediction.provenance.calibrated ? "small good" : "small soft");
   }
 
   async function predict(event) {
     if (event) event.preventDefault();
-    told.replaceChildren();
-    const all = await places();
-    const rows = await Promise.all(all.map(async (place) => {
+    results.replaceChildren();
+    const choices = await clusterGpus();
+    const rows = await Promise.all(choices.map(async (choice) => {
       try {
-        return { place: place, prediction: (await carme.ask("/predictions", body(place))).prediction };
+        return { choice: choice, prediction: (await carme.ask("/predictions", body(choice))).prediction };
       } catch (error) {
-        return { place: place, error: error };
+        return { choice: choice, error: error };
       }
     }));
-    const scroll = carme.add(told, "div", null, "scroll");
+    const scroll = carme.add(results, "div", null, "scroll");
     const table = carme.add(scroll, "table");
     const head = carme.add(carme.add(table, "thead"), "tr");
-    for (const title of ["GPU", "Time", "GPU energy", "Node energy", "Power a GPU", "Emissions", "Cost"]) {
-      const th = carme.add(head, "th", title, title === "GPU" ? "" : "number");
-      th.scope = "col";
-    }
-    const bodyPart = carme.add(table, "tbody");
-    for (const { place, prediction, error } of rows) {
-      const row = carme.add(bodyPart, "tr");
-      carme.add(row, "th", place.title).scope = "row";
+    carme.add(head, "th", "GPU").scope = "col";
+    for (const [title] of columns) carme.add(head, "th", title, "number").scope = "col";
+    const tableRows = carme.add(table, "tbody");
+    for (const { choice, prediction, error } of rows) {
+      const row = carme.add(tableRows, "tr");
+      carme.add(row, "th", choice.title).scope = "row";
       if (error) {
         const td = carme.add(row, "td", error.message, "problem");
-        td.colSpan = 6;
+        td.colSpan = columns.length;
         continue;
       }
       if (!prediction.memory.fits) carme.add(row.firstChild, "div", "does not fit", "problem small");
-      for (const name of ["time", "gpu_energy", "node_energy", "average_gpu_power", "emissions", "cost"]) cell(row, prediction[name]);
+      for (const [, name] of columns) cell(row, prediction[name]);
     }
-    carme.add(told, "p", "Below each figure: its 90 % interval. GPU energy is of the GPUs alone, node energy of the whole nodes without cooling; emissions follow from node energy.", "small soft");
-    carme.coverage(carme.add(told, "div")).catch(() => null);
-    for (const { prediction } of rows) if (prediction) card(told, prediction);
-    const query = new URLSearchParams(new FormData(field("wish")));
+    carme.add(results, "p", "Below each figure: its 90 % interval. GPU energy is that of the job's GPUs alone. The job's share of node energy is what the energy ledger charges to the job: its GPUs and its share of the hosts. Whole nodes: everything in the nodes, including GPUs that the job does not use. All without cooling. Emissions and cost follow from the job's share.", "small soft");
+    carme.coverage(carme.add(results, "div")).catch(() => null);
+    for (const { prediction } of rows) if (prediction) card(results, prediction);
+    const query = new URLSearchParams(new FormData(field("request")));
     history.replaceState(null, "", "?" + query);
   }
 
   async function upload() {
-    const box = field("upload-told");
+    const box = field("upload-status");
     const file = field("onnx").files[0];
     if (!file) { box.textContent = "Choose a file first."; return; }
     const name = field("own-name").value || file.name.replace(/\.onnx$/, "").toLowerCase().replace(/[^a-z0-9._-]+/g, "-");
-    const answer = await fetch(carme.api + "/workloads/onnx?name=" + encodeURIComponent(name), {
-      method: "POST", body: file,
-      headers: { "Content-Type": "application/octet-stream", "X-CSRF-Token": document.querySelector("meta[name=csrf]").content },
-    });
-    const found = await answer.json();
-    if (!answer.ok) { carme.problem(box, new Error(found.detail + (found.hint ? " (" + found.hint + ")" : ""))); return; }
-    box.textContent = "Kept as " + found.workload.name + ".";
-    await workloads(found.workload.name);
+    const { workload } = await carme.ask("/workloads/onnx?name=" + encodeURIComponent(name), file);
+    box.textContent = "Saved as " + workload.name + ".";
+    await showWorkloads(workload.name);
     predict();
   }
 
-  const given = new URLSearchParams(location.search);
-  for (const name of ["gpus", "batch", "epochs", "samples", "precision"]) if (given.get(name)) field(name).value = given.get(name);
-  field("wish").addEventListener("submit", predict);
-  field("upload").addEventListener("click", () => upload().catch((error) => carme.problem(field("upload-told"), error)));
-  workloads(given.get("workload") || "resnet-50").then(() => predict()).catch((error) => carme.problem(told, error));
+  const address = new URLSearchParams(location.search);
+  for (const name of ["gpus", "batch", "epochs", "samples", "precision"]) if (address.get(name)) field(name).value = address.get(name);
+  field("request").addEventListener("submit", predict);
+  field("upload").addEventListener("click", () => upload().catch((error) => carme.problem(field("upload-status"), error)));
+  showWorkloads(address.get("workload") || "resnet-50").then(() => predict()).catch((error) => carme.problem(results, error));
 })();

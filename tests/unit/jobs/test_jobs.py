@@ -15,10 +15,9 @@ from rich.console import Console
 from carme.config import PrometheusSettings as Settings
 from carme.errors import InputError, MissingError
 from carme.jobs import queries, terminal
-from carme.jobs.advice import advise
 from carme.jobs.commands import parse_moment, to_csv
 from carme.jobs.models import JobList, MeasuredUsage
-from carme.jobs.report import Series, line, report
+from carme.jobs.report import Series, advise, line, report
 from carme.jobs.reporter import JobFilter, JobReporter, parse_filter
 from carme.prometheus import RangeSeries, Sample
 from carme.slurm.models import HistoryJob, Job
@@ -76,11 +75,10 @@ def test_totals_are_last_values_added_over_nodes() -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        queries.totals(7, 600),
-        queries.line_totals([7, 8], 600),
+        queries.totals([7], 600),
+        queries.totals([7, 8], 600, queries.LIST_TOTALS),
         queries.gpu_peaks(7, 600),
-        queries.gpu_use(7),
-        queries.power(7, 30),
+        *queries.plots(7, 30).values(),
         queries.idleness([7, 8], 600),
     ],
 )
@@ -88,7 +86,7 @@ def test_questions_name_jobs_by_number_only(question: str) -> None:
     assert "carme_job_" in question
     assert "increase(" not in question, "it would miss a counter's first value"
     with pytest.raises(ValueError, match="invalid literal"):
-        queries.totals('7"} or up{x="', 600)  # type: ignore[arg-type]
+        queries.totals(['7"} or up{x="'], 600)  # type: ignore[list-item]
 
 
 def test_plots_have_a_value_for_each_step() -> None:

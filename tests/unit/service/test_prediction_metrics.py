@@ -2,9 +2,9 @@
 
 import re
 
-from carme.service import prediction_metrics
+from carme.service import outcomes
 from carme.service.app import create_app
-from carme.service.store import PredictionRow, new_id
+from carme.service.store import PredictionRow
 from carme_monitoring.metrics import SERVICE
 from support.service import OWN
 
@@ -15,7 +15,7 @@ def keep(service, job_id, seconds, at, **ended):
         for name, value, unit in (("time", seconds, "s"), ("gpu_energy", 100 * seconds, "J"))
     }
     row = PredictionRow(
-        id=new_id(), user="ann", job_id=job_id, workload="w", kind="job", source="fit",
+        user="ann", job_id=job_id, workload="w", kind="job", source="fit",
         body={**figures, "more": "of another release"}, created_at=at, **ended,
     )  # fmt: skip
     service.parts.store.add(row)
@@ -57,11 +57,11 @@ def test_each_job_has_its_newest_prediction_and_what_was_measured(service, monke
 
 
 def test_the_newest_push_out_the_oldest(service, monkeypatch):
-    monkeypatch.setattr(prediction_metrics, "MOST_JOBS", 3)
+    monkeypatch.setattr(outcomes, "MOST_JOBS", 3)
     for job in range(1, 8):
         keep(service, job, 10, job)
         keep(service, job, 10, job + 0.5)
-    assert [row.job_id for row in prediction_metrics.newest(service.parts.store)] == [7, 6, 5]
+    assert [row.job_id for row in outcomes.newest(service.parts.store)] == [7, 6, 5]
 
 
 def test_the_reference_has_every_metric_of_the_service(service, monkeypatch):

@@ -1,4 +1,4 @@
-"""Limits on the work that a request causes: longer simulations are refused."""
+"""Limits on the work that one prediction, suite or fit may cause, and estimates of that work."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from carme.simulator.plans.plan import Averaging, BasePlan, ParameterServer, Syn
 from carme.simulator.workloads.workload import Workload
 
 MOST_LAYERS = 20_000
-"""Repeats counted: the largest bundled network has some hundreds."""
+"""Layers including repeats: the largest bundled network has some hundreds."""
 MOST_MICRO_BATCHES = 10_000
 MOST_STAGES = 500
 MOST_PIECES = 40_000
-"""Micro-batches times stages that are worked out one by one: half a second."""
+"""Micro-batches times stages of a pipeline that are simulated one by one: half a second."""
+MOST_BURST_PIECES = 4000
+"""The same, up to which bursts are simulated: about a second."""
 MOST_SAMPLED_STEPS = 10_000
 MOST_DRAWS = 20_000_000
 """Random numbers for jitter: a third of a second."""
 MOST_WORKERS = 2048
-"""Of plans that are simulated worker by worker."""
+"""Workers of plans that are simulated worker by worker."""
 MOST_PACKAGES = 20_000
 MOST_POINTS = 50
-"""Pairs of batch and worker count in one fit: each is simulated some hundred times, all in some
-seconds."""
+"""Pairs of batch and worker count in one fit: each is simulated some hundred times, all together
+in some seconds."""
 VARIED = frozenset(
     {
         "gpu", "gpus", "batch", "batch_rule", "epochs", "precision", "optimizer", "power_cap_watts",
@@ -38,38 +40,36 @@ VARIED = frozenset(
 
 
 def check_workload(workload: Workload) -> None:
-    """Refuse one with more layers than can be looked at quickly."""
+    """InputError for more layers than can be simulated quickly."""
     count = sum(cost.repeat for cost in workload.costs)
     if count > MOST_LAYERS:
         raise InputError(f"{count:,} layers, repeats counted", f"at most {MOST_LAYERS:,}")
 
 
 def check_plan(plan: BasePlan, workload: Workload) -> float:
-    """Refuse a plan that takes long to simulate; about how many milliseconds any other takes."""
+    """About how many milliseconds the plan takes to simulate; InputError if that is too long."""
     return _check(plan, workload, {})
 
 
 def check_ranges(ranges: Mapping[str, Sequence[Any]], plan: BasePlan, workload: Workload) -> float:
-    """Refuse ranges of fields that do not vary in a suite, or that take long; about how many
-    milliseconds the dearest point takes."""
-    if strange := sorted(set(ranges) - VARIED):
+    """About how many milliseconds the slowest point takes; InputError if that is too long, or for
+    fields that cannot vary."""
+    if unknown := sorted(set(ranges) - VARIED):
         raise InputError(
-            f"{', '.join(strange)} cannot vary", f"take any of {', '.join(sorted(VARIED))}"
+            f"{', '.join(unknown)} cannot vary", f"take any of {', '.join(sorted(VARIED))}"
         )
     return _check(plan, workload, ranges)
 
 
 def check_points(plan: Synchronous, workload: Workload, points: set[tuple[int, int]]) -> None:
-    """Refuse a fit to more pairs of batch and worker count than can be simulated over and over."""
+    """InputError for a fit to more pairs of batch and worker count than can be simulated."""
     if len(points) > MOST_POINTS:
         raise InputError(
             f"steps of {len(points):,} different pairs of batch and GPUs",
             f"at most {MOST_POINTS}: send those that were measured most",
         )
-    cost = 0.0
-    for batch, gpus in points:
-        cost += check_plan(plan.model_copy(update={"batch": batch, "gpus": gpus}), workload)
-    if cost > MOST_POINTS:
+    plans = (plan.model_copy(update={"batch": batch, "gpus": gpus}) for batch, gpus in points)
+    if sum(check_plan(measured_plan, workload) for measured_plan in plans) > MOST_POINTS:
         raise InputError(
             f"a fit of such a plan to {len(points):,} pairs of batch and GPUs takes too long",
             "send fewer pairs, leave jitter out, or raise micro_batch",
@@ -77,10 +77,10 @@ def check_points(plan: Synchronous, workload: Workload, points: set[tuple[int, i
 
 
 def _check(plan: BasePlan, workload: Workload, ranges: Mapping[str, Sequence[Any]]) -> float:
-    """The dearest combination of the plan's values and those that take their place."""
+    """Milliseconds of the slowest combination; `ranges` replace values of the plan."""
 
-    def values(name: str, otherwise: float | None) -> list[float]:
-        return [_number(v) for v in ranges.get(name, ())] or [float(otherwise or 0)]
+    def values(name: str, default: float | None) -> list[float]:
+        return [_number(v) for v in ranges.get(name, ())] or [float(default or 0)]
 
     if plan.sample_steps > MOST_SAMPLED_STEPS:
         raise InputError(
@@ -101,12 +101,17 @@ def _check(plan: BasePlan, workload: Workload, ranges: Mapping[str, Sequence[Any
             micro_batch = min(v if v >= 1 else 1 for v in values("micro_batch", plan.micro_batch))
             jittered = plan.jitter_samples or max(values("jitter", plan.jitter)) > 0
             draws = gpus * plan.sample_steps if jittered else 0
-            return 1 + _pipeline(stages, batch / micro_batch) + _draws(draws)
+            if draws > MOST_DRAWS:
+                raise InputError(
+                    f"{draws:,.0f} random numbers for the jitter (GPUs times sample_steps)",
+                    f"at most {MOST_DRAWS:,}: lower sample_steps",
+                )
+            return 1 + _pipeline(stages, batch / micro_batch) + draws / 60_000
     return 1.0
 
 
 def _pipeline(stages: float, micro_batches: float) -> float:
-    """Milliseconds of working out when each micro-batch passes each stage."""
+    """Milliseconds to simulate when each micro-batch passes each stage."""
     if stages <= 1:
         return 0
     if micro_batches > MOST_MICRO_BATCHES:
@@ -114,7 +119,7 @@ def _pipeline(stages: float, micro_batches: float) -> float:
             f"{micro_batches:,.0f} micro-batches in a pipeline",
             f"at most {MOST_MICRO_BATCHES:,}: raise micro_batch",
         )
-    # The simulator stops at some time, and continues evenly.
+    # The simulator stops at some slot, and continues evenly.
     pieces = min(stages * micro_batches, max(8 * stages**2, MOST_SLOTS / 2))
     if stages > MOST_STAGES or pieces > MOST_PIECES:
         raise InputError(
@@ -125,22 +130,12 @@ def _pipeline(stages: float, micro_batches: float) -> float:
     return pieces / 100
 
 
-def _draws(count: float) -> float:
-    """Milliseconds of drawing them."""
-    if count > MOST_DRAWS:
-        raise InputError(
-            f"{count:,.0f} random numbers for the jitter (GPUs times sample_steps)",
-            f"at most {MOST_DRAWS:,}: lower sample_steps",
-        )
-    return count / 60_000
-
-
 def _number(value: Any) -> float:
-    """As a plan would read it, a number in quotes, too; 0 for what it would refuse."""
+    """The value as a plan reads it, also a number in quotes; 0 for what a plan refuses."""
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError:
         return float("inf")
     except (TypeError, ValueError):
         return 0.0
-    return 0.0 if isnan(found) else found
+    return 0.0 if isnan(number) else number

@@ -1,1 +1,0 @@
-"""Bodies and answers of the API, a module for each noun."""
