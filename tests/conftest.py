@@ -22,7 +22,7 @@ that none is left with a long one at the end."""
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long files first, where several workers share them (`./dev test`)."""
     if hasattr(config, "workerinput"):
-        order = {f"{ROOT}/tests/{name}.py": place for place, name in enumerate(LONG)}
+        order = {f"{ROOT}/tests/{name}.py": index for index, name in enumerate(LONG)}
         items.sort(key=lambda item: order.get(str(item.path), len(LONG)))
 
 
@@ -61,16 +61,16 @@ def chromium() -> str:
     """Debian's Chromium, installed when it is missing and we may."""
     import shutil
 
-    found = shutil.which("chromium")
-    if not found:
+    program = shutil.which("chromium")
+    if not program:
         if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
             pytest.skip("no Chromium; on Debian: apt-get install chromium")
         from carme.local import packages
 
         packages.install({"chromium": "the browser of the tests"}, print, Path("/dev/null"))
-        found = shutil.which("chromium")
-    assert found
-    return found
+        program = shutil.which("chromium")
+    assert program
+    return program
 
 
 @pytest.fixture(scope="module")

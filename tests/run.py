@@ -22,14 +22,14 @@ TESTS_FAILED = 1
 
 def main() -> None:
     """Run pytest on the parts named, or on everything."""
-    words = sys.argv[1:]
-    if "ansible" in words:
+    arguments = sys.argv[1:]
+    if "ansible" in arguments:
         # A cluster's whole life takes longer than belongs in a run of everything.
         os.environ["CARME_WHOLE_LIFE"] = "1"
-    if words == ["unit"]:
+    if arguments == ["unit"]:
         os.execv(PYTEST, EVERYTHING[0])
-    if words:
-        os.execv(PYTEST, [PYTEST, *(PARTS.get(word, word) for word in words)])
+    if arguments:
+        os.execv(PYTEST, [PYTEST, *(PARTS.get(word, word) for word in arguments)])
     failed = False
     for argv in EVERYTHING:
         code = subprocess.call(argv)

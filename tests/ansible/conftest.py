@@ -23,15 +23,15 @@ TOOK: list[tuple[str, float]] = []
 SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 
 
-def playbook(inventory: Path, name: str, *words: str, seconds: float = 1500) -> str:
+def playbook(inventory: Path, name: str, *arguments: str, seconds: float = 1500) -> str:
     """The output of ansible-playbook; fails the test when a task failed."""
-    done = run_playbook(inventory, name, *words, seconds=seconds)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    return done.stdout
+    result = run_playbook(inventory, name, *arguments, seconds=seconds)
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+    return result.stdout
 
 
 def run_playbook(
-    inventory: Path, name: str, *words: str, seconds: float = 1500
+    inventory: Path, name: str, *arguments: str, seconds: float = 1500
 ) -> "subprocess.CompletedProcess[str]":
     program = Path(sys.executable).with_name("ansible-playbook")
     scratch = inventory.parent / "scratch"
@@ -44,7 +44,7 @@ def run_playbook(
         "ANSIBLE_LOCALHOST_WARNING": "False",
     }
     return subprocess.run(
-        [str(program), "-i", str(inventory), str(PLAYBOOKS / name), *words],
+        [str(program), "-i", str(inventory), str(PLAYBOOKS / name), *arguments],
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -56,21 +56,21 @@ def run_playbook(
 def recap(output: str) -> dict[str, dict[str, int]]:
     """`{host: {ok: 3, changed: 0, …}}` from the end of a run."""
     lines = output.rpartition("PLAY RECAP")[2].splitlines()
-    found = {}
+    counts = {}
     for line in lines:
         if match := re.match(r"(\S+)\s+: (ok=.*)", line):
             pairs = (word.split("=") for word in match[2].split())
-            found[match[1]] = {key: int(value) for key, value in pairs}
-    return found
+            counts[match[1]] = {key: int(value) for key, value in pairs}
+    return counts
 
 
 def changes(output: str) -> dict[str, set[str]]:
     """The tasks that changed something, or would, by host."""
-    found: dict[str, set[str]] = {}
+    tasks: dict[str, set[str]] = {}
     for text in re.split(r"^(?:TASK|RUNNING HANDLER) \[", output, flags=re.MULTILINE)[1:]:
         for host in re.findall(r"^changed: \[([^]\s]+)", text, re.MULTILINE):
-            found.setdefault(host, set()).add(text.partition("]")[0])
-    return found
+            tasks.setdefault(host, set()).add(text.partition("]")[0])
+    return tasks
 
 
 @dataclass
@@ -108,12 +108,12 @@ class Site:
             "common_users": [
                 {
                     "name": name,
-                    "uid": 3001 + place,
+                    "uid": 3001 + index,
                     "account": "research",
                     "admin": name == "ada",
                     "password": _hash(password),
                 }
-                for place, (name, password) in enumerate(PASSWORDS.items())
+                for index, (name, password) in enumerate(PASSWORDS.items())
             ],
             **{f"{name}_package_file": str(path) for name, path in self.packages.items()},
             "prometheus_scrape_seconds": 5,
@@ -152,11 +152,11 @@ class Site:
         tree = {"all": {"vars": variables, "children": {"carme": {"children": groups}}}}
         self.inventory.write_text(yaml.safe_dump(tree))
 
-    def play(self, name: str, *words: str) -> str:
+    def play(self, name: str, *arguments: str) -> str:
         """What the playbook said; how long it took is told at the end of all tests."""
         started = time.monotonic()
-        output = playbook(self.inventory, name, *words)
-        TOOK.append((" ".join((name, *words)), time.monotonic() - started))
+        output = playbook(self.inventory, name, *arguments)
+        TOOK.append((" ".join((name, *arguments)), time.monotonic() - started))
         return output
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -164,9 +164,9 @@ class Site:
         front = self.host("front")
         login = front.run("cat", "/etc/carme/prometheus-login").strip()
         url = f"http://{login}@127.0.0.1:9090"
-        said = front.run("promtool", "query", "instant", "--format=json", url, expression)
-        found: list[dict[str, Any]] = json.loads(said)
-        return found
+        output = front.run("promtool", "query", "instant", "--format=json", url, expression)
+        rows: list[dict[str, Any]] = json.loads(output)
+        return rows
 
 
 def _hash(password: str) -> str:
@@ -192,18 +192,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     from support import debs
     from support.machines import machines
 
-    found = RUNNING.enter_context(machines(CACHE))
+    machine_set = RUNNING.enter_context(machines(CACHE))
     folder = tmp_path_factory.mktemp("site")
-    shared = found.folder / "shared"
+    shared = machine_set.folder / "shared"
     for name in ("home", "images"):
         (shared / name).mkdir(parents=True)
-    found.binds = (f"{shared}:/srv/shared",)
+    machine_set.binds = (f"{shared}:/srv/shared",)
     packages = {"apptainer": debs.pack_apptainer(folder), "grafana": debs.pack_grafana(folder)}
-    deployed = Site(found, folder, packages)
+    deployed = Site(machine_set, folder, packages)
     debs.build_base_image()
     deployed.add_head()
     for name in deployed.nodes:
-        found.add(name)
+        machine_set.add(name)
     deployed.write_inventory()
     deployed.first = deployed.play("site.yml")
     return deployed

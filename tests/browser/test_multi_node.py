@@ -78,8 +78,8 @@ def test_the_documented_cell(cluster, lab, screenshots):
     page = lab(image.id)
     text = run_cell(page, documented_cell() + '\nprint("done " + "here")\n', seconds=240)
     # Which node becomes which rank is the rendezvous' choice.
-    found = sorted(re.findall(r"rank (\d) of 2 on (gpu0\d): 3", text))
-    assert [rank for rank, _ in found] == ["0", "1"], text
-    assert {node for _, node in found} == {"gpu01", "gpu02"}, text
+    ranks = sorted(re.findall(r"rank (\d) of 2 on (gpu0\d): 3", text))
+    assert [rank for rank, _ in ranks] == ["0", "1"], text
+    assert {node for _, node in ranks} == {"gpu01", "gpu02"}, text
     expect(page.locator(".jp-OutputArea-output").first).to_be_visible()
     screenshots(page, "multi-node")

@@ -34,8 +34,8 @@ def home(person):
 
 
 def state(cluster, job_id):
-    shown = cluster.run(["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "state"]).stdout.split()
-    return shown[0] if shown else ""
+    states = cluster.run(["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "state"]).stdout.split()
+    return states[0] if states else ""
 
 
 def put(cluster, person, path, text):
@@ -53,8 +53,8 @@ def test_stopping_ends_the_kernels_first_and_again_is_fine(cluster, ben):
         assert ben.server("POST", "/api/kernels", json={"name": "python3"}).status_code == 201
         wait_for(Path(f"/home/{ben.name}/kernel-started").exists, 60, "the kernel")
         first = ben.api("DELETE", f"/users/{ben.name}/server")
-        again = ben.api("DELETE", f"/users/{ben.name}/server")
-        assert (first.status_code, again.status_code) in {(202, 202), (204, 204), (202, 204)}
+        second = ben.api("DELETE", f"/users/{ben.name}/server")
+        assert (first.status_code, second.status_code) in {(202, 202), (204, 204), (202, 204)}
         ben.stop()
         read = ["cat", f"/home/{ben.name}/kernel-ended"]
         assert cluster.run_as(ben.name, read).stdout == "cleanly"

@@ -64,8 +64,8 @@ def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter
         assert spent > 100
         assert charged(exporter, jobid) == pytest.approx(spent, rel=0.01)
     series = exporter.series()
-    theirs = ("carme_job_info", "carme_owner_")
-    named = [labels for (name, labels) in series if not name.startswith(theirs)]
+    user_metrics = ("carme_job_info", "carme_owner_")
+    named = [labels for (name, labels) in series if not name.startswith(user_metrics)]
     assert not any("user" in dict(labels) or "account" in dict(labels) for labels in named)
 
 
@@ -150,13 +150,13 @@ def test_top_shows_a_user_only_the_own_jobs(cluster, node, exporter):
         )
         command = ["carme", "top", "--json", "--run", str(exporter.run), "--node", node]
 
-        def shown(user):
+        def top(user):
             import json
 
             return {row["jobid"] for row in json.loads(cluster.run_as(user, command).stdout)}
 
-        assert jobs[0] in shown(ann)
-        assert jobs[1] not in shown(ann)
-        assert set(jobs) <= shown("root")
+        assert jobs[0] in top(ann)
+        assert jobs[1] not in top(ann)
+        assert set(jobs) <= top("root")
     finally:
         cluster.run(["scancel", *map(str, jobs)])

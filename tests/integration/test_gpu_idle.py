@@ -57,8 +57,8 @@ def run_code(user, code):
         socket = await websocket_connect(request)
         await socket.write_message(json.dumps(message))
         while True:
-            said = json.loads(await socket.read_message())
-            if said["content"].get("execution_state") == "busy":
+            reply = json.loads(await socket.read_message())
+            if reply["content"].get("execution_state") == "busy":
                 return
 
     IOLoop(make_current=False).run_sync(send, timeout=60)
@@ -91,8 +91,8 @@ def test_idle_is_ended_and_working_is_told(impatient):
             """What the extension in JupyterLab reads."""
             return ben.server("GET", "/carme/time").json()["warning"]
 
-        said = wait_for(told_inside, 60, "the session itself knows")
-        assert "works, but not with its GPU" in said
+        warning = wait_for(told_inside, 60, "the session itself knows")
+        assert "works, but not with its GPU" in warning
         assert warnings_of(ann) == {}, "and nobody else is"
     finally:
         ann.stop()

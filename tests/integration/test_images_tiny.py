@@ -81,20 +81,20 @@ def test_build_publish_run(site: Site) -> None:
     image = load_catalogue(site.images).find("tiny")
     assert (image.hints.cpus, image.tags, image.verified.output) == (3, ("a",), "fine")
     assert image.built.engine.startswith(site.apptainer.name)
-    shown = as_nobody(site, "exec", str(site.images / image.file), "cat", "/opt/hello")
-    assert shown.stdout == "hello\n"
+    output = as_nobody(site, "exec", str(site.images / image.file), "cat", "/opt/hello")
+    assert output.stdout == "hello\n"
     assert any("building" in line for line in site.said)
     assert "echo hello" in site.builder().log_path(load_recipe("tiny", (site.recipes,))).read_text()
     assert not list((site.cache / "build").glob("*.sif.*[0-9]"))
 
 
-def as_nobody(site: Site, *words: str) -> "subprocess.CompletedProcess[str]":
+def as_nobody(site: Site, *arguments: str) -> "subprocess.CompletedProcess[str]":
     home = site.folder / "nobody"
     home.mkdir(exist_ok=True)
     nobody = pwd.getpwnam("nobody")
     shutil.chown(home, nobody.pw_uid)
     return subprocess.run(
-        [str(site.apptainer), "-s", *words],
+        [str(site.apptainer), "-s", *arguments],
         capture_output=True,
         text=True,
         user=nobody.pw_uid,
@@ -116,10 +116,10 @@ def test_unchanged_is_not_built_again(site: Site) -> None:
     site.recipe()
     first = site.build()
     started = time.monotonic()
-    again = site.build()
+    second = site.build()
     assert time.monotonic() - started < 1
-    assert not again.fresh
-    assert again.image == first.image
+    assert not second.fresh
+    assert second.image == first.image
     assert site.build(force=True).fresh
 
 
@@ -173,14 +173,14 @@ def test_failing_verify_leaves_the_old_image_in_use(site: Site) -> None:
     assert site.offered() == ["tiny:1"]
 
 
-def carme_images(site: Site, *words: str) -> "subprocess.Popen[bytes]":
+def carme_images(site: Site, *arguments: str) -> "subprocess.Popen[bytes]":
     """`carme images …` of the site, started."""
     toml = site.folder / "carme.toml"
     lines = ["[images]", f'folder = "{site.images}"', f'apptainer = "{site.apptainer}"']
     lines += [f'recipes = ["{site.recipes}"]', 'debian_mirror = "http://mirror.invalid/debian"']
     toml.write_text("\n".join(lines))
     return subprocess.Popen(
-        [sys.executable, "-m", "carme.cli", "images", "--config", toml, *words],
+        [sys.executable, "-m", "carme.cli", "images", "--config", toml, *arguments],
         env={**os.environ, "CARME_CACHE": str(site.cache)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -221,12 +221,12 @@ def test_killed_build_leaves_the_old_image_in_use(site: Site) -> None:
     # What a kill -9 in the middle of the last step leaves: a file without its description.
     result.path.with_suffix(".json").unlink()
     os.truncate(result.path, 1000)
-    left = site.cache / "build" / f"{result.path.name}.99999999"
-    left.mkdir()
-    again = site.build()
-    assert again.fresh
-    assert not left.exists()
-    assert site.publish(again) == "tiny:1"
+    leftover = site.cache / "build" / f"{result.path.name}.99999999"
+    leftover.mkdir()
+    second = site.build()
+    assert second.fresh
+    assert not leftover.exists()
+    assert site.publish(second) == "tiny:1"
 
 
 def test_truncated_build_is_built_again(site: Site) -> None:
@@ -344,19 +344,19 @@ def test_a_forced_build_is_signed_and_published(site: Site, keys: tuple[Path, Pa
     site.publish(rebuilt, **pair)
     [image] = load_catalogue(site.images, require_signed=True).offered()
     assert (image.file, image.built) == (before.file, rebuilt.image.built)
-    made, offered = (
+    build, offered = (
         as_nobody(site, "exec", str(path), "cat", "/opt/build").stdout
         for path in (rebuilt.path, site.images / image.file)
     )
-    assert offered == made != ""
+    assert offered == build != ""
 
 
 def test_own_image_without_a_server(site: Site, keys: tuple[Path, Path]) -> None:
     site.recipe()
     path = site.build().path
-    said = check_as_nobody(site, path)
-    assert f"{path} has no jupyterhub-singleuser on its PATH" in said
-    assert "install in it: pip install 'jupyterhub==6.*' 'jupyterlab==4.*'" in said
+    output = check_as_nobody(site, path)
+    assert f"{path} has no jupyterhub-singleuser on its PATH" in output
+    assert "install in it: pip install 'jupyterhub==6.*' 'jupyterlab==4.*'" in output
     public = site.folder / "site.pub"
     shutil.copy(keys[1], public)
     assert "not signed with this site's key" in check_as_nobody(site, path, verify_key=public)

@@ -70,8 +70,8 @@ def try_nspawn(cache: Path) -> str:
         *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network"),
         *("--volatile=yes", f"--directory={base_image(cache)}", "/usr/bin/true"),
     ]
-    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    return f"systemd-nspawn does not run here: {done.stderr[-300:]}" if done.returncode else ""
+    result = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return f"systemd-nspawn does not run here: {result.stderr[-300:]}" if result.returncode else ""
 
 
 def base_image(cache: Path) -> Path:
@@ -123,8 +123,8 @@ def reach_packages(root: Path) -> list[str]:
         environment["npm_config_registry"] = registry
     lines = "".join(f"{name}={value}\n" for name, value in environment.items())
     (root / "etc/environment").write_text(lines)
-    kept = "".join(f"{name} = {value}\n" for name, value in pip.items())
-    (root / "etc/pip.conf").write_text(f"[global]\n{kept}")
+    pip_settings = "".join(f"{name} = {value}\n" for name, value in pip.items())
+    (root / "etc/pip.conf").write_text(f"[global]\n{pip_settings}")
     return _pip_folders(pip)
 
 
@@ -140,8 +140,8 @@ def _apt_lines() -> str:
 
 def _pip_folders(settings: dict[str, str]) -> list[str]:
     """Folders of this machine that pip's settings name."""
-    words = " ".join(settings.values()).split()
-    paths = {word.removeprefix("file://") for word in words if word.startswith(("file:///", "/"))}
+    values = " ".join(settings.values()).split()
+    paths = {word.removeprefix("file://") for word in values if word.startswith(("file:///", "/"))}
     tops = {Path(path) for path in paths if Path(path).is_dir()}
     # An index's files may lie beside its `simple` folder.
     return sorted({str(top.parent if top.name == "simple" else top) for top in tops})

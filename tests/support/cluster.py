@@ -16,14 +16,14 @@ from carme.local import accounts
 from carme.local.cluster import LocalCluster
 
 
-def wait_for(check: Callable[[], Any], seconds: float, what: str) -> Any:
+def wait_for(check: Callable[[], Any], seconds: float, event: str) -> Any:
     """What `check` returns once it is true; fails after `seconds`, saying `what` did not happen."""
     end = time.monotonic() + seconds
     while True:
-        if found := check():
-            return found
+        if value := check():
+            return value
         if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds} s: {what}")
+            raise AssertionError(f"not within {seconds} s: {event}")
         time.sleep(0.1)
 
 
@@ -101,13 +101,13 @@ class Cluster:
     def jobs(self, user: str) -> list[dict[str, str]]:
         """The user's jobs that wait or run; not those whose nodes are still being cleaned."""
         columns = ("id", "user", "state", "node", "gres")
-        asked = "JobID:|,UserName:|,State:|,NodeList:|,tres-per-node:|"
-        shown = self.run(["squeue", "-h", "-u", user, "-t", "PD,R,CF,S", "-O", asked])
-        rows = [line.split("|") for line in shown.stdout.splitlines()]
+        output_format = "JobID:|,UserName:|,State:|,NodeList:|,tres-per-node:|"
+        output = self.run(["squeue", "-h", "-u", user, "-t", "PD,R,CF,S", "-O", output_format])
+        rows = [line.split("|") for line in output.stdout.splitlines()]
         return [dict(zip(columns, (cell.strip() for cell in row), strict=False)) for row in rows]
 
     def gpu_indices(self, job_id: str) -> str:
         """Where the job holds which GPUs, as in `gpu01 gpu:virtual-a100:1(IDX:0)`."""
-        shown = self.run(["scontrol", "-d", "-o", "show", "job", job_id]).stdout
-        fields = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+        output = self.run(["scontrol", "-d", "-o", "show", "job", job_id]).stdout
+        fields = dict(word.split("=", 1) for word in output.split() if "=" in word)
         return f"{fields['Nodes']} {fields.get('GRES', '')}"

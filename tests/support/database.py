@@ -50,15 +50,15 @@ class Postgresql:
         self.url = f"postgresql+psycopg://postgres@/postgres?host={self._dir}"
         self.start()
 
-    def _as(self, *words):
-        line = ["runuser", "-u", "postgres", "--", *map(str, words)]
+    def _as(self, *arguments):
+        line = ["runuser", "-u", "postgres", "--", *map(str, arguments)]
         subprocess.run(line, check=True, capture_output=True, cwd="/", timeout=120)
 
     def start(self):
-        words = [self._bin / "postgres", "-D", self._dir / "data", "-k", self._dir, "-c",
+        arguments = [self._bin / "postgres", "-D", self._dir / "data", "-k", self._dir, "-c",
                  "listen_addresses=", "-c", "fsync=off"]  # fmt: skip
         self._server = subprocess.Popen(
-            ["runuser", "-u", "postgres", "--", *map(str, words)], cwd="/",
+            ["runuser", "-u", "postgres", "--", *map(str, arguments)], cwd="/",
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         ready = [self._bin / "pg_isready", "-h", self._dir]

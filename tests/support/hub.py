@@ -60,8 +60,8 @@ class User:
 
     def start(self, seconds: float = 60, **options: Any) -> None:
         """Ask for a session and wait until it is ready."""
-        answer = self.spawn(**options)
-        assert answer.status_code in (201, 202), answer.text
+        response = self.spawn(**options)
+        assert response.status_code in (201, 202), response.text
         wait_for(lambda: self.state().get("ready"), seconds, f"a session of {self.name}")
 
     def stop(self, seconds: float = 40) -> None:

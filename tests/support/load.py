@@ -116,8 +116,8 @@ class Load:
             count = self.jobs // GPUS_PER_NODE
         else:
             count = _USERS if "user" in names else _ACCOUNTS if "account" in names else 1
-        for place in range(count):
-            job = place if per_job or "node" not in names else place * GPUS_PER_NODE
+        for index in range(count):
+            job = index if per_job or "node" not in names else index * GPUS_PER_NODE
             gpu = {"gpu": str(job % GPUS_PER_NODE), "uuid": f"GPU-{job}"}
             node = f"node{job // GPUS_PER_NODE}"
             every = {"jobid": str(1000 + job), "node": node, **gpu, **_owner(job)}
@@ -127,20 +127,20 @@ class Load:
         """Files of OpenMetrics text, each within one block of Prometheus'; to be deleted by the
         caller. A metric has its `hours`, and at least what the rules look back for."""
         alike: dict[tuple[int, float], list[str]] = defaultdict(list)
-        for one in (*self.scraped(), *self.recorded()):
-            alike[self._reach(one)].append(f"{one.text} {_open(one.value)} %(at)s\n")
+        for series in (*self.scraped(), *self.recorded()):
+            alike[self._reach(series)].append(f"{series.text} {_open(series.value)} %(at)s\n")
         groups = {reach: "".join(lines) for reach, lines in alike.items()}
         end = int(self.now - self.now % COARSE_SECONDS)
         longest = max(back for _, back in groups)
         first = int(end - longest) // BLOCK_SECONDS * BLOCK_SECONDS
         for start in range(first, end, BLOCK_SECONDS):
             file = folder / f"{start}.txt"
-            with file.open("w", encoding="utf-8") as out:
+            with file.open("w", encoding="utf-8") as stream:
                 for at in range(start, min(start + BLOCK_SECONDS, end), SCRAPE_SECONDS):
                     for (step, back), text in groups.items():
                         if at % step == 0 and end - at <= back:
-                            out.write(text % {"at": at, **_values(at)})
-                out.write("# EOF\n")
+                            stream.write(text % {"at": at, **_values(at)})
+                stream.write("# EOF\n")
             yield file
 
     def _reach(self, series: Series) -> tuple[int, float]:
@@ -158,7 +158,7 @@ class Load:
 
 def page(series: Iterable[Series]) -> str:
     """All of them in the text format, to be `filled` at each reading."""
-    return "".join(f"{one.text} {_open(one.value)}\n" for one in series)
+    return "".join(f"{row.text} {_open(row.value)}\n" for row in series)
 
 
 def filled(text: str, at: float) -> bytes:
@@ -178,9 +178,9 @@ def _products(
     names: tuple[str, ...], subjects: Iterable[dict[str, str]]
 ) -> Iterator[dict[str, str]]:
     for subject in subjects:
-        rest = [name for name in names if name not in subject and name != "cluster"]
-        for values in itertools.product(*(_VALUES.get(name, ("x",)) for name in rest)):
-            yield {**subject, **dict(zip(rest, values, strict=True))}
+        other_names = [name for name in names if name not in subject and name != "cluster"]
+        for values in itertools.product(*(_VALUES.get(name, ("x",)) for name in other_names)):
+            yield {**subject, **dict(zip(other_names, values, strict=True))}
 
 
 def _text(name: str, labels: Mapping[str, str]) -> str:

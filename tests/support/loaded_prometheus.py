@@ -73,18 +73,19 @@ def rule_costs(prometheus: PrometheusClient, evaluations: int = 3) -> dict[str, 
     times: dict[str, dict[str, float]] = {}
     last: dict[str, tuple[tuple[float, str], ...]] = {}
     end = time.monotonic() + 600
-    while not times or min(len(seen) for seen in times.values()) < evaluations:
+    while not times or min(len(durations) for durations in times.values()) < evaluations:
         if time.monotonic() > end:
             raise RuntimeError(f"the rules were not evaluated {evaluations} times in ten minutes")
         time.sleep(1)
-        answer = requests.get(f"{prometheus.url}/api/v1/rules?type=record", timeout=30).json()
-        for group in answer["data"]["groups"]:
+        response = requests.get(f"{prometheus.url}/api/v1/rules?type=record", timeout=30).json()
+        for group in response["data"]["groups"]:
             if not group["rules"] or group["evaluationTime"] == 0:
                 continue
-            seen = times.setdefault(group["name"], {})
-            seen[group["lastEvaluation"]] = group["evaluationTime"] * 1000
+            durations = times.setdefault(group["name"], {})
+            durations[group["lastEvaluation"]] = group["evaluationTime"] * 1000
             rules = ((r["evaluationTime"] * 1000, r["name"]) for r in group["rules"])
             last[group["name"]] = tuple(sorted(rules, reverse=True)[:5])
     return {
-        name: Cost(statistics.median(seen.values()), last[name]) for name, seen in times.items()
+        name: Cost(statistics.median(durations.values()), last[name])
+        for name, durations in times.items()
     }

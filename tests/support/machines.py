@@ -76,15 +76,15 @@ class Machine:
                 for bind in self.binds
             ),
         ]
-        with self.root.with_suffix(".log").open("ab") as out:
+        with self.root.with_suffix(".log").open("ab") as log:
             self.process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
     def wait(self, seconds: float = 90) -> None:
         """Until ssh answers."""
 
-        def there() -> bool:
+        def is_up() -> bool:
             assert self.process
             log = self.root.with_suffix(".log")
             assert self.process.poll() is None, f"{self.name} ended: {log.read_text()[-1000:]}"
@@ -92,7 +92,7 @@ class Machine:
                 probe.settimeout(1)
                 return probe.connect_ex((self.address, 22)) == 0
 
-        wait_for(there, seconds, f"ssh on {self.name}")
+        wait_for(is_up, seconds, f"ssh on {self.name}")
         run([sys.executable, "-c", NAMESPACES])
 
     def ssh(
@@ -104,9 +104,9 @@ class Machine:
         return subprocess.run([*command, shlex.join(argv)], **{**defaults, **kwargs})
 
     def run(self, *argv: str, **kwargs: Any) -> str:
-        done = self.ssh(*argv, **kwargs)
-        assert done.returncode == 0, f"{self.name}: {argv}: {done.stdout}{done.stderr}"
-        return done.stdout
+        result = self.ssh(*argv, **kwargs)
+        assert result.returncode == 0, f"{self.name}: {argv}: {result.stdout}{result.stderr}"
+        return result.stdout
 
     def reboot(self) -> None:
         """A clean reboot, and until ssh answers again.
@@ -160,13 +160,13 @@ class Machines:
         root = self.folder / name
         run(["cp", "-a", "--reflink=auto", base_system.base_image(self.cache), root], timeout=300)
         pip, npm = (self.cache / part for part in ("pip", "npm"))
-        for made in (pip, npm, self._pool):
-            made.mkdir(parents=True, exist_ok=True)
+        for cache_folder in (pip, npm, self._pool):
+            cache_folder.mkdir(parents=True, exist_ok=True)
         # Hard links: hosts cannot share a folder, because apt locks it.
         for package in self._pool.glob("*.deb"):
-            given = root / APT_CACHE / package.name
-            if not given.exists():
-                given.hardlink_to(package)
+            link = root / APT_CACHE / package.name
+            if not link.exists():
+                link.hardlink_to(package)
         machine = Machine(name, address, root, self.key)
         named = self._settle(machine)
         machine.binds = (
@@ -186,9 +186,9 @@ class Machines:
 
     def _keep_downloads(self, machine: Machine) -> None:
         for package in (machine.root / APT_CACHE).glob("*.deb"):
-            kept = self._pool / package.name
-            if not kept.exists():
-                kept.hardlink_to(package)
+            link = self._pool / package.name
+            if not link.exists():
+                link.hardlink_to(package)
 
     def _settle(self, machine: Machine) -> list[str]:
         """What an admin's installer would have set: name, address, key, mirrors. Returns folders of
@@ -217,8 +217,8 @@ def let_in(home: Path, key: Path) -> None:
     folder, owner = home / ".ssh", home.stat()
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
-    for made in (folder, folder / "authorized_keys"):
-        os.chown(made, owner.st_uid, owner.st_gid)
+    for path in (folder, folder / "authorized_keys"):
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _kill(nspawn: psutil.Process) -> None:
@@ -233,9 +233,9 @@ def _kill(nspawn: psutil.Process) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Whatever a run that was killed left: processes, bridge, rule, files."""
     for process in psutil.process_iter(["name", "cmdline"]):
-        words = process.info["cmdline"] or []
+        argv = process.info["cmdline"] or []
         if process.info["name"] == "systemd-nspawn" and any(
-            word.startswith(f"--directory={folder}/") for word in words
+            word.startswith(f"--directory={folder}/") for word in argv
         ):
             _kill(process)
     take_down(folder / "network")
@@ -267,10 +267,10 @@ def machines(cache: Path, binds: tuple[str, ...] = ()) -> Iterator[Machines]:
     folder = cache / "running"
     with locked(Path("/run/carme-machines.lock")):
         remove_leftovers(folder)
-        found = Machines(folder, cache, Network.free(), binds)
+        machine_set = Machines(folder, cache, Network.free(), binds)
         try:
-            found.prepare()
-            yield found
+            machine_set.prepare()
+            yield machine_set
         finally:
             if not os.environ.get("CARME_KEEP_MACHINES"):
-                found.purge()
+                machine_set.purge()

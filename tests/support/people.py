@@ -32,8 +32,8 @@ class Person:
         """A hub that has only just started may be late with its word on who somebody is."""
         page = self.user.web.get(f"{self.url}{SERVICE}/plan", timeout=30)
         if page.status_code != 200:
-            said = " ".join(re.sub("<[^>]*>", " ", page.text.partition("<body")[2]).split())
-            print(f"{page.url} says {page.status_code}: {said[:300]}")
+            text = " ".join(re.sub("<[^>]*>", " ", page.text.partition("<body")[2]).split())
+            print(f"{page.url} says {page.status_code}: {text[:300]}")
             return None
         return page
 

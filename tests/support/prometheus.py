@@ -21,10 +21,10 @@ class Prometheus:
         params = {"query": expression, **({"time": str(at)} if at else {})}
         login = ("carme", self._secrets["prometheus_password"])
         url = f"{self.url}/api/v1/query"
-        answer = requests.get(url, params=params, auth=login, timeout=30)
-        assert answer.status_code == 200, answer.text
-        found: list[Row] = answer.json()["data"]["result"]
-        return found
+        response = requests.get(url, params=params, auth=login, timeout=30)
+        assert response.status_code == 200, response.text
+        series: list[Row] = response.json()["data"]["result"]
+        return series
 
     def value(self, expression: str, at: float | None = None) -> float | None:
         """The one value; None when there is no series."""
@@ -40,7 +40,7 @@ class Prometheus:
     def alerts(self) -> list[dict[str, Any]]:
         """What Alertmanager has."""
         login = ("carme", self._secrets["alertmanager_password"])
-        answer = requests.get(f"{self.alertmanager}/api/v2/alerts", auth=login, timeout=10)
-        assert answer.status_code == 200, answer.text
-        found: list[dict[str, Any]] = answer.json()
-        return found
+        response = requests.get(f"{self.alertmanager}/api/v2/alerts", auth=login, timeout=10)
+        assert response.status_code == 200, response.text
+        alerts: list[dict[str, Any]] = response.json()
+        return alerts

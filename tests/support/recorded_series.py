@@ -40,8 +40,8 @@ def blocks(text: Iterable[str], data: Path) -> None:
 def add_blocks(source: Path, data: Path) -> None:
     """Make TSDB blocks of a file of OpenMetrics text in `data`, and delete the file."""
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(source), str(data)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     source.unlink()
 
 

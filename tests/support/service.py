@@ -100,19 +100,19 @@ class SmallView:
             except OSError:
                 return
             with connection:
-                asked = connection.recv(65536).split(b" ")[1].decode()
-                self.asked.append(asked)
-                report = self.reports.get(asked.removeprefix("/reports/"))
-                rights = self.rights.get(asked.partition("/rights?user=")[2])
-                if asked.startswith("/expected-start") and self.expected_start_seconds:
+                path = connection.recv(65536).split(b" ")[1].decode()
+                self.asked.append(path)
+                report = self.reports.get(path.removeprefix("/reports/"))
+                rights = self.rights.get(path.partition("/rights?user=")[2])
+                if path.startswith("/expected-start") and self.expected_start_seconds:
                     time.sleep(self.expected_start_seconds)
-                if asked.startswith("/snapshot"):
+                if path.startswith("/snapshot"):
                     self._send(connection, "200 OK", self.snapshot.model_dump_json())
                 elif rights:
                     self._send(connection, "200 OK", rights.model_dump_json())
                 elif report:
                     self._send(connection, "200 OK", report.model_dump_json())
-                elif self.listed and asked.startswith("/reports?"):
+                elif self.listed and path.startswith("/reports?"):
                     self._send(connection, "200 OK", self.listed.model_dump_json())
                 elif self.missing:
                     error = {"error": {"reason": "missing", "message": "none", "hint": ""}}

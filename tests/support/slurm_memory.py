@@ -61,8 +61,8 @@ class Cluster(Client):
         self.extended: list[tuple[int, int]] = []
         self.known_rights = RIGHTS
 
-    def _ask(self, what: str) -> None:
-        self.asked.append(what)
+    def _ask(self, request: str) -> None:
+        self.asked.append(request)
         if self.away:
             raise UnavailableError("the controller is away")
 
@@ -92,8 +92,8 @@ class Cluster(Client):
         self, since: int, until: int | None = None, users: Sequence[str] = ()
     ) -> tuple[HistoryJob, ...]:
         self._ask("history")
-        mine = HistoryJob(id=1, user="alice"), HistoryJob(id=2, user="bob")
-        return tuple(job for job in mine if not users or job.user in users)
+        jobs = HistoryJob(id=1, user="alice"), HistoryJob(id=2, user="bob")
+        return tuple(job for job in jobs if not users or job.user in users)
 
     def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         self._ask("test-only")
@@ -141,11 +141,11 @@ class Serving:
         polling.cancel()
         await server.stop()
 
-    def call(self, made: Callable[[], Awaitable[Any]]) -> Any:
+    def call(self, function: Callable[[], Awaitable[Any]]) -> Any:
         """What the coroutine returns, run in the view's loop."""
 
         async def run() -> Any:
-            return await made()
+            return await function()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
 
