@@ -23,13 +23,6 @@ while :; do sleep 0.2; done
 """
 
 
-@pytest.fixture
-def jobs(cluster: Any) -> Iterator[Jobs]:
-    test_jobs = Jobs(cluster)
-    yield test_jobs
-    test_jobs.clear()
-
-
 @pytest.fixture(autouse=True)
 def homes(cluster: Any) -> None:
     """Homes as the first login makes them."""

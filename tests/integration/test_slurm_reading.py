@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,13 +21,6 @@ from support.slurm_live import Jobs
 pytestmark = pytest.mark.cluster
 
 NASTY = 'x UserId=root(0)\nJobId=1 | \x1f \x1b[31m ümlaut "quoted" none'
-
-
-@pytest.fixture
-def jobs(cluster: Any) -> Iterator[Jobs]:
-    test_jobs = Jobs(cluster)
-    yield test_jobs
-    test_jobs.clear()
 
 
 @pytest.fixture

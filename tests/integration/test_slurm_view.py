@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,6 @@ from support.cluster import wait_for
 from support.slurm_live import Jobs, view
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def jobs(cluster: Any) -> Iterator[Jobs]:
-    test_jobs = Jobs(cluster)
-    yield test_jobs
-    test_jobs.clear()
 
 
 @pytest.fixture
