@@ -81,7 +81,7 @@ class Site:
     folder: Path
     packages: dict[str, Path]
     first: str = ""
-    """What the first run said."""
+    """Output of the first run."""
     nodes: list[str] = field(default_factory=lambda: ["node1", "node2"])
 
     @property
@@ -92,12 +92,12 @@ class Site:
         return self.machines.hosts[name]
 
     def add_head(self) -> None:
-        """A bare head, which finds images that were built on this machine before."""
+        """Add a bare head that has the images built on this machine before."""
         images = CACHE.parent / "images"
         self.machines.add("front", (f"{images}:/var/cache/carme/images:ro",))
 
     def write_inventory(self) -> None:
-        """What an admin would write, and what only these machines need."""
+        """Write an admin's inventory, with the settings that only these machines need."""
         hosts = self.machines.hosts
         node = {"slurm_cpus": 2, "slurm_memory_mb": 3000}
         variables = {
@@ -133,8 +133,8 @@ class Site:
                 "exporter": {"unrecorded_jobs": False},
                 "session": {"gpu_flag": ""},
             },
-            # NFS is the kernel's, and this kernel has neither server nor client: a folder that
-            # all machines see stands in for the file server.
+            # NFS needs the kernel, and this kernel has neither server nor client: a folder that
+            # all machines see replaces the file server.
             "shared_storage_mounts": [
                 {"what": f"/srv/shared/{name}", "where": where, "type": "none", "options": "bind"}
                 for name, where in (("home", "/home"), ("images", "/srv/carme/images"))
@@ -153,14 +153,14 @@ class Site:
         self.inventory.write_text(yaml.safe_dump(tree))
 
     def play(self, name: str, *arguments: str) -> str:
-        """What the playbook said; how long it took is told at the end of all tests."""
+        """The output of the playbook; its duration is printed after all tests."""
         started = time.monotonic()
         output = playbook(self.inventory, name, *arguments)
         TOOK.append((" ".join((name, *arguments)), time.monotonic() - started))
         return output
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series that Prometheus has now, asked on the head as an admin would."""
+        """The series that Prometheus has now, queried on the head as an admin."""
         front = self.host("front")
         login = front.run("cat", "/etc/carme/prometheus-login").strip()
         url = f"http://{login}@127.0.0.1:9090"
@@ -181,7 +181,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The hosts go with the last test that can use them; a session's fixture would keep them."""
+    """Remove the hosts after the last test that uses them; a session fixture would keep them."""
     if nextitem is None or nextitem.path.parent != item.path.parent:
         RUNNING.close()
 
@@ -210,7 +210,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Also when somebody stops the tests."""
+    """Remove the hosts, also if the tests are interrupted."""
     RUNNING.close()
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["took"] = TOOK
@@ -218,5 +218,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A worker's times reach the process that writes the summary."""
+    """Pass a worker's durations to the process that prints the summary."""
     TOOK.extend(getattr(node, "workeroutput", {}).get("took", ()))

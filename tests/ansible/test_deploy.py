@@ -51,7 +51,7 @@ def predict(site: Site, name: str) -> requests.Response:
 
 
 def unwell(site: Site) -> list[str]:
-    """What does not run, or is not read by Prometheus; empty when everything does and is."""
+    """Units, nodes and scrape targets that do not work; empty if all work."""
     problems = []
     for host in ("front", *site.nodes):
         units = HEAD_UNITS if host == "front" else NODE_UNITS
@@ -85,7 +85,7 @@ def wait_until_well(site: Site, seconds: float, event: str) -> None:
 
 
 def doctor(site: Site, host: str) -> list[str]:
-    """What `carme doctor` does not like on the host."""
+    """The lines of `carme doctor` on the host that are not ok."""
     result = site.host(host).ssh("carme", "doctor", "--json")
     assert result.stdout, result.stderr
     lines = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""`validate.yml` says what is wrong with an inventory, before anything is touched."""
+"""`validate.yml` reports problems of an inventory before any host is changed."""
 
 import copy
 import importlib.util
@@ -141,7 +141,7 @@ WRONG = {
 
 
 def problems(tree: dict[str, Any]) -> list[str]:
-    """What the playbook's filter says of the inventory."""
+    """The problems that the playbook's filter reports for the inventory."""
     groups = {name: list(tree.get(name, {})) for name in ("head", "compute")}
     groups["carme"] = [*groups["head"], *groups["compute"]]
     hosts = {

@@ -120,7 +120,7 @@ def test_on_a_phone_and_by_keyboard(cluster, browser, account):
 
 
 def test_what_is_free_changes_while_the_page_stays(cluster, browser, account):
-    """Somebody else takes three GPUs; the open form says so by itself."""
+    """Another user takes three GPUs; the open form updates itself."""
     page, errors = open_form(cluster, browser, 1200, 900)
     page.evaluate("window.carmeStayed = true")
     choose(page, gpus="2", gpu_type="virtual-t4")

@@ -1,4 +1,4 @@
-"""The documented cell, exactly as it stands in the documentation, on two real nodes."""
+"""The cell of the documentation, unchanged, on two real nodes."""
 
 import re
 from pathlib import Path

@@ -31,7 +31,7 @@ def page(browser):
 
 
 def answer(page, path, body):
-    """Have the site answer an address; the questions asked there."""
+    """Answer requests for a path with `body`; returns the list of requested URLs."""
     urls = []
 
     def reply(route):
@@ -66,7 +66,7 @@ PREDICTION = {
 
 
 def show_form(page, names=tuple(AdviceRequest.model_fields), **overrides):
-    """The form with the advice told; what its script asked."""
+    """Open the form with this advice; returns the URLs that its script requested."""
     advice = {"prediction": PREDICTION, "notes": [], "suggestions": [], **overrides}
     urls = answer(page, "/hub/api/carme/advice?**", advice)
     fields = "".join(f"<input id={name} value={CHOICE.get(name, '')}>" for name in names)

@@ -12,7 +12,7 @@ PAGES = "/services/carme"
 
 
 def people_page(browser, cluster, user, **how):
-    """A page of somebody who is logged in; errors of its scripts fail the test."""
+    """A page of a user who is logged in; errors of its scripts fail the test."""
     context = browser.new_context(viewport={"width": 1200, "height": 850}, **how)
     context.set_default_timeout(60_000)
     page = context.new_page()
@@ -48,7 +48,7 @@ def test_plan(cluster, ann, screenshots):
 
 
 def points(page):
-    """How many choices are plotted, in all traces of them."""
+    """The number of points in all traces of the plot."""
     traces = "document.getElementById('plot').data.filter((trace) => trace.customdata)"
     return page.evaluate(f"{traces}.reduce((sum, trace) => sum + trace.x.length, 0)")
 
@@ -103,7 +103,7 @@ def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, a
 
 
 def test_explore_asks_where_it_cannot_follow(cluster, ann):
-    """No stream is to be had, as when many follow their tasks: the page asks for the task."""
+    """Without a free event stream, as under load, the page polls the task."""
     refused = {"status": 503, "content_type": "application/problem+json", "body": "{}"}
     ann.route("**/tasks/*/events", lambda route: route.fulfill(**refused))
     ann.goto(f"{cluster.config.hub.url}{PAGES}/explore")

@@ -54,7 +54,7 @@ def test_time_left_more_time_and_the_warning(cluster, person, page, screenshots)
 
 
 def test_idle_gpus_are_told_in_jupyterlab(cluster, person, page):
-    """The hub's words about the session's GPUs; when it says them, test_gpu_idle tells."""
+    """JupyterLab shows the hub's warning; test_gpu_idle tests when the hub sends it."""
     warning = "It did nothing with its GPU for 2 h. It ends at 14:05 unless you run something."
 
     def with_warning(route):

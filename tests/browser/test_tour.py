@@ -1,4 +1,4 @@
-"""A researcher's day, as the tutorial tells it: wait, work, look at the time, stop, start again."""
+"""The steps of the tutorial: wait, work, check the time left, stop, start again."""
 
 from playwright.sync_api import expect
 

@@ -1,4 +1,4 @@
-"""Account, QoS and reservation on a live Slurm: offered, whitelisted, minded, and really used."""
+"""Account, QoS and reservation on a live Slurm: offered, checked, respected and used."""
 
 import re
 import time

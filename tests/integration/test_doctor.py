@@ -1,4 +1,4 @@
-"""`carme doctor` on a live cluster: green, red where it hurts, and green again."""
+"""`carme doctor` on a live cluster: no fault, the expected faults, and no fault again."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def red(cluster: Cluster, *names: str) -> Lines:
 
 @contextmanager
 def stopped(cluster: Cluster, *parts: str) -> Iterator[None]:
-    """Without these parts for a while."""
+    """Stop these services for the duration of the context."""
     try:
         for part in parts:
             cluster.stop(part)

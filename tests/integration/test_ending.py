@@ -1,4 +1,4 @@
-"""The ends that a session can come to, each really caused, and the words that its user reads."""
+"""Every way in which a session ends, and the message for its user."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""Energy on the live cluster: every joule of the virtual GPUs' own record is charged, once."""
+"""Energy on the live cluster: the exporters charge every joule of the virtual GPUs exactly once."""
 
 import os
 import signal

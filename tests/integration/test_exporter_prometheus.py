@@ -1,4 +1,4 @@
-"""What Prometheus makes of it: joins, the controller's figures, profiles."""
+"""The exporters' series in Prometheus: joins, the controller's metrics, profiles."""
 
 import json
 import time

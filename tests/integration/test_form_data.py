@@ -1,4 +1,4 @@
-"""The live half of the form on a cluster of 1,000 nodes: a real hub, asked over HTTP."""
+"""The panel of the form on a cluster of 1,000 nodes: a real hub over HTTP."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A session that does nothing with its GPUs is warned and ended; one that works is only told."""
+"""A session with idle GPUs is warned and ended; one that runs code only gets a note."""
 
 import json
 import tomllib
@@ -19,7 +19,7 @@ IDLE_SECONDS, NOTICE_SECONDS = 36, 12
 
 @pytest.fixture(scope="module")
 def impatient(cluster):
-    """The hub with short times."""
+    """A hub with short idle times."""
     file = cluster.dir / "etc/carme.toml"
     before = file.read_text()
     changed = tomllib.loads(before)
@@ -88,7 +88,7 @@ def test_idle_is_ended_and_working_is_told(impatient):
         assert ben.state()["ready"]
 
         def told_inside():
-            """What the extension in JupyterLab reads."""
+            """The warning that the extension in JupyterLab reads."""
             return ben.server("GET", "/carme/time").json()["warning"]
 
         warning = wait_for(told_inside, 60, "the session itself knows")

@@ -1,4 +1,4 @@
-"""Whatever is sent as an option is refused with a message or taken literally; nothing leaks out."""
+"""Hostile options are refused with a message or taken literally; nothing is injected."""
 
 import json
 import re

@@ -365,7 +365,7 @@ def test_own_image_without_a_server(site: Site, keys: tuple[Path, Path]) -> None
 
 
 def check_as_nobody(site: Site, path: Path, **values: Path) -> str:
-    """What `carme images check` says to a normal user about an image that is not fit."""
+    """The message of `carme images check` to an unprivileged user about an unsuitable image."""
     lines = [f'{key} = "{value}"' for key, value in values.items()]
     toml = site.folder / "carme.toml"
     toml.write_text("\n".join(["[images]", f'apptainer = "{site.apptainer}"', *lines]))

@@ -1,4 +1,4 @@
-"""What a job may touch: its own GPUs, its own memory, its own /tmp, and nothing of the hub's."""
+"""A job can use its own GPUs, memory and /tmp only, and no file of the hub."""
 
 import pytest
 
@@ -23,7 +23,7 @@ print("got it all")
 
 
 def run_job(cluster, user, script, *options):
-    """What the job printed, and the state in which it ended."""
+    """The output of the job and its final state."""
     output = f"/var/tmp/{user}.out"
     argv = ["sbatch", "--parsable", "--wait", "-D", "/", "-o", output, "-t", "2", *options]
     result = cluster.run_as(user, argv, input=script, timeout=90)

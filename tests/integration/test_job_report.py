@@ -1,4 +1,4 @@
-"""Known loads of three users: `carme job`, rules and dashboards say what was done, within 2 %."""
+"""Known loads of three users: `carme job`, rules and dashboards report them within 2 %."""
 
 import json
 import time
@@ -24,7 +24,7 @@ RESNET = {"workload": "resnet-50", "hardware": {"partition": "gpu", "gpu_type": 
 
 
 class Loads:
-    """The jobs, and everything that was said about them."""
+    """The jobs and their reports."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -40,7 +40,7 @@ class Loads:
         self.ids[name] = submit(self.cluster, user, self.nodes[0], script, *options)
 
     def done_joules(self, name):
-        """By the virtual GPUs' own record, on every node."""
+        """The joules in the virtual GPUs' own record, over all nodes."""
         return sum(exporter.recorded_joules(self.ids[name]) for exporter in self.exporters)
 
     def report(self, name, user=None):
@@ -63,7 +63,7 @@ class Loads:
 
 
 def predict(person, job_id):
-    """Have the service predict something for the job, and keep it."""
+    """Store a prediction of the service for the job."""
     wish = {**RESNET, "keep": True, "job_id": job_id}
     wait_for(
         lambda: person.by_token("POST", "/predictions", wish).status_code == 200 or time.sleep(1),
@@ -73,7 +73,7 @@ def predict(person, job_id):
 
 @pytest.fixture(scope="module")
 def loads(cluster):
-    """Everything is run; Prometheus is restarted in the middle."""
+    """Run all jobs; restart Prometheus while they run."""
     ann, ben, ada = (*cluster.users[:2], cluster.admin)
     load_jobs = Loads(cluster)
     wait_for(lambda: load_jobs.value('sum(up{job="carme"})'), 60, "Prometheus reads the exporters")
@@ -100,7 +100,7 @@ def loads(cluster):
 
 
 def test_the_dashboards_while_jobs_run(cluster, loads):
-    """Every panel and variable has an answer; only absent hardware and events are excused."""
+    """Every panel and variable has data, except for absent hardware and events."""
     boards = [*BOARDS, *PROFILES.values()]
     last, timings = [], {}
     series = f'carme_prediction_seconds{{jobid="{loads.ids["predicted"]}"}}'

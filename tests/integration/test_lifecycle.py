@@ -1,4 +1,4 @@
-"""What can become of a session, each really caused, and what its user is told."""
+"""The states of a session from submission to its end, and the messages for its user."""
 
 import os
 import signal

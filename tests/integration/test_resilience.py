@@ -1,4 +1,4 @@
-"""Any one part may die at any moment: it comes back, and sessions go on."""
+"""Any service may be killed at any time: it restarts, and sessions continue."""
 
 import os
 import signal

@@ -67,7 +67,7 @@ def jobs(cluster, prometheus, exporters):
 
 @dataclass
 class Books:
-    """What the exporters said when all was over, and a time at which the rules knew it."""
+    """The exporters' final values, and a time at which the rules include them."""
 
     at: float
     pages: list[Series]
@@ -146,7 +146,7 @@ def test_a_job_of_two_seconds_is_in_its_users_total(cluster, prometheus, jobs, b
 
 
 def test_what_the_rules_ask_for_is_there(prometheus, books):
-    """No rule fails, and the figures of all levels exist; the names of other programs, too."""
+    """No rule fails, and the series of all levels exist, including those of other programs."""
     assert prometheus.rows("prometheus_rule_evaluation_failures_total > 0") == []
     records = [
         rule["record"]

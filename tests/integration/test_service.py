@@ -46,7 +46,7 @@ def test_login_goes_through_the_hub(people):
 
 @pytest.fixture(scope="module")
 def belongings(people):
-    """Something of ann's of every kind."""
+    """One object of every kind that belongs to ann."""
     ann = people[0]
     workload = ann.by_token("GET", "/workloads/resnet-50").json()["workload"] | {"name": "mine"}
     assert ann.by_token("POST", "/workloads", workload).status_code == 201
@@ -96,7 +96,7 @@ def test_no_token_and_no_expired_one(cluster, people, belongings):
 
 
 def test_a_session_with_a_declared_workload(cluster, people):
-    """Advice in the form's way, then submit: the prediction is kept with the job, for its owner."""
+    """Advice as in the form, then a start: the prediction is stored with the job, for its owner."""
     ann, ben, ada = people
     query = "&".join(f"{k}={v}" for k, v in {**ONE_GPU, "workload": "resnet-50"}.items())
     headers = {"Referer": f"{ann.url}/hub/home", "X-XSRFToken": ann.user._xsrf("/hub/")}
@@ -146,8 +146,8 @@ def test_the_form_goes_on_without_the_service(cluster, people, away):
 
 
 def judged(person):
-    """How many predictions from data sheets were judged by time, and by energy: everybody's, other
-    tests' too."""
+    """How many predictions from data sheets were judged by time and by energy, of all users and
+    tests."""
     items = person.by_token("GET", "/coverage").json()["items"]
     [counts] = [i for i in items if (i["kind"], i["source"]) == ("job", "data sheet")] or [None]
     return (counts["time_judged"], counts["energy_judged"]) if counts else (0, 0)
@@ -251,7 +251,7 @@ def train(cluster, people):
 
 
 def at(steps, run):
-    """The steps of so many workers and such a batch."""
+    """The steps with this number of workers and this batch."""
     return [step for step in steps if (step.gpus, step.batch) == run]
 
 
@@ -300,7 +300,7 @@ def test_a_fit_from_twenty_steps_predicts_other_batches_and_worker_counts(people
 
 @pytest.mark.timeout(300)
 def test_how_often_intervals_held_is_told(cluster, people, judged_before, finished):
-    """Half a minute after the job's last figures have come: whether it lay within, in counts."""
+    """The counts include a job half a minute after its last measurements."""
 
     def counted():
         return all(

@@ -1,4 +1,4 @@
-"""Each part that the service needs really away, in turn: clear answers, and none after 2 s."""
+"""Each dependency of the service is stopped in turn: clear errors within 2 s."""
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +49,7 @@ def job(cluster, ann):
 
 @pytest.fixture
 def ask_all(cluster, ann, job):
-    """`ask_all()`: every question at once, straight to the service; the answers by question."""
+    """`ask_all()`: send all requests at once, directly to the service; responses by request."""
     base = f"http://127.0.0.1:{cluster.config.service.port}{API}"
 
     def answer_to(question):
@@ -122,7 +122,7 @@ def test_a_stranger_while_the_hub_is_away(cluster, ann):
 
 
 def test_a_database_that_somebody_holds(cluster, ann, ask_all):
-    """SQLite's way of being away: writing waits a second, then says so; reading goes on."""
+    """A locked SQLite database: a write fails after a second, reads continue."""
     path = cluster.config.service.database.removeprefix("sqlite:///")
     with sqlite3.connect(path, isolation_level=None) as holder:
         holder.execute("BEGIN EXCLUSIVE")

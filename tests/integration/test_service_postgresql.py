@@ -1,4 +1,4 @@
-"""The service's database is PostgreSQL: the same answers, migrations, and an end without a hang."""
+"""The service on PostgreSQL: the same responses, migrations, and no hang during an outage."""
 
 import os
 import time
@@ -25,7 +25,7 @@ def server():
 
 @pytest.fixture
 def url(server):
-    """Of a database with nothing in it."""
+    """The URL of an empty database."""
     name = f"t{time.monotonic_ns()}"
     engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""Time left, more time, several sessions, and an end that is told."""
+"""Time left, more time, several sessions, and the message after the end."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Two people, two sessions: each gets what was asked for, and neither reaches the other's."""
+"""Two users, two sessions: each gets the requested resources, and cannot access the other's."""
 
 import pytest
 import requests
@@ -80,7 +80,7 @@ def test_the_token_is_in_no_command_line_and_in_a_closed_file(cluster, two):
 
 
 def test_a_reported_port_is_all_that_a_session_can_change(cluster, two):
-    """batchspawner's endpoint is gone; ours takes a port, from a session's own token."""
+    """batchspawner's endpoint is removed; Carme's accepts only a port, with the session's token."""
     ann = two[0]
     url = f"http://127.0.0.1:{cluster.config.hub.api_port}/hub/api"
     token = ann.api("POST", f"/users/{ann.name}/tokens", json={"note": "test"}).json()["token"]

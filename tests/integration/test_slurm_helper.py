@@ -33,7 +33,7 @@ def homes(cluster: Any) -> None:
 
 @pytest.fixture
 def newcomer(cluster: Any) -> Iterator[str]:
-    """A member of the users' group with neither a home nor a place in Slurm's accounting."""
+    """A member of the users' group without a home and without an association in Slurm."""
     name = f"{cluster.users[0][:20]}-new"
     subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
     add = ["useradd", "--no-create-home", "--groups", cluster.config.hub.users_group, name]

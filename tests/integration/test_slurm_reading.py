@@ -36,7 +36,7 @@ def rest(cluster: Any) -> RestClient:
 def equal(
     first: Client, second: Client, read: Callable[[Client], tuple[SlurmModel, ...]]
 ) -> tuple[SlurmModel, ...]:
-    """What both read, once they agree: between two reads the cluster may have moved on."""
+    """The result of both clients once they agree: the cluster may change between two reads."""
     end = time.monotonic() + 20
     while True:
         first_value, second_value = read(first), read(second)

@@ -1,4 +1,4 @@
-"""Up again, down, and up from what was kept. Named to run after everything else on the cluster."""
+"""`up` twice, `down`, and `up` from the stored state. Its name makes it the last test."""
 
 import time
 

@@ -1,6 +1,6 @@
-"""The bare Debian with systemd and sshd that every test host begins as, made once with debootstrap.
+"""The bare Debian with systemd and sshd from which every test host starts, built with debootstrap.
 
-What a host needs to reach packages is taken from this machine's own settings.
+The package sources of the hosts come from this machine's own settings.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ umount /proc/sys/kernel/random/boot_id || true
 
 
 def why_not() -> str:
-    """Why no such machines can run here; empty when they can."""
+    """The reason why systemd-nspawn cannot run here; empty if it can."""
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         return "systemd-nspawn machines need root on Debian"
     capabilities = next(
@@ -65,7 +65,7 @@ def why_not() -> str:
 
 
 def try_nspawn(cache: Path) -> str:
-    """Why the kernel or whoever runs this machine does not let nspawn work; empty if it does."""
+    """The reason why a trial run of nspawn fails here; empty if it works."""
     argv = [
         *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network"),
         *("--volatile=yes", f"--directory={base_image(cache)}", "/usr/bin/true"),
@@ -75,7 +75,7 @@ def try_nspawn(cache: Path) -> str:
 
 
 def base_image(cache: Path) -> Path:
-    """The folder of a bare Debian with systemd and sshd, made once."""
+    """The folder of a bare Debian with systemd and sshd; built once."""
     key = hashlib.sha256(
         json.dumps([SUITE, INCLUDE, CGROUPS, CGROUPS_SCRIPT, ADMIN_HOME, SUDOERS]).encode()
     ).hexdigest()[:12]
@@ -107,7 +107,7 @@ def base_image(cache: Path) -> Path:
 
 
 def reach_packages(root: Path) -> list[str]:
-    """Give a host's files this machine's mirrors; the folders of this machine that they name."""
+    """Copy this machine's mirrors into a host's files; returns the local folders that they name."""
     pip = mirrors.pip_settings()
     (root / "etc/apt/sources.list").write_text(_apt_lines())
     (root / "etc/apt/apt.conf.d/90keep").write_text(
@@ -129,7 +129,7 @@ def reach_packages(root: Path) -> list[str]:
 
 
 def _apt_lines() -> str:
-    """Debian's own suites as this machine reaches them."""
+    """apt source lines of Debian's suites with this machine's mirror."""
     keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
     return "".join(
         f"deb [signed-by={keyring}] {source.uri} {source.suite} {' '.join(source.components)}\n"

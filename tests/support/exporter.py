@@ -1,4 +1,4 @@
-"""What the exporters of the private cluster say, beside the virtual GPUs' own record."""
+"""The exporters of the private cluster, and the virtual GPUs' own record."""
 
 import json
 import sys

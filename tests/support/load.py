@@ -1,7 +1,7 @@
-"""The series of a cluster that runs a thousand jobs, without its values' meaning.
+"""The series of a cluster that runs a thousand jobs, with arbitrary values.
 
-Every metric of the exporter's table and everything that the recording rules make of them, for jobs
-on nodes of four GPUs each. The text is either what a scrape would see now, or a history.
+Every metric of the exporter's table and all recorded series, for jobs on nodes with four GPUs each.
+The text is either one scrape or a history.
 """
 
 import itertools
@@ -68,7 +68,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Load:
-    """So many jobs, one GPU each, on as many nodes as they need."""
+    """A number of jobs with one GPU each, on as many nodes as they need."""
 
     now: float
     jobs: int = 1000
@@ -76,12 +76,12 @@ class Load:
     """How far back the history of a metric or rule goes, where it is read over time."""
 
     def scraped(self) -> list[Series]:
-        """What exporters answer."""
+        """The series of the exporters."""
         tables = (metric for metric in TABLE if metric.name not in _ABSENT)
         return [series for metric in tables for series in self._of_metric(metric)]
 
     def recorded(self) -> list[Series]:
-        """What the rules make of it, where somebody reads it over time."""
+        """The recorded series that dashboards show over time."""
         return [
             Series(rule.record, _text(rule.record, {"cluster": "load", **labels}), "@gauge")
             for _, rules in recording.groups().values()
@@ -99,7 +99,7 @@ class Load:
             yield Series(metric.name, _text(metric.name, {"cluster": "load", **labels}), value)
 
     def _targets(self, metric: Metric, names: frozenset[str]) -> Iterator[dict[str, str]]:
-        """As Prometheus names what it reads."""
+        """The labels that Prometheus adds to a target's series."""
         if metric.group.startswith("Cluster"):
             where = {"instance": "controller", "job": "carme-controller"}
             yield from ({**where, **labels} for labels in self._subjects(names - {"jobid", "node"}))
@@ -108,7 +108,7 @@ class Load:
             yield {"instance": labels["node"], "job": "carme", **labels}
 
     def _subjects(self, names: frozenset[str]) -> Iterator[dict[str, str]]:
-        """The labels that say whom it is about, a dictionary for each."""
+        """The labels of each subject of the metric."""
         per_job = names & {"jobid", "uuid"} or {"node", "user"} <= names
         if per_job:
             count = self.jobs
@@ -144,7 +144,7 @@ class Load:
             yield file
 
     def _reach(self, series: Series) -> tuple[int, float]:
-        """Seconds between its values, and how far they go back."""
+        """Seconds between its values, and seconds that they go back."""
         back = self.hours.get(series.name, 0) * 3600
         if series.is_recorded:
             return RULE_SECONDS, back
@@ -157,12 +157,12 @@ class Load:
 
 
 def page(series: Iterable[Series]) -> str:
-    """All of them in the text format, to be `filled` at each reading."""
+    """All series in the text format, to be `filled` at each scrape."""
     return "".join(f"{row.text} {_open(row.value)}\n" for row in series)
 
 
 def filled(text: str, at: float) -> bytes:
-    """The page as it is at that time."""
+    """The page with the values at that time."""
     return (text % _values(at)).encode()
 
 

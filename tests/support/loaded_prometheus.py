@@ -60,7 +60,7 @@ def loaded_prometheus(load: Load, evaluate_seconds: float) -> Iterator[Prometheu
 
 @dataclass(frozen=True)
 class Cost:
-    """What the evaluation of a group of rules takes."""
+    """The duration of an evaluation of a group of rules."""
 
     milliseconds: float
     """Median of its evaluations."""
@@ -69,7 +69,7 @@ class Cost:
 
 
 def rule_costs(prometheus: PrometheusClient, evaluations: int = 3) -> dict[str, Cost]:
-    """Each group of recording rules, after so many evaluations that are seen from now on."""
+    """The cost of each group of recording rules, over a number of evaluations from now on."""
     times: dict[str, dict[str, float]] = {}
     last: dict[str, tuple[tuple[float, str], ...]] = {}
     end = time.monotonic() + 600

@@ -1,7 +1,7 @@
 """Hosts with real systemd for the deployment's tests: systemd-nspawn machines on a bridge.
 
 Each host starts from a copy of the base system. Downloaded packages go to a pool in the cache that
-every new host is given: a second run downloads next to nothing.
+every new host gets: a second run downloads almost nothing.
 """
 
 import os
@@ -82,7 +82,7 @@ class Machine:
             )
 
     def wait(self, seconds: float = 90) -> None:
-        """Until ssh answers."""
+        """Wait until ssh answers."""
 
         def is_up() -> bool:
             assert self.process
@@ -98,7 +98,7 @@ class Machine:
     def ssh(
         self, *argv: str, user: str = "root", **kwargs: Any
     ) -> "subprocess.CompletedProcess[str]":
-        """A command over ssh; words are quoted for the remote shell."""
+        """Run a command over ssh; arguments are quoted for the remote shell."""
         defaults = {"capture_output": True, "text": True, "timeout": 120}
         command = ["ssh", "-i", str(self.key), *SSH_OPTIONS, f"{user}@{self.address}"]
         return subprocess.run([*command, shlex.join(argv)], **{**defaults, **kwargs})
@@ -109,9 +109,9 @@ class Machine:
         return result.stdout
 
     def reboot(self) -> None:
-        """A clean reboot, and until ssh answers again.
+        """Reboot cleanly, and wait until ssh answers again.
 
-        Without a unit of its own nspawn ends where it would start the system again.
+        nspawn without a systemd unit ends at a reboot, so it is started again here.
         """
         assert self.process
         self.ssh("systemctl", "reboot")
@@ -144,13 +144,13 @@ class Machines:
         return self.folder / "ssh_key"
 
     def prepare(self) -> None:
-        """The bridge with its way out, the key."""
+        """Create the bridge and the ssh key."""
         self.folder.mkdir(parents=True)
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key])
         self.network.set_up(self.folder / "network")
 
     def add(self, name: str, binds: tuple[str, ...] = ()) -> Machine:
-        """A new bare host, booted. One that is there already is replaced: same name and address."""
+        """Boot a new bare host. It replaces an existing one with the same name and address."""
         old = self.hosts.get(name)
         if old:
             old.stop()
@@ -181,7 +181,7 @@ class Machines:
 
     @property
     def _pool(self) -> Path:
-        """Packages that some host downloaded; a package's name has its version."""
+        """Packages that any host downloaded; their names include the version."""
         return self.cache / "debs/pool"
 
     def _keep_downloads(self, machine: Machine) -> None:
@@ -191,8 +191,8 @@ class Machines:
                 link.hardlink_to(package)
 
     def _settle(self, machine: Machine) -> list[str]:
-        """What an admin's installer would have set: name, address, key, mirrors. Returns folders of
-        this machine that the mirrors' settings name."""
+        """Set name, address, key and mirrors. Returns folders of this machine that the mirrors'
+        settings name."""
         root = machine.root
         (root / "etc/hostname").write_text(f"{machine.name}\n")
         (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
@@ -213,7 +213,7 @@ class Machines:
 
 
 def let_in(home: Path, key: Path) -> None:
-    """Take the ssh key at the owner of the home."""
+    """Authorise the ssh key for the owner of the home."""
     folder, owner = home / ".ssh", home.stat()
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
@@ -222,7 +222,7 @@ def let_in(home: Path, key: Path) -> None:
 
 
 def _kill(nspawn: psutil.Process) -> None:
-    """End a machine: its first process does not die with nspawn, and all others die with that."""
+    """Kill the machine's init, which survives nspawn; all its other processes end with it."""
     family = [*nspawn.children(), nspawn]
     for process in family:
         with suppress(psutil.NoSuchProcess):
@@ -231,7 +231,7 @@ def _kill(nspawn: psutil.Process) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Whatever a run that was killed left: processes, bridge, rule, files."""
+    """Remove processes, bridge, firewall rule and files of a killed run."""
     for process in psutil.process_iter(["name", "cmdline"]):
         argv = process.info["cmdline"] or []
         if process.info["name"] == "systemd-nspawn" and any(
@@ -250,7 +250,7 @@ def remove_leftovers(folder: Path) -> None:
 
 @contextmanager
 def machines(cache: Path, binds: tuple[str, ...] = ()) -> Iterator[Machines]:
-    """An empty set of hosts; gone afterwards, whatever happened."""
+    """An empty set of hosts; removed afterwards in any case."""
     if reason := base_system.why_not():
         pytest.skip(reason)
     needed = {

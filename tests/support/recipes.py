@@ -1,4 +1,4 @@
-"""Recipes that build in a second: a system of a shell and three programs."""
+"""Recipes that build in a second: a system with a shell and three programs."""
 
 import shutil
 import subprocess

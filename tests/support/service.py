@@ -1,5 +1,4 @@
-"""The service for tests: an application with a hub and a view beside it, each a small server that
-can be taken away."""
+"""The service for tests: an application with a small hub and a small view, which tests can stop."""
 
 import json
 import socket
@@ -27,7 +26,7 @@ TOKENS = {
 
 
 class SmallHub(BaseHTTPRequestHandler):
-    """Knows the tokens above, and gives one for the code `good`."""
+    """A hub that knows the tokens above, and returns one for the code `good`."""
 
     def do_GET(self):
         token = self.headers.get("Authorization", "").partition(" ")[2]
@@ -63,7 +62,7 @@ def gpu_nodes(*kinds):
 
 
 class SmallView:
-    """Answers /snapshot with one cluster."""
+    """A view that serves the snapshot of one cluster."""
 
     def __init__(self, path):
         self.asked = []

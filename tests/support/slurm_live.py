@@ -1,4 +1,4 @@
-"""Jobs on a live cluster, for tests: submitted as users, and gone afterwards."""
+"""Jobs on a live cluster, submitted as users and cancelled after the test."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from carme.slurm.models import Job
 from support.cluster import wait_for
 from support.hub import User
 
-# Run as the hub's user: one call of the helper's client, its answer or error as JSON.
+# Run as the hub's user: one call of the helper's client; prints its response or error as JSON.
 _HELPER_CALL = """
 import asyncio, json, sys
 from pathlib import Path
@@ -54,7 +54,7 @@ def python_as(cluster: Any, user: str, code: str, *arguments: str) -> Any:
 
 
 def helper(cluster: Any, verb: str, **arguments: object) -> Any:
-    """What the hub gets when it calls the helper through sudo."""
+    """The helper's response to the hub, called through sudo."""
     program = str(Path(sys.prefix) / "bin/carme-helper")
     config = cluster.env["CARME_CONFIG"]
     argv = (program, config, verb, json.dumps(arguments))
@@ -62,13 +62,13 @@ def helper(cluster: Any, verb: str, **arguments: object) -> Any:
 
 
 def view(cluster: Any, user: str, verb: str, /, **arguments: object) -> Any:
-    """What this user gets from the view."""
+    """The view's response to this user."""
     socket = str(cluster.config.view.socket)
     return python_as(cluster, user, _VIEW_CALL, socket, verb, json.dumps(arguments))
 
 
 class Jobs:
-    """Submits jobs as users, and cancels what is left of them."""
+    """Submits jobs as users, and cancels those that still run."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
@@ -76,7 +76,7 @@ class Jobs:
         self._made: list[int] = []
 
     def submit(self, user: str, *options: str, command: str = "sleep 600") -> int:
-        """A job that sleeps, unless told otherwise; its id."""
+        """Submit a job, which sleeps by default; returns its ID."""
         base = ["sbatch", "--parsable", "--output=/dev/null", "--chdir=/tmp", "--mem=200"]
         result = self._cluster.run_as(user, [*base, *options, "--wrap", command])
         assert result.returncode == 0, result.stderr
@@ -84,7 +84,7 @@ class Jobs:
         return self._made[-1]
 
     def adopt(self, job_id: int) -> None:
-        """Cancel this job, too, at the end."""
+        """Also cancel this job at the end."""
         self._made.append(job_id)
 
     def wait(self, job_id: int, ready: Callable[[Job], bool], event: str) -> Job:
@@ -102,7 +102,7 @@ class Jobs:
         return self.wait(job_id, lambda job: job.state.value == "RUNNING", "runs")
 
     def clear(self) -> None:
-        """Cancel everything and wait until it is gone from the nodes."""
+        """Cancel all jobs and wait until they have ended."""
         if self._made:
             self._cluster.run(["scancel", *map(str, self._made)])
             submitted = set(self._made)
@@ -116,7 +116,7 @@ class Jobs:
 
 
 def take_cpu_node(cluster: Any) -> str:
-    """A job of the first user that has all cores of cpu01; its id, once it runs."""
+    """Submit a job of the first user with all cores of cpu01; returns its ID when it runs."""
     User(cluster, cluster.users[0]).login()  # makes the home
     argv = ["sbatch", "--parsable", "-p", "cpu", "-c", "8", "--mem=100", "-D", "/tmp"]
     script = "#!/bin/sh\nsleep 1000\n"

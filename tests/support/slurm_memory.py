@@ -1,4 +1,4 @@
-"""A Slurm that lives in memory, and a view that serves it: for tests of what lies on top."""
+"""A Slurm in memory and a view that serves it, for tests of the view's clients."""
 
 import asyncio
 import threading
@@ -52,7 +52,7 @@ NODE = Node(name="gpu01", state=NodeState.MIXED, partitions=("gpu",), cpus=8, cp
 
 
 class Cluster(Client):
-    """A Slurm in memory that counts what it is asked, and can go away."""
+    """A Slurm in memory that records requests and can be unavailable."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -116,7 +116,7 @@ def config(tmp_path: Path, **view: Any) -> Config:
 
 
 class Serving:
-    """A view in a thread of its own, as it would be in a process of its own."""
+    """A view in its own thread."""
 
     def __init__(self, cluster: Cluster, settings: Config) -> None:
         self.cluster = cluster
@@ -142,7 +142,7 @@ class Serving:
         await server.stop()
 
     def call(self, function: Callable[[], Awaitable[Any]]) -> Any:
-        """What the coroutine returns, run in the view's loop."""
+        """The result of the coroutine, run in the view's event loop."""
 
         async def run() -> Any:
             return await function()

@@ -1,4 +1,4 @@
-"""What Slurm prints, written down once for the tests of its parsers."""
+"""Output of Slurm's commands, for the tests of the parsers."""
 
 from typing import Any
 

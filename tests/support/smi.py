@@ -1,4 +1,4 @@
-"""GPUs out of nvidia-smi's text: a replay of captures, for tests and for reports from users."""
+"""GPUs from the text of nvidia-smi: a replay of captures, for tests and users' reports."""
 
 import csv
 import re
@@ -50,7 +50,7 @@ def gpus(capture: str, phase: str = "load") -> list[GpuReading]:
 
 
 def parse(query: str, details: str = "", listing: str = "", apps: str = "") -> list[GpuReading]:
-    """The GPUs in the CSV of --query-gpu; `-q`, `-L` and the compute apps add what it lacks."""
+    """The GPUs in the CSV of --query-gpu; `-q`, `-L` and the compute apps add missing values."""
     tree = _details(details)
     running: dict[str, list[GpuProcess]] = {}
     for row in _rows(apps):
@@ -129,7 +129,7 @@ def _slices(detail: list[tuple[str, str]], listing: str) -> Iterator[MigSlice]:
 
 
 def _rows(text: str) -> Iterator[dict[str, str]]:
-    """Rows of a CSV section; a cut-off last line is left out. Units in the header are dropped."""
+    """Rows of a CSV section, without a truncated last line and without units in the header."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if len(lines) < 2:
         return

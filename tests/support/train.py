@@ -3,12 +3,12 @@
     python train.py --run 2x128 --run 1x256 --rounds 10 --steps 2 --out steps.csv
 
 Workers exchange gradients through shared memory: each reduces its slice, then all read the mean.
-Every step's compute, communication and update are timed, as `carme calibrate` takes them: each
-begins when the slowest worker has finished the one before, so that together they are the step.
+Every step's compute, communication and update are timed for `carme calibrate`: each begins when the
+slowest worker has finished the previous phase, so that together they are the step.
 
 Before the steps each worker computes and updates a few times while the others wait, with the batch
-of the steps: `alone_compute` and `alone_update`. Runs take turns, round by round, so that they see
-the same neighbours.
+of the steps: `alone_compute` and `alone_update`. Runs alternate round by round, so that other
+processes disturb all of them alike.
 """
 
 import argparse
@@ -124,7 +124,7 @@ def worker(rank, workers, batch, steps, names, barrier, results):
 
 
 def train(workers, batch, steps):
-    """Rows (seconds, compute, communication, update, alone…) of so many steps."""
+    """Rows (seconds, compute, communication, update, alone…) of a number of steps."""
     context = mp.get_context("fork")
     parts = [shared_memory.SharedMemory(create=True, size=4 * count()) for _ in range(workers + 1)]
     names = [part.name for part in parts]
