@@ -19,7 +19,7 @@ PLAYBOOKS = ROOT / "ansible"
 CACHE = Path(os.environ.get("CARME_CACHE") or "/var/cache/carme") / "machines"
 PASSWORDS = {"alice": "alice-knows-this", "ada": "ada-knows-that"}
 RUNNING = ExitStack()
-TOOK: list[tuple[str, float]] = []
+DURATIONS: list[tuple[str, float]] = []
 SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 
 
@@ -156,7 +156,7 @@ class Site:
         """The output of the playbook; its duration is printed after all tests."""
         started = time.monotonic()
         output = playbook(self.inventory, name, *arguments)
-        TOOK.append((" ".join((name, *arguments)), time.monotonic() - started))
+        DURATIONS.append((" ".join((name, *arguments)), time.monotonic() - started))
         return output
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -176,7 +176,7 @@ def _hash(password: str) -> str:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """How long each playbook took."""
-    for name, seconds in TOOK:
+    for name, seconds in DURATIONS:
         terminalreporter.write_line(f"{seconds:6.0f} s  {name}")
 
 
@@ -213,10 +213,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Remove the hosts, also if the tests are interrupted."""
     RUNNING.close()
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["took"] = TOOK
+        session.config.workeroutput["durations"] = DURATIONS
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Pass a worker's durations to the process that prints the summary."""
-    TOOK.extend(getattr(node, "workeroutput", {}).get("took", ()))
+    DURATIONS.extend(getattr(node, "workeroutput", {}).get("durations", ()))

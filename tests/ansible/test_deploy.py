@@ -50,7 +50,7 @@ def predict(site: Site, name: str) -> requests.Response:
     )
 
 
-def unwell(site: Site) -> list[str]:
+def find_problems(site: Site) -> list[str]:
     """Units, nodes and scrape targets that do not work; empty if all work."""
     problems = []
     for host in ("front", *site.nodes):
@@ -75,7 +75,7 @@ def wait_until_well(site: Site, seconds: float, event: str) -> None:
     last: list[str] = []
 
     def well() -> bool:
-        last[:] = unwell(site)
+        last[:] = find_problems(site)
         return not last
 
     try:
@@ -95,7 +95,7 @@ def doctor(site: Site, host: str) -> list[str]:
 
 def test_the_first_run_converges(site: Site) -> None:
     assert all(host["failed"] == 0 for host in recap(site.first).values())
-    # A node that should have GPUs and has no driver is reported, and works.
+    # A node that declares GPUs but has no driver is reported, and works.
     assert "there is no /dev/nvidia0" in " ".join(site.first.split())
     wait_until_well(site, 180, "all parts after the first run")
 
@@ -126,7 +126,7 @@ def test_a_session_on_the_second_node(site: Site) -> None:
         )
         assert output.split() == ["node2", "3001", "True"]
         job = front.run("squeue", "-h", "-u", "alice", "-o", "%A").strip()
-        # What the job used comes from the node to Prometheus, and from there to alice herself.
+        # The job's metrics reach Prometheus, and alice sees them in her report.
         series = f'carme_job_cpu_seconds_total{{jobid="{job}",node="node2"}}'
         wait_for(lambda: site.query(series), 60, f"series of job {job}")
         [job_info] = site.query(f'carme_job_info{{jobid="{job}"}}')
@@ -186,7 +186,7 @@ def test_only_admins_and_people_with_a_job_log_in_to_a_node(site: Site) -> None:
     finally:
         front.run("scancel", job)
     assert f"/job_{job}/step_extern" in groups
-    # A slice of her own would take the login out of the job.
+    # A user slice would take the login out of the job.
     assert "user-3001.slice" not in groups
     wait_for(lambda: node.ssh("true", user="alice").returncode == 255, 60, "a closed node")
 

@@ -22,7 +22,7 @@ pytestmark = [
 
 def test_check_mode_on_a_deployed_system(site: Site) -> None:
     output = site.play("site.yml", "--check", "--diff")
-    # The run that node3 joined with was limited to it and the head.
+    # The run that added node3 was limited to it and the head.
     name = {"common : Keep the names of all hosts in /etc/hosts"}
     assert changes(output) == {"node1": name, "node2": name}, output[-8000:]
     assert "node3" in output
@@ -41,7 +41,7 @@ def test_a_node_leaves(site: Site) -> None:
     assert set(recap(output)) == {"front"}
     wait_until_well(site, 90, f"a cluster without {leaving}")
     assert left_running(site, leaving) == []
-    # It is nobody's node any more.
+    # Slurm no longer has the node.
     machine = site.host(leaving)
     assert "carme" not in machine.run("grep", "-v", "^#", "/etc/pam.d/sshd")
     assert machine.ssh("true", user="alice").returncode == 0

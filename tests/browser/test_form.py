@@ -28,7 +28,7 @@ def account(cluster):
     yield ACCOUNT
     cluster.run(["sacctmgr", "-i", "delete", "user", ann, f"account={ACCOUNT}"])
     cluster.run(["sacctmgr", "-i", "delete", "account", ACCOUNT])
-    # Without this it would offer the account for some minutes more.
+    # A new view reads accounts at once; a running one would offer this one for some minutes.
     cluster.stop("view")
     cluster.start("view")
 
@@ -105,7 +105,7 @@ def test_on_a_phone_and_by_keyboard(cluster, browser, account):
     boxes = {name: page.locator(name).bounding_box() for name in ("#outlook", "#cluster")}
     button = page.get_by_role("button", name="Start").bounding_box()
     assert boxes["#outlook"]["y"] < button["y"] < boxes["#cluster"]["y"]
-    # From the first preset to the button with the tabulator alone, in the order that one sees.
+    # From the first preset to the button with the Tab key, in visual order.
     page.locator("#presets button").first.focus()
     focused = []
     for _ in range(30):

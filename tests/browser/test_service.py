@@ -66,7 +66,7 @@ def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, a
         ann.goto(f"{cluster.config.hub.url}{PAGES}/explore")
     expect(ann.locator("#progress")).to_contain_text("that no other beats", timeout=60_000)
     expect(ann.locator("#plot .main-svg").first).to_be_visible()
-    # The GPUs of this cluster, on its own partitions, each in a colour of its own.
+    # The GPUs of this cluster by partition, each with its own colour.
     body = request_info.value.post_data_json
     assert set(body["vary"]["gpu"]) == {"gpu:virtual-a100", "gpu:virtual-t4"}
     assert body["hardware"]["partition"] == "gpu"
@@ -131,7 +131,7 @@ def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     ann.get_by_role("link", name=job["id"]).click()
     expect(ann.locator("#job")).to_contain_text("Predicted when it was submitted", timeout=60_000)
     expect(ann.locator("#job")).to_contain_text("Left:")
-    # Exporter and Prometheus take two of their intervals to have the first figures.
+    # The first values appear after two intervals of exporter and Prometheus.
     expect(ann.locator("#job")).to_contain_text("Energy charged to it", timeout=120_000)
     expect(ann.locator("#power .main-svg").first).to_be_visible(timeout=120_000)
     expect(ann.locator("#network .main-svg").first).to_be_visible(timeout=120_000)

@@ -47,7 +47,7 @@ def test_time_left_more_time_and_the_warning(cluster, person, page, screenshots)
     assert limit == "1:06:00"
     screenshots(page, "time-left")
 
-    # More time that was given elsewhere is seen, too.
+    # JupyterLab also shows more time that was requested elsewhere.
     extension = person.api("POST", "/carme/extend", json={"server": "", "minutes": 120}).json()
     assert extension["ends_at"] > time.time() + 3 * 3600
     expect(time_left).to_contain_text("3 h ", timeout=100_000)
@@ -79,7 +79,7 @@ def test_the_answers_of_the_extension(cluster, person):
     assert times["warn_seconds"] == 600
     refused = person.server("POST", "/carme/time", json={"minutes": 60 * 24 * 20})
     assert (refused.status_code, "allows" in refused.json()["message"]) == (400, True)
-    # Nobody else's token is told anything.
+    # Other users' tokens get no answer.
     other = User(cluster, cluster.users[1])
     other.login()
     assert (

@@ -25,7 +25,7 @@ def course(cluster):
     where = f"cluster={cluster.config.cluster.name}"
     sacctmgr(cluster, "add", "account", ACCOUNT, where, "GrpTRES=gres/gpu=1", "MaxWall=02:00:00")
     sacctmgr(cluster, "add", "user", ann, f"account={ACCOUNT}", where, "qos=normal,short")
-    # The view would see it within a quarter of a minute; a new one does at once.
+    # A running view would see it within 15 s; a new one reads it at once.
     cluster.stop("view")
     cluster.start("view")
 
@@ -36,7 +36,7 @@ def course(cluster):
     yield ACCOUNT
     sacctmgr(cluster, "delete", "user", ann, f"account={ACCOUNT}")
     sacctmgr(cluster, "delete", "account", ACCOUNT)
-    # Without this it would offer the account for some minutes more.
+    # A new view reads accounts at once; a running one would offer this one for some minutes.
     cluster.stop("view")
     cluster.start("view")
 
@@ -97,7 +97,7 @@ def test_fields_for_those_who_have_a_choice(cluster, plan, ann, ben):
     def page_of(user):
         return user.web.get(f"{user.url}/hub/spawn", timeout=30).text
 
-    # The form shows what the hub knows, which a reservation of a moment ago is not part of yet.
+    # The form shows the hub's snapshot, which may not have the new reservation yet.
     wait_for(lambda: 'name="reservation"' in page_of(ann), 30, "the form knows the reservation")
     page = page_of(ann)
     for name in ("account", "qos"):
@@ -168,7 +168,7 @@ def test_a_session_in_account_qos_and_reservation(cluster, plan, ann):
     [job] = cluster.jobs(ann.name)
     queue = cluster.run(["squeue", "-h", "-j", job["id"], "-O", "Account:|,QOS:|,Reservation:|"])
     assert queue.stdout.strip() == f"{ACCOUNT}|short|{plan}|"
-    # More time ends where the QoS does, well before the partition and the site.
+    # The QoS limits more time, below the limits of partition and site.
     body = {"server": "", "minutes": 30}
     assert ann.api("POST", "/carme/extend", json=body).status_code == 200
     refused = ann.api("POST", "/carme/extend", json=body)

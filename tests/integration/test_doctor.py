@@ -144,7 +144,7 @@ def test_what_does_not_run_is_named_with_its_log(cluster: Cluster) -> None:
         finally:
             os.kill(frozen, signal.SIGCONT)
             cluster.run(["scontrol", "update", "nodename=cpu01", "state=resume"])
-    # When Slurm itself misses a node's slurmd is a matter of its timers.
+    # Slurm's timers decide when it notices a missing slurmd.
     assert bad(lines) - {"nodes"} == {*parts.values(), "service", "targets", "ports"}
     for part, name in parts.items():
         assert f"{cluster.dir}/log/{part}.log" in lines[name]["todo"]
@@ -180,7 +180,7 @@ def test_strangers_on_ports_and_rules_that_are_gone(cluster: Cluster) -> None:
                 lines = red(cluster, "service")
         finally:
             hidden.rename(rule)
-    # Without the view, the discovery's file grows old.
+    # Without the view, discovery does not renew its file.
     assert bad(lines) - {"discovery"} == {
         *("ports", "service", "proxy", "prometheus", "targets", "alertmanager", "view"),
         *("sudo rule", "helper"),
@@ -224,7 +224,7 @@ def test_a_damaged_image_is_named(cluster: Cluster, tmp_path: Path) -> None:
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
     lines = doctor(cluster, "--config", str(config))
-    # Whether it still starts depends on what was hit.
+    # Whether the image still starts depends on the damaged bytes.
     assert bad(lines) - {"container"} == {"images"}
     assert "the checksum of" in lines["images"]["found"]
     assert "carme images build" in lines["images"]["todo"]

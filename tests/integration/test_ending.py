@@ -58,7 +58,7 @@ def test_stopping_ends_the_kernels_first_and_again_is_fine(cluster, ben):
         ben.stop()
         read = ["cat", f"/home/{ben.name}/kernel-ended"]
         assert cluster.run_as(ben.name, read).stdout == "cleanly"
-        # Not cancelled: the server ended by itself, and with it the job.
+        # Not cancelled: the single-user server ended, and with it the job.
         assert wait_for(
             lambda: state(cluster, job["id"]) in ("COMPLETED", "FAILED"), 20, "the job's record"
         )
@@ -113,7 +113,7 @@ def test_an_image_that_is_gone_when_the_job_starts(cluster, ben):
         page = ben.web.get(f"{ben.url}/hub/spawn-pending/{ben.name}", timeout=20).text
         assert "The session failed." in page
         assert sif.name in page, "the log says which file is missing"
-        # And from now on it is not offered.
+        # The image is no longer offered.
         refused = ben.spawn(**SMALL, image="base")
         assert (refused.status_code, "there is no image" in refused.text) == (400, True)
     finally:

@@ -38,7 +38,7 @@ def test_credentials_are_asked_for(exporter):
 
 def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter):
     ann, ben = cluster.users[:2]
-    # Longer than it takes until the next collection: that is when they are seen to hold a GPU.
+    # Longer than a collection interval, so that the exporter sees that they hold a GPU.
     seconds = round(cluster.config.exporter.interval_seconds + 10)
     loads = [
         BUSY.format(seconds),
@@ -49,7 +49,7 @@ def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter
         for user, script in zip((ann, ben), loads, strict=True)
     ]
     for user, jobid in zip((ann, ben), jobs, strict=True):
-        # The prolog's record is there a moment before the first reading of its GPU.
+        # The prolog's record exists before the first reading of its GPU.
         wait_for(
             lambda job=str(jobid): exporter.total("carme_job_gpu_held", jobid=job) == 1,
             seconds + 20,

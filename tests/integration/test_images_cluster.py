@@ -51,7 +51,7 @@ def test_build_as_a_job(cluster, folder):
     assert "tiny:1: unchanged, published" in output, output
     assert [i.id for i in load_catalogue(cluster.config.images.folder).offered()].count("tiny:1")
     squeue = ["squeue", "-h", "-t", "all", "--name=carme-images", "-o", "%T"]
-    # The epilog runs on after the build's own end is known.
+    # The epilog still runs after the end of the build.
     ended = ["COMPLETED"]
     wait_for(lambda: cluster.run(squeue).stdout.split() == ended, 30, "the job ends")
     images(cluster, "retire", "tiny")

@@ -67,7 +67,7 @@ class Site:
 
 @pytest.fixture
 def site(apptainer: Path) -> Iterator[Site]:
-    # Not in pytest's own folder, which is closed to others: builds run as another user.
+    # Not in pytest's folder, which other users cannot read: builds run as another user.
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="carme-images-") as folder:
         Path(folder).chmod(0o755)
         yield Site(Path(folder), apptainer)
@@ -184,7 +184,7 @@ def carme_images(site: Site, *arguments: str) -> "subprocess.Popen[bytes]":
         env={**os.environ, "CARME_CACHE": str(site.cache)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # A shell that runs the tests in the background has SIGINT ignored, and that is inherited.
+        # Processes of a background shell inherit that SIGINT is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
@@ -218,7 +218,7 @@ def test_interrupted_build_leaves_nothing_behind(site: Site, how: signal.Signals
 def test_killed_build_leaves_the_old_image_in_use(site: Site) -> None:
     site.recipe()
     result = site.build()
-    # What a kill -9 in the middle of the last step leaves: a file without its description.
+    # A kill -9 during the last step leaves a file without its description.
     result.path.with_suffix(".json").unlink()
     os.truncate(result.path, 1000)
     leftover = site.cache / "build" / f"{result.path.name}.99999999"
@@ -259,7 +259,7 @@ def test_disk_full(site: Site) -> None:
         site.recipe(disk_mb=4000)
         with pytest.raises(UnavailableError, match=r"tiny:1 needs 3\.91 GiB in .* are free"):
             site.build()
-        # A recipe that lies about its needs: the build fails, and says why.
+        # A recipe with a too small disk_mb: the build fails with the reason.
         site.recipe(disk_mb=100, post="dd if=/dev/zero of=/opt/big bs=1048576 count=500")
         with pytest.raises(UnavailableError, match="No space left on device"):
             site.build()

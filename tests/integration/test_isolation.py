@@ -11,7 +11,7 @@ for number in range(4):
         os.open(f"/dev/nvidia{number}", os.O_RDWR)
         word = "open"
     except OSError as error:
-        # A card that the job holds has no driver behind it, but the kernel let us ask.
+        # A virtual GPU of the job has no driver, but the kernel allows the call.
         word = "mine" if error.errno == errno.ENXIO else errno.errorcode[error.errno]
     print(number, word)
 print("tmp", os.listdir("/tmp"))

@@ -111,7 +111,7 @@ def test_the_dashboards_while_jobs_run(cluster, loads):
         return ("measured" in timings and all(r.is_fine for r in last)) or time.sleep(5)
 
     try:
-        # What came of a prediction is known a minute and a half after its job.
+        # The outcome of a prediction is known 90 s after its job.
         wait_for(all_fine, 240, "every query has an answer")
     finally:
         for result in last:
@@ -175,7 +175,7 @@ def test_reports_rules_and_dashboards_agree_with_what_was_done(cluster, loads):
 def test_the_reports_say_what_went_wrong(cluster, loads):
     idle = loads.report("idle")
     assert idle["elapsed_seconds"] >= 44
-    # Prolog and epilog, which begin and end the holding, take their time on a busy machine.
+    # Prolog and epilog, which start and end an allocation, are slow on a busy machine.
     for name in ("gpu_idle_seconds", "gpu_held_seconds"):
         assert idle["measured"][name] == pytest.approx(idle["elapsed_seconds"], abs=3)
     assert "No GPU did anything" in json.dumps(idle["advice"])
@@ -230,7 +230,7 @@ def test_bad_input_and_other_peoples_jobs(cluster, loads):
     assert "is not a time" in error_output(ann, "jobs", "--since", "yesterday")
     assert "no state" in error_output(ann, "jobs", "--state", "odd")
     assert ben not in cluster.run_as(ann, ["carme", "jobs", "-u", ben]).stdout
-    # The login for Prometheus is the view's, and no user's.
+    # Only the view can read the login for Prometheus.
     login = cluster.config.prometheus.login_file
     assert cluster.run_as(ann, ["cat", str(login)]).returncode != 0
     assert "cannot be read" in error_output(ann, "dashboards", "check")

@@ -101,7 +101,7 @@ def test_a_hub_killed_while_a_job_waits_finds_it_again(cluster, ben, busy):
     before = cluster.pid("hub")
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: cluster.pid("hub") not in (0, before) and cluster.well("hub"), 20, "the hub")
-    # Longer than the hub's own limits for a server that does not answer.
+    # Longer than the hub's own limits for a session that does not answer.
     end = time.monotonic() + 130
     while time.monotonic() < end:
         assert [j["id"] for j in cluster.jobs(ben.name)] == [job["id"]]

@@ -66,13 +66,13 @@ def jobs(cluster, prometheus, exporters):
 
 
 @dataclass
-class Books:
+class ExporterTotals:
     """The exporters' final values, and a time at which the rules include them."""
 
     at: float
     pages: list[Series]
 
-    def told(self, name, **labels):
+    def total(self, name, **labels):
         required = set(labels.items())
         return sum(
             value
@@ -83,14 +83,14 @@ class Books:
 
 
 @pytest.fixture(scope="module")
-def books(cluster, prometheus, exporters, jobs):
-    def everything_is_told():
+def exporter_totals(cluster, prometheus, exporters, jobs):
+    def owners_are_complete():
         """New owners show zero at first."""
-        pages = Books(0, [exporter.series() for exporter in exporters])
-        used = pages.told("carme_job_energy_joules_total")
-        return used > 0 and pages.told("carme_owner_energy_joules_total") >= 0.999 * used and pages
+        pages = ExporterTotals(0, [exporter.series() for exporter in exporters])
+        used = pages.total("carme_job_energy_joules_total")
+        return used > 0 and pages.total("carme_owner_energy_joules_total") >= 0.999 * used and pages
 
-    totals = wait_for(everything_is_told, 120, "owners' counters have the jobs' energy")
+    totals = wait_for(owners_are_complete, 120, "owners' counters have the jobs' energy")
     settings = cluster.config.prometheus
     totals.at = time.time() + settings.scrape_seconds + settings.evaluation_seconds + 2
     name = "cluster:carme_energy_joules:increase5m"
@@ -100,26 +100,33 @@ def books(cluster, prometheus, exporters, jobs):
     return totals
 
 
-def test_rules_agree_with_the_exporters_and_with_what_was_done(prometheus, exporters, jobs, books):
+def test_rules_agree_with_the_exporters_and_with_what_was_done(
+    prometheus, exporters, jobs, exporter_totals
+):
     figures = ("energy_joules", "gpu_held_seconds", "gpu_idle_seconds", "emissions_grams", "cost")
     for name, jobid in jobs.items():
         for figure in figures:
-            ruled = prometheus.value(f'job:carme_{figure}:last{{jobid="{jobid}"}}', books.at)
-            counted = books.told(f"carme_job_{figure}_total", jobid=jobid)
+            ruled = prometheus.value(
+                f'job:carme_{figure}:last{{jobid="{jobid}"}}', exporter_totals.at
+            )
+            counted = exporter_totals.total(f"carme_job_{figure}_total", jobid=jobid)
             assert ruled == pytest.approx(counted, rel=0.02, abs=1e-6), (name, figure)
         gpu = prometheus.value(
-            f'job_component:carme_energy_joules:last{{jobid="{jobid}",component="gpu"}}', books.at
+            f'job_component:carme_energy_joules:last{{jobid="{jobid}",component="gpu"}}',
+            exporter_totals.at,
         )
         spent = sum(exporter.recorded_joules(int(jobid)) for exporter in exporters)
         assert spent > 1, name  # one second of an idle GPU is more: something was recorded
         assert gpu == pytest.approx(spent, rel=0.02), name
-    idle = prometheus.value(f'job:carme_gpu_idle_ratio:last{{jobid="{jobs["idle"]}"}}', books.at)
+    idle = prometheus.value(
+        f'job:carme_gpu_idle_ratio:last{{jobid="{jobs["idle"]}"}}', exporter_totals.at
+    )
     assert idle > 0.9
 
 
 @pytest.mark.parametrize("level", ["user", "account", "partition"])
-def test_totals_of_people_have_every_job(cluster, prometheus, books, level):
-    at = books.at
+def test_totals_of_people_have_every_job(cluster, prometheus, exporter_totals, level):
+    at = exporter_totals.at
     ruled = prometheus.by(level, f"{level}:carme_energy_joules:increase5m", at)
     before = prometheus.by(
         level,
@@ -132,20 +139,20 @@ def test_totals_of_people_have_every_job(cluster, prometheus, books, level):
         "partition": {"gpu"},
     }[level]
     for who in whose:
-        now = books.told("carme_owner_energy_joules_total", **{level: who})
+        now = exporter_totals.total("carme_owner_energy_joules_total", **{level: who})
         assert now > 0
         assert ruled[who] == pytest.approx(now - before.get(who, 0), rel=0.02), who
     power = prometheus.by(level, f"{level}:carme_power_watts:avg5m", at)
     assert power == {who: pytest.approx(joules / 300, rel=0.001) for who, joules in ruled.items()}
 
 
-def test_a_job_of_two_seconds_is_in_its_users_total(cluster, prometheus, jobs, books):
-    used = books.told("carme_job_energy_joules_total", jobid=jobs["short"])
+def test_a_job_of_two_seconds_is_in_its_users_total(cluster, prometheus, jobs, exporter_totals):
+    used = exporter_totals.total("carme_job_energy_joules_total", jobid=jobs["short"])
     total = f'user:carme_energy_joules:increase5m{{user="{cluster.admin}"}}'
-    assert 0 < used <= prometheus.value(total, books.at) * 1.02
+    assert 0 < used <= prometheus.value(total, exporter_totals.at) * 1.02
 
 
-def test_what_the_rules_ask_for_is_there(prometheus, books):
+def test_what_the_rules_ask_for_is_there(prometheus, exporter_totals):
     """No rule fails, and the series of all levels exist, including those of other programs."""
     assert prometheus.rows("prometheus_rule_evaluation_failures_total > 0") == []
     records = [
@@ -153,8 +160,8 @@ def test_what_the_rules_ask_for_is_there(prometheus, books):
         for group in yaml.safe_load(prometheus_rules("recording.yml"))["groups"]
         for rule in group["rules"]
     ]
-    rows = prometheus.rows('{__name__=~".+:.+"}', books.at)
-    # These are of running jobs only; all jobs here have ended.
+    rows = prometheus.rows('{__name__=~".+:.+"}', exporter_totals.at)
+    # These series exist for running jobs only; all jobs here have ended.
     ended = {"job:carme_power_watts:avg5m", "job:carme_gpu_utilisation_ratio:avg5m"}
     hourly_names = {row["metric"]["__name__"] for row in rows}
     assert {name for name in records if not name.endswith("1h")} - ended <= hourly_names
@@ -184,7 +191,7 @@ def test_a_node_that_leaves_slurm_leaves_discovery(cluster, prometheus):
 
     everyone = {node.name for node in cluster.config.local.nodes}
     assert discovered() == everyone
-    # While the view is away, and so nobody knows, nobody leaves.
+    # While the view is down, discovery removes no node.
     cluster.stop("view")
     try:
         cluster.run(["scontrol", "update", f"nodename={leaver}", "state=future"])
@@ -284,6 +291,6 @@ def test_a_plain_user_reads_no_metric_of_anybody(cluster, prometheus, exporters,
     answered, readable = json.loads(result.stdout)
     assert answered == []
     assert readable == []
-    # The same questions with the credentials are answered: they are the right ones.
+    # The same requests succeed with the credentials, so the URLs are right.
     assert prometheus.rows("up")
     assert requests.get(f"{prometheus.url}/metrics", timeout=10).status_code == 401

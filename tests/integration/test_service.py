@@ -71,7 +71,7 @@ def test_nobody_reads_or_changes_what_is_not_theirs(people, belongings):
         for how in (ben.by_token, ben.by_cookie):
             for method in ("GET", "DELETE"):
                 assert how(method, path).status_code == 404, (method, path)
-        # Workloads and tasks are private; an admin sees predictions and fits, and deletes none.
+        # Workloads and tasks are private; an admin sees predictions and calibrations only.
         sees = path.startswith(("/predictions", "/calibrations"))
         assert ada.by_token("GET", path).status_code == (200 if sees else 404)
         assert ada.by_token("DELETE", path).status_code in (403, 404)
@@ -105,7 +105,7 @@ def test_a_session_with_a_declared_workload(cluster, people):
         url = f"{ann.url}/hub/api/carme/advice?{query}"
         return ann.user.web.get(url, headers=headers, timeout=20).json()
 
-    # The nodes of a controller that another test has restarted are not back at once.
+    # After another test restarted the controller, the nodes take a while to return.
     wait_for(lambda: advice()["wait"]["starts_now"], 60, "a free GPU")
     first_advice = advice()
     assert first_advice["prediction"]["time"]["low"] < first_advice["prediction"]["time"]["high"]
@@ -266,7 +266,7 @@ def test_a_fit_from_twenty_steps_predicts_other_batches_and_worker_counts(people
     network = tomllib.loads(TRAIN.with_name("mlp.toml").read_text()) | {"name": "mlp"}
     assert ann.by_token("POST", "/workloads", network).status_code == 201
     subject = {"workload": "mlp", "hardware": {"partition": "cpu", "count": 4}}
-    # Every worker reads all gradients and the mean, however many there are: a tree's traffic.
+    # Every worker reads all gradients and the mean, for any number of workers: a tree's traffic.
     how = {"overlap": False, "all_reduce": "tree"}
     errors, scaled_errors = defaultdict(list), defaultdict(list)
     for _ in range(TRIALS):

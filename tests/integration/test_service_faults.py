@@ -77,12 +77,12 @@ def ask_all(cluster, ann, job):
     return ask
 
 
-def words(responses):
+def error_messages(responses):
     return {key: response.status_code for key, response in responses.items()}
 
 
 def test_all_there(ask_all):
-    assert set(words(ask_all()).values()) <= {200, 201}
+    assert set(error_messages(ask_all()).values()) <= {200, 201}
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["stopped", "frozen"])
@@ -100,10 +100,10 @@ def test_a_part_away(cluster, ann, ask_all, job, part, may_fail, frozen):
     ann.renew_token()
     ask_all()
     with cluster.without(part, frozen=frozen):
-        messages = words(ask_all())
+        messages = error_messages(ask_all())
     failed = {key for key, status in messages.items() if status == 503}
     assert {path.replace(str(job), "N") for _, path, _ in failed} <= may_fail
-    # What needs no cluster is answered whoever is away.
+    # Requests that do not need the stopped service succeed.
     assert ("POST", "/predictions", False) not in failed
     wait_for(lambda: cluster.well(part), 60, f"{part} again")
 
@@ -126,7 +126,7 @@ def test_a_database_that_somebody_holds(cluster, ann, ask_all):
     path = cluster.config.service.database.removeprefix("sqlite:///")
     with sqlite3.connect(path, isolation_level=None) as holder:
         holder.execute("BEGIN EXCLUSIVE")
-        messages = words(ask_all())
+        messages = error_messages(ask_all())
         holder.execute("ROLLBACK")
     assert {key[1] for key, status in messages.items() if status == 503} <= {"/calibrations"}
     assert messages["POST", "/calibrations", False] == 503

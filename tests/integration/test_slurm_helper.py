@@ -66,7 +66,7 @@ def test_a_session_from_submit_to_cancel(cluster: Any, jobs: Jobs) -> None:
     wait_for(lambda: "got USR1" in log(), 10, "the signal arrives")
     assert helper(cluster, "extend", user=ann, job_id=job_id, seconds=600)["limit_seconds"] == 1200
 
-    # Nobody else's helper gets at it.
+    # Another user's helper cannot access it.
     assert helper(cluster, "cancel", user=ben, job_id=job_id)["error"] == "denied"
     refused = helper(cluster, "signal", user=ben, job_id=job_id, signal="TERM")
     assert refused["error"] in {"denied", "missing"}  # where jobs are private, there is none
@@ -107,7 +107,7 @@ def test_a_newcomer(cluster: Any, newcomer: str) -> None:
     subprocess.run(["chown", newcomer, str(home)], check=True)
     response = helper(cluster, "submit", user=newcomer, name="t", script=SCRIPT)
     assert (response["error"], "no account" in response["message"]) == ("denied", True), response
-    # A newcomer without jobs sees the cluster, and nobody.
+    # A new user without jobs sees the cluster, but no jobs.
     assert view(cluster, newcomer, "snapshot")["jobs"] == []
 
 

@@ -18,15 +18,15 @@ INCLUDE = (
     *("systemd", "systemd-sysv", "dbus", "python3", "iproute2", "openssh-server"),
     *("ca-certificates", "procps", "sudo", "libpam-systemd"),
 )
-# Whom Ansible logs in as, as on most sites; its home is where no shared one is mounted over it.
+# Ansible's user. Its home is not below /home, over which a shared folder is mounted.
 ADMIN = "admin"
 ADMIN_HOME = "var/lib/admin"
-# The way to packages is told in the environment.
+# Environment variables that configure the access to packages.
 SUDOERS = f"Defaults:{ADMIN} !env_reset, always_set_home\n{ADMIN} ALL=(ALL) NOPASSWD: ALL\n"
 CA_FILE = "/etc/ssl/carme-test-ca.crt"
-# nspawn mounts the v1 controllers read-only, and slurmd makes job cgroups in them. It mounts a boot
-# id of the machine's own over the kernel's, which a unit with ProtectKernelTunables does not see:
-# prolog and exporter would not agree on the boot.
+# nspawn mounts the v1 controllers read-only, but slurmd creates job cgroups in them. nspawn also
+# mounts its own boot ID over the kernel's. A unit with ProtectKernelTunables does not see it, so
+# prolog and exporter would disagree on the boot.
 CGROUPS = """\
 [Unit]
 Description=This test machine is as a host of its own for Slurm and units
@@ -143,5 +143,5 @@ def _pip_folders(settings: dict[str, str]) -> list[str]:
     values = " ".join(settings.values()).split()
     paths = {word.removeprefix("file://") for word in values if word.startswith(("file:///", "/"))}
     tops = {Path(path) for path in paths if Path(path).is_dir()}
-    # An index's files may lie beside its `simple` folder.
+    # The files of an index may be beside its `simple` folder.
     return sorted({str(top.parent if top.name == "simple" else top) for top in tops})

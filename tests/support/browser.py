@@ -36,7 +36,7 @@ def fill_form(page: Page, **values: str) -> None:
     """Fill in all fields, because the form remembers the user's last request."""
     expect(page.locator("#partition")).to_be_visible()
     for name, value in {**_SMALL, **values}.items():
-        # What is not shown is empty, or there is nothing to choose.
+        # A hidden field is empty or has no choice.
         if name in values or page.locator(f"#{name}").is_visible():
             choose(page, **{name: value})
 
@@ -69,7 +69,7 @@ def run_cell(page: Page, code: str, seconds: float = 30) -> str:
     page.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
     cell = page.locator(".jp-Notebook .jp-CodeCell .cm-content").first
     cell.click()
-    # The kernel's name stands in the toolbar once it is there; before, a run would be lost.
+    # The toolbar shows the kernel's name when it is ready; earlier keys would be lost.
     expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible(
         timeout=30_000
     )

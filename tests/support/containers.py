@@ -58,7 +58,7 @@ def docker_engine(folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(60)
-        # It leaves a network namespace mounted.
+        # Docker leaves a network namespace mounted.
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in sorted((m for m in mounts if m.startswith(f"{folder}/")), reverse=True):
             subprocess.run(["umount", mount], check=False)

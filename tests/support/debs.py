@@ -16,7 +16,7 @@ ExecStart=/usr/bin/python3 /usr/share/grafana/stand-in.py
 [Install]
 WantedBy=multi-user.target
 """
-# Well only if it can read, as Grafana's user, all that Grafana would read.
+# Healthy only if it can read, as Grafana's user, all files that Grafana reads.
 GRAFANA_PROGRAM = """\
 import http.server, os, pathlib, re
 

@@ -37,7 +37,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "mountpoint": ("/", "/tmp"),
     "signal": ("gpu", "send"),
 }
-# Its jobs run, and none is about to reach its limit.
+# All jobs run, and none is close to its time limit.
 _ABSENT = frozenset({"carme_job_end_timestamp_seconds", "carme_slurm_job_ends_timestamp_seconds"})
 _RULED = frozenset(
     name
@@ -152,7 +152,7 @@ class Load:
             return SCRAPE_SECONDS, max(back, 4500)
         if series.name in _RULED:
             return SCRAPE_SECONDS, max(back, 600)
-        # A dashboard over an hour is about one job or node: its volume does not cost.
+        # A dashboard over an hour shows one job or node, so its volume is small.
         return (COARSE_SECONDS if back == 3600 else SCRAPE_SECONDS), back
 
 

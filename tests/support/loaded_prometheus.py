@@ -39,7 +39,7 @@ def loaded_prometheus(load: Load, evaluate_seconds: float) -> Iterator[Prometheu
     for name in ("prometheus", "promtool"):
         if not shutil.which(name):
             raise SystemExit(f"needs {name}: apt-get install prometheus")
-    # Not below /tmp, which is in memory on some machines: the text of a history is gigabytes.
+    # Not below /tmp, which is in memory on some machines: a history has gigabytes of text.
     with tempfile.TemporaryDirectory(prefix="carme-load-", dir="/var/tmp") as scratch:
         folder = Path(scratch)
         data, rules = folder / "data", folder / "rules"

@@ -36,9 +36,9 @@ Name=host0
 Address={address}/24
 Gateway={gateway}
 """
-# Linux 6.18 numbers namespaces from a block of 4096 for each processor, and lets nobody bind a
-# mount namespace whose number is below one's own, as slurmstepd does for a job's /tmp. A machine
-# with a high number could start jobs on some processors only. So all take a new block after a boot.
+# Linux 6.18 numbers namespaces from a block of 4096 for each processor, and refuses to bind a mount
+# namespace with a number below the caller's, as slurmstepd does for a job's /tmp. A machine with a
+# high number could start jobs on some processors only. So all take a new block after a boot.
 NAMESPACES = """\
 import ctypes, os
 unshare = ctypes.CDLL(None).unshare
@@ -239,7 +239,7 @@ def remove_leftovers(folder: Path) -> None:
         ):
             _kill(process)
     take_down(folder / "network")
-    # The machines' Slurm made its folders in the cgroups of this kernel.
+    # Slurm on the machines created folders in this kernel's cgroups.
     for machine in folder.glob("*/"):
         for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{machine.name}"):
             for inner in (*sorted(top.rglob("*/"), reverse=True), top):

@@ -123,7 +123,7 @@ def take_cpu_node(cluster: Any) -> str:
     job = cluster.run_as(cluster.users[0], [*argv, "-o", "/dev/null"], input=script).stdout.strip()
 
     def runs() -> bool:
-        # The node may still be cleaning up after the job before.
+        # The node may still be cleaning up after the previous job.
         return any(
             j["id"] == job and j["state"] == "RUNNING" for j in cluster.jobs(cluster.users[0])
         )
