@@ -30,16 +30,16 @@ def page(browser):
     assert errors == []
 
 
-def answer(page, path, body):
-    """Answer requests for a path with `body`; returns the list of requested URLs."""
-    urls = []
+def answer_requests(page, path, body):
+    """Answer requests for a path with `body`; returns the list of their query parameters."""
+    queries = []
 
     def reply(route):
-        urls.append(parse_qs(urlsplit(route.request.url).query))
+        queries.append(parse_qs(urlsplit(route.request.url).query))
         route.fulfill(content_type="application/json", body=json.dumps(body))
 
     page.route(f"{SITE}{path}", reply)
-    return urls
+    return queries
 
 
 def show(page, html, *scripts):
@@ -66,32 +66,32 @@ PREDICTION = {
 
 
 def show_form(page, names=tuple(AdviceRequest.model_fields), **overrides):
-    """Open the form with this advice; returns the URLs that its script requested."""
+    """Open the form with this advice; returns the queries of its script."""
     advice = {"prediction": PREDICTION, "notes": [], "suggestions": [], **overrides}
-    urls = answer(page, "/hub/api/carme/advice?**", advice)
+    queries = answer_requests(page, "/hub/api/carme/advice?**", advice)
     fields = "".join(f"<input id={name} value={CHOICE.get(name, '')}>" for name in names)
     jhdata = "<script>window.jhdata = {base_url: '/hub/', xsrf_token: ''}</script>"
     sent = escape(json.dumps({"advice": list(AdviceRequest.model_fields)}))
     form = f'<form id=spawn_form><div id=carme-spawn data-fields="{sent}">{fields}</div></form>'
     show(page, f"{jhdata}{form}<div id=advice></div>", ELEMENTS, ADVICE)
     expect(page.locator("#advice")).to_contain_text("GPU energy")
-    return urls
+    return queries
 
 
 FEWER = {"kind": "smaller", "why": "enough", "gpus": 2, "gpu_type": None, "hours": None}
 
 
 def test_the_form_asks_for_all_its_nodes(page):
-    [url] = show_form(page, suggestions=[FEWER])
-    assert url["nodes"] == ["2"]
+    [query] = show_form(page, suggestions=[FEWER])
+    assert query["nodes"] == ["2"]
     page.get_by_role("button", name="Take 2 GPUs on each node").click()
     expect(page.locator("#gpus")).to_have_value("2")
 
 
 def test_a_form_without_a_field_for_nodes_has_advice_too(page):
     names = tuple(name for name in AdviceRequest.model_fields if name != "nodes")
-    [url] = show_form(page, names, suggestions=[FEWER])
-    assert "nodes" not in url
+    [query] = show_form(page, names, suggestions=[FEWER])
+    assert "nodes" not in query
     expect(page.get_by_role("button", name="Take 2 GPUs", exact=True)).to_be_visible()
 
 
@@ -117,7 +117,7 @@ def show_job(page, **comparison):
         },
     }  # fmt: skip
     comparisons = [{"prediction": {"prediction": PREDICTION}, "remaining": None, **outcome}]
-    answer(page, "/services/carme/api/v1/jobs/7", {
+    answer_requests(page, "/services/carme/api/v1/jobs/7", {
         "job": job, "comparisons": comparisons, "notes": [],
     })  # fmt: skip
     head = "<meta name=prefix content=/services/carme><meta name=csrf content=x>"

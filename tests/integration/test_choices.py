@@ -115,7 +115,7 @@ def course_free(page):
 
 
 @pytest.mark.parametrize(
-    ("options", "field", "says"),
+    ("options", "field", "message"),
     [
         ({"account": "root"}, "account", "you have no account root; yours: research"),
         ({"qos": "nope"}, "qos", "has no QoS nope; it has normal, short"),
@@ -126,13 +126,13 @@ def course_free(page):
         ({"reservation": "nope"}, "reservation", "you have no reservation nope"),
     ],
 )
-def test_what_is_not_allowed_is_said_before_submission(cluster, ann, options, field, says):
+def test_what_is_not_allowed_is_said_before_submission(cluster, ann, options, field, message):
     response = ann.spawn(**{"partition": "gpu", "gpus": 0, **options})
     assert response.status_code == 400
     body = response.json()
     assert [error["field"] for error in body["errors"]] == [field], body
-    assert says in body["errors"][0]["message"]
-    assert says in body["message"]
+    assert message in body["errors"][0]["message"]
+    assert message in body["message"]
     assert not cluster.jobs(ann.name)
 
 

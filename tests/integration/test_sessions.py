@@ -121,7 +121,7 @@ def test_who_is_not_in_the_group_is_not_let_in(cluster):
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"partition": "none"}, "there is no partition none"),
         ({"gpus": 99}, "less than or equal to 64"),
@@ -131,10 +131,12 @@ def test_who_is_not_in_the_group_is_not_let_in(cluster):
         ({"partition": "gpu\n#SBATCH --uid=0"}, "not a name"),
     ],
 )
-def test_wrong_options_are_a_400_that_says_why(cluster, options, says):
+def test_wrong_options_are_a_400_that_says_why(cluster, options, message):
     ada = User.fresh(cluster, cluster.admin)
     response = ada.spawn(**options)
-    assert (response.status_code, says in response.json()["message"]) == (400, True), response.text
+    assert (response.status_code, message in response.json()["message"]) == (400, True), (
+        response.text
+    )
     assert not cluster.jobs(ada.name)
 
 
