@@ -15,14 +15,14 @@ LONG = (
         "exporter_energy", "service", "doctor", "session_care",
     )),
 )  # fmt: skip
-"""Files that take minutes, the longest first: workers that run side by side begin with these, so
-that none is left with a long one at the end."""
+"""Files that take minutes, the longest first. Workers start with these, so that no long file runs
+alone at the end."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files first, where several workers share them (`./dev test`)."""
+    """Run long files first if several workers share the files (`./dev test`)."""
     if hasattr(config, "workerinput"):
-        order = {f"{ROOT}/tests/{name}.py": place for place, name in enumerate(LONG)}
+        order = {f"{ROOT}/tests/{name}.py": index for index, name in enumerate(LONG)}
         items.sort(key=lambda item: order.get(str(item.path), len(LONG)))
 
 
@@ -37,7 +37,7 @@ def data() -> Path:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[object]:
-    """The whole cluster with its own folder, ports and users: from nothing to nothing."""
+    """A private cluster with its own folder, ports and users; removed after the tests."""
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         pytest.skip("the one-machine cluster needs root on Debian")
     from carme.local.cluster import LocalCluster
@@ -58,19 +58,19 @@ def cluster() -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Debian's Chromium, installed when it is missing and we may."""
+    """Debian's Chromium; installed if it is missing and the user is root."""
     import shutil
 
-    found = shutil.which("chromium")
-    if not found:
+    program = shutil.which("chromium")
+    if not program:
         if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
             pytest.skip("no Chromium; on Debian: apt-get install chromium")
         from carme.local import packages
 
         packages.install({"chromium": "the browser of the tests"}, print, Path("/dev/null"))
-        found = shutil.which("chromium")
-    assert found
-    return found
+        program = shutil.which("chromium")
+    assert program
+    return program
 
 
 @pytest.fixture(scope="module")

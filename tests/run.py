@@ -1,4 +1,4 @@
-"""`./dev test [PART…]`: which tests run where."""
+"""`./dev test [PART…]`: run pytest on all tests or on the named ones."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ PARTS = {name: f"tests/{name}" for name in ("unit", "ansible", "browser", "integ
 # Not `python -m pytest`, which would import the checkout instead of the installed copy.
 PYTEST = str(Path(sys.executable).with_name("pytest"))
 SIDE_BY_SIDE = (PYTEST, "-n", "2")
-# A file is run by one worker, on that worker's own cluster; tests/conftest.py says in which order.
+# One worker runs a whole file, on its own cluster; tests/conftest.py sets the order.
 BY_FILE = (*SIDE_BY_SIDE, "--dist", "loadfile", "--no-loadscope-reorder")
 EVERYTHING = (
     (*SIDE_BY_SIDE, PARTS["unit"]),
@@ -17,19 +17,19 @@ EVERYTHING = (
     (PYTEST, "-m", "alone", PARTS["integration"]),
 )
 TESTS_FAILED = 1
-"""Pytest's exit code; any other is a stop by hand, or tests that cannot be read."""
+"""Pytest's exit code; other codes mean an interruption, or tests that cannot be imported."""
 
 
 def main() -> None:
-    """Run pytest on the parts named, or on everything."""
-    words = sys.argv[1:]
-    if "ansible" in words:
-        # A cluster's whole life takes longer than belongs in a run of everything.
+    """Run pytest on the named parts, or on all tests."""
+    arguments = sys.argv[1:]
+    if "ansible" in arguments:
+        # The second half of the deployment tests is too long for a run of all tests.
         os.environ["CARME_WHOLE_LIFE"] = "1"
-    if words == ["unit"]:
+    if arguments == ["unit"]:
         os.execv(PYTEST, EVERYTHING[0])
-    if words:
-        os.execv(PYTEST, [PYTEST, *(PARTS.get(word, word) for word in words)])
+    if arguments:
+        os.execv(PYTEST, [PYTEST, *(PARTS.get(word, word) for word in arguments)])
     failed = False
     for argv in EVERYTHING:
         code = subprocess.call(argv)

@@ -1,17 +1,17 @@
-"""The inventory of services for the roles: `carme_whole | carme_services(playbook_dir)`."""
+"""The inventory of services for the roles: `carme_toml | carme_services(playbook_dir)`."""
 
 import tomllib
 from pathlib import Path
 from typing import Any
 
 TABLE = "../carme/config/services.toml"
-"""Where the inventory lies, seen from the folder of the playbooks. It explains its fields."""
+"""Path of the inventory of services from the playbooks' folder. The file explains its fields."""
 
 
 def services(settings: dict[str, Any], playbooks: str) -> dict[str, dict[str, Any]]:
     """The services that have a unit, in the order in which they start.
 
-    Each is found by its name (`exporter_cluster` for "exporter cluster"). `settings` is carme.toml
+    The keys are the names (`exporter_cluster` for "exporter cluster"). `settings` is carme.toml
     as a tree: a user that is one of its keys becomes the key's value.
     """
     text = (Path(playbooks) / TABLE).read_text(encoding="utf-8")
@@ -32,13 +32,13 @@ def _user(user: str, settings: dict[str, Any]) -> str:
     value: Any = settings
     if "." not in user:
         return user
-    for part in user.split("."):
-        value = value.get(part, {})
+    for key in user.split("."):
+        value = value.get(key, {})
     return str(value or user)
 
 
 class FilterModule:
-    """Ansible finds the filter here."""
+    """The filters of this plugin, for Ansible."""
 
     def filters(self) -> dict[str, Any]:
         return {"carme_services": services}

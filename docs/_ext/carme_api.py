@@ -10,6 +10,8 @@ from sphinx.util.docutils import SphinxDirective
 from carme.service.app import make_api
 from carme.service.endpoints import API_PATH
 
+NO_DESCRIPTION = "As its name says."
+
 
 class ApiReference(SphinxDirective):
     """A section per address, then one per model."""
@@ -27,9 +29,9 @@ def _addresses(document: dict[str, Any]) -> Iterator[str]:
             yield f"\n### {method.upper()} {path}\n"
             yield f"{operation['summary']}. {operation['description']}\n"
             for parameter in operation["parameters"]:
-                where, said = parameter["in"], parameter.get("description", "")
+                description = parameter.get("description") or NO_DESCRIPTION
                 kind = _kind(parameter["schema"])
-                yield f"`{parameter['name']}` ({where}, {kind})\n: {said or 'As its name says.'}\n"
+                yield f"`{parameter['name']}` ({parameter['in']}, {kind})\n: {description}\n"
             body = operation.get("requestBody", {}).get("content", {})
             for media, content in body.items():
                 yield f"Body: {_kind(content['schema'])} as `{media}`.\n"
@@ -40,16 +42,16 @@ def _addresses(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _models(document: dict[str, Any]) -> Iterator[str]:
-    """Those of the service itself; plans, workloads and jobs have references of their own."""
+    """A section per request model, with its fields."""
     yield "\n## Models\n"
     for name, schema in sorted(document["components"]["schemas"].items()):
         if name.endswith("-Output") or "properties" not in schema:
             continue
         yield f"\n### {name.removesuffix('-Input')}\n"
         yield _plain(schema.get("description", "")) + "\n"
-        for field, part in schema["properties"].items():
-            said = _plain(part.get("description", "")) or "As its name says."
-            yield f"`{field}` ({_kind(part)})\n: {said}\n"
+        for field, field_schema in schema["properties"].items():
+            description = _plain(field_schema.get("description", "")) or NO_DESCRIPTION
+            yield f"`{field}` ({_kind(field_schema)})\n: {description}\n"
 
 
 def _plain(text: str) -> str:
@@ -59,9 +61,9 @@ def _plain(text: str) -> str:
 def _kind(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         return re.sub(r"-(Input|Output)$", "", schema["$ref"].rsplit("/", 1)[1])
-    for word in ("anyOf", "oneOf"):
-        if word in schema:
-            return " or ".join(dict.fromkeys(_kind(part) for part in schema[word]))
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in schema:
+            return " or ".join(dict.fromkeys(_kind(option) for option in schema[keyword]))
     if "enum" in schema:
         return "one of " + ", ".join(str(value) for value in schema["enum"])
     kind = str(schema.get("type", "anything"))

@@ -10,7 +10,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from carme import library
 
-FIND = {
+LOADERS = {
     "gpus": library.gpu,
     "links": library.link,
     "nodes": library.node,
@@ -21,7 +21,7 @@ FIND = {
 
 
 class Catalogue(SphinxDirective):
-    """A definition list of one kind of bundled thing."""
+    """A definition list of the bundled entries of one kind."""
 
     required_arguments = 1
 
@@ -31,16 +31,16 @@ class Catalogue(SphinxDirective):
 
 def _lines(kind: str) -> Iterator[str]:
     for name in library.names(kind):
-        thing: Any = FIND[kind](name)
+        entry: Any = LOADERS[kind](name)
         yield f"`{name}`"
-        yield f": {thing.title}."
-        for figure, source in thing.sources.items():
+        yield f": {entry.title}."
+        for figure, source in entry.sources.items():
             yield f"  *{figure.replace('_', ' ')}*: {source.rstrip('.')}."
         yield ""
 
 
 class Fields(SphinxDirective):
-    """A definition list of the fields of `module:Class`, inherited ones left out."""
+    """A definition list of the fields of `module:Class`, without inherited ones."""
 
     required_arguments = 1
 
@@ -58,9 +58,9 @@ def _fields(model: Any) -> Iterator[str]:
         if name in inherited or name == "kind":
             continue
         default = "required" if field.is_required() else f"default `{field.default!r}`"
-        about = " ".join((field.description or "").split())
+        description = " ".join((field.description or "").split())
         yield f"`{name}`"
-        yield f": {default}. {about}"
+        yield f": {default}. {description}"
         yield ""
 
 

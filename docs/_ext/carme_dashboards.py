@@ -1,4 +1,4 @@
-"""`{carme-dashboard} UID`: what a dashboard's panels show, from the code that makes it."""
+"""`{carme-dashboard} UID`: the panels of a dashboard, from the code that generates it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ NEEDS = {
     "mig": "sliced GPUs",
     "cgroup-v2": "cgroup v2",
     "predictions": "the prediction service",
-    "waiting": "a job that waits",
+    "waiting": "a waiting job",
     "profile": "a job with `--comment=carme-profile`",
     "emissions": "`exporter.emissions_grams_per_kwh`",
     "price": "`exporter.price_per_kwh`",
@@ -43,8 +43,8 @@ def _lines(board: Dashboard) -> Iterator[str]:
     yield board.text
     yield ""
     for variable in board.variables:
-        several = " (several, at first all)" if variable.multi else ""
-        yield f"Choose at the top: **{variable.title}**{several}, from `{variable.metric}`."
+        several = " (multiple values, default all)" if variable.multi else ""
+        yield f"Variable: **{variable.title}**{several}, from `{variable.metric}`."
         yield ""
     for row in board.rows:
         yield f"## {row.title}"

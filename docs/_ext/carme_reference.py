@@ -20,7 +20,7 @@ class ConfigReference(SphinxDirective):
 
 def _lines(section: Section, prefix: str) -> Any:
     values = section.model_dump(mode="json")
-    meanings = explanations(type(section))
+    texts = explanations(type(section))
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, Section):
@@ -32,10 +32,10 @@ def _lines(section: Section, prefix: str) -> Any:
             yield ""
             yield from _lines(value, f"{prefix}{name}.")
         else:
-            given = values[name] is not None
-            default = json.dumps(values[name], ensure_ascii=False) if given else "not set"
+            is_set = values[name] is not None
+            default = json.dumps(values[name], ensure_ascii=False) if is_set else "not set"
             yield f"`{name}` = `{default}`"
-            yield f": {meanings.get(name, 'No further explanation.')}"
+            yield f": {texts.get(name, 'No further explanation.')}"
             yield ""
 
 

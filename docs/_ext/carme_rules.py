@@ -1,4 +1,4 @@
-"""`{carme-recording}`: the recording rules; `{carme-alerts}`: the alerts. As installed."""
+"""`{carme-recording}`: the installed recording rules; `{carme-alerts}`: the installed alerts."""
 
 import re
 from collections.abc import Iterator
@@ -37,26 +37,27 @@ class Alerts(SphinxDirective):
 
 
 def _levels() -> Iterator[str]:
-    rules = [rule for _, found in groups().values() for rule in found]
+    rules = [rule for _, group_rules in groups().values() for rule in group_rules]
     for level, title in _TITLES.items():
-        mine = [rule for rule in rules if rule.record.partition(":")[0].split("_")[0] == level]
         yield f"## {title}"
         yield ""
-        yield from _table(mine)
+        yield from _table(
+            [rule for rule in rules if rule.record.partition(":")[0].split("_")[0] == level]
+        )
         yield ""
 
 
 def _table(rules: list[RecordingRule]) -> Iterator[str]:
-    """Rules that differ in their window only share a row."""
+    """A row per rule; rules that differ only in their window share a row."""
     yield "| name | labels | meaning |"
     yield "|---|---|---|"
-    there = {rule.record for rule in rules}
+    names = {rule.record for rule in rules}
     for rule in rules:
         name, meaning = rule.record, rule.meaning
         short = name.removesuffix("1h") + "5m"
-        if name.endswith("1h") and short in there:
+        if name.endswith("1h") and short in names:
             continue
-        if name.endswith("5m") and name.removesuffix("5m") + "1h" in there:
+        if name.endswith("5m") and name.removesuffix("5m") + "1h" in names:
             name = f"{name}`, `…1h"
             meaning = meaning.removesuffix(" In the last five minutes.")
         labels = ", ".join(f"`{label}`" for label in rule.labels)
@@ -64,16 +65,16 @@ def _table(rules: list[RecordingRule]) -> Iterator[str]:
 
 
 def _alerts() -> Iterator[str]:
-    text = (files("carme_monitoring") / "prometheus/rules/alerts.yml").read_text(encoding="utf-8")
-    yield "| alert | severity | after | what it says |"
+    rules = (files("carme_monitoring") / "prometheus/rules/alerts.yml").read_text(encoding="utf-8")
+    yield "| alert | severity | for | message |"
     yield "|---|---|---|---|"
-    for group in yaml.safe_load(text)["groups"]:
+    for group in yaml.safe_load(rules)["groups"]:
         for rule in group["rules"]:
-            says = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", rule["annotations"]["description"])
-            says = re.sub(r"\{\{ \$value[^}]*\}\}", "*N*", says)
-            name, after = rule["alert"], rule.get("for", "at once")
+            text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", rule["annotations"]["description"])
+            text = re.sub(r"\{\{ \$value[^}]*\}\}", "*N*", text)
+            name, duration = rule["alert"], rule.get("for", "at once")
             link = f"[{name}](../runbooks/{name}.md)"
-            yield f"| {link} | {rule['labels']['severity']} | {after} | {says} |"
+            yield f"| {link} | {rule['labels']['severity']} | {duration} | {text} |"
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -19,19 +19,19 @@ PLAYBOOKS = ROOT / "ansible"
 CACHE = Path(os.environ.get("CARME_CACHE") or "/var/cache/carme") / "machines"
 PASSWORDS = {"alice": "alice-knows-this", "ada": "ada-knows-that"}
 RUNNING = ExitStack()
-TOOK: list[tuple[str, float]] = []
+DURATIONS: list[tuple[str, float]] = []
 SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 
 
-def playbook(inventory: Path, name: str, *words: str, seconds: float = 1500) -> str:
+def playbook(inventory: Path, name: str, *arguments: str, seconds: float = 1500) -> str:
     """The output of ansible-playbook; fails the test when a task failed."""
-    done = run_playbook(inventory, name, *words, seconds=seconds)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    return done.stdout
+    result = run_playbook(inventory, name, *arguments, seconds=seconds)
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+    return result.stdout
 
 
 def run_playbook(
-    inventory: Path, name: str, *words: str, seconds: float = 1500
+    inventory: Path, name: str, *arguments: str, seconds: float = 1500
 ) -> "subprocess.CompletedProcess[str]":
     program = Path(sys.executable).with_name("ansible-playbook")
     scratch = inventory.parent / "scratch"
@@ -44,7 +44,7 @@ def run_playbook(
         "ANSIBLE_LOCALHOST_WARNING": "False",
     }
     return subprocess.run(
-        [str(program), "-i", str(inventory), str(PLAYBOOKS / name), *words],
+        [str(program), "-i", str(inventory), str(PLAYBOOKS / name), *arguments],
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -56,21 +56,21 @@ def run_playbook(
 def recap(output: str) -> dict[str, dict[str, int]]:
     """`{host: {ok: 3, changed: 0, …}}` from the end of a run."""
     lines = output.rpartition("PLAY RECAP")[2].splitlines()
-    found = {}
+    counts = {}
     for line in lines:
         if match := re.match(r"(\S+)\s+: (ok=.*)", line):
             pairs = (word.split("=") for word in match[2].split())
-            found[match[1]] = {key: int(value) for key, value in pairs}
-    return found
+            counts[match[1]] = {key: int(value) for key, value in pairs}
+    return counts
 
 
 def changes(output: str) -> dict[str, set[str]]:
     """The tasks that changed something, or would, by host."""
-    found: dict[str, set[str]] = {}
+    tasks: dict[str, set[str]] = {}
     for text in re.split(r"^(?:TASK|RUNNING HANDLER) \[", output, flags=re.MULTILINE)[1:]:
         for host in re.findall(r"^changed: \[([^]\s]+)", text, re.MULTILINE):
-            found.setdefault(host, set()).add(text.partition("]")[0])
-    return found
+            tasks.setdefault(host, set()).add(text.partition("]")[0])
+    return tasks
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Site:
     folder: Path
     packages: dict[str, Path]
     first: str = ""
-    """What the first run said."""
+    """Output of the first run."""
     nodes: list[str] = field(default_factory=lambda: ["node1", "node2"])
 
     @property
@@ -92,12 +92,12 @@ class Site:
         return self.machines.hosts[name]
 
     def add_head(self) -> None:
-        """A bare head, which finds images that were built on this machine before."""
+        """Add a bare head that has the images built on this machine before."""
         images = CACHE.parent / "images"
         self.machines.add("front", (f"{images}:/var/cache/carme/images:ro",))
 
     def write_inventory(self) -> None:
-        """What an admin would write, and what only these machines need."""
+        """Write an admin's inventory, with the settings that only these machines need."""
         hosts = self.machines.hosts
         node = {"slurm_cpus": 2, "slurm_memory_mb": 3000}
         variables = {
@@ -108,12 +108,12 @@ class Site:
             "common_users": [
                 {
                     "name": name,
-                    "uid": 3001 + place,
+                    "uid": 3001 + index,
                     "account": "research",
                     "admin": name == "ada",
                     "password": _hash(password),
                 }
-                for place, (name, password) in enumerate(PASSWORDS.items())
+                for index, (name, password) in enumerate(PASSWORDS.items())
             ],
             **{f"{name}_package_file": str(path) for name, path in self.packages.items()},
             "prometheus_scrape_seconds": 5,
@@ -133,8 +133,8 @@ class Site:
                 "exporter": {"unrecorded_jobs": False},
                 "session": {"gpu_flag": ""},
             },
-            # NFS is the kernel's, and this kernel has neither server nor client: a folder that
-            # all machines see stands in for the file server.
+            # NFS needs the kernel, and this kernel has neither server nor client: a folder that
+            # all machines see replaces the file server.
             "shared_storage_mounts": [
                 {"what": f"/srv/shared/{name}", "where": where, "type": "none", "options": "bind"}
                 for name, where in (("home", "/home"), ("images", "/srv/carme/images"))
@@ -152,21 +152,21 @@ class Site:
         tree = {"all": {"vars": variables, "children": {"carme": {"children": groups}}}}
         self.inventory.write_text(yaml.safe_dump(tree))
 
-    def play(self, name: str, *words: str) -> str:
-        """What the playbook said; how long it took is told at the end of all tests."""
+    def play(self, name: str, *arguments: str) -> str:
+        """The output of the playbook; its duration is printed after all tests."""
         started = time.monotonic()
-        output = playbook(self.inventory, name, *words)
-        TOOK.append((" ".join((name, *words)), time.monotonic() - started))
+        output = playbook(self.inventory, name, *arguments)
+        DURATIONS.append((" ".join((name, *arguments)), time.monotonic() - started))
         return output
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series that Prometheus has now, asked on the head as an admin would."""
+        """The series that Prometheus has now, queried on the head as an admin."""
         front = self.host("front")
         login = front.run("cat", "/etc/carme/prometheus-login").strip()
         url = f"http://{login}@127.0.0.1:9090"
-        said = front.run("promtool", "query", "instant", "--format=json", url, expression)
-        found: list[dict[str, Any]] = json.loads(said)
-        return found
+        output = front.run("promtool", "query", "instant", "--format=json", url, expression)
+        rows: list[dict[str, Any]] = json.loads(output)
+        return rows
 
 
 def _hash(password: str) -> str:
@@ -176,12 +176,12 @@ def _hash(password: str) -> str:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """How long each playbook took."""
-    for name, seconds in TOOK:
+    for name, seconds in DURATIONS:
         terminalreporter.write_line(f"{seconds:6.0f} s  {name}")
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The hosts go with the last test that can use them; a session's fixture would keep them."""
+    """Remove the hosts after the last test that uses them; a session fixture would keep them."""
     if nextitem is None or nextitem.path.parent != item.path.parent:
         RUNNING.close()
 
@@ -192,31 +192,31 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     from support import debs
     from support.machines import machines
 
-    found = RUNNING.enter_context(machines(CACHE))
+    machine_set = RUNNING.enter_context(machines(CACHE))
     folder = tmp_path_factory.mktemp("site")
-    shared = found.folder / "shared"
+    shared = machine_set.folder / "shared"
     for name in ("home", "images"):
         (shared / name).mkdir(parents=True)
-    found.binds = (f"{shared}:/srv/shared",)
+    machine_set.binds = (f"{shared}:/srv/shared",)
     packages = {"apptainer": debs.pack_apptainer(folder), "grafana": debs.pack_grafana(folder)}
-    deployed = Site(found, folder, packages)
+    deployed = Site(machine_set, folder, packages)
     debs.build_base_image()
     deployed.add_head()
     for name in deployed.nodes:
-        found.add(name)
+        machine_set.add(name)
     deployed.write_inventory()
     deployed.first = deployed.play("site.yml")
     return deployed
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Also when somebody stops the tests."""
+    """Remove the hosts, also if the tests are interrupted."""
     RUNNING.close()
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["took"] = TOOK
+        session.config.workeroutput["durations"] = DURATIONS
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A worker's times reach the process that writes the summary."""
-    TOOK.extend(getattr(node, "workeroutput", {}).get("took", ()))
+    """Pass a worker's durations to the process that prints the summary."""
+    DURATIONS.extend(getattr(node, "workeroutput", {}).get("durations", ()))

@@ -50,52 +50,52 @@ def predict(site: Site, name: str) -> requests.Response:
     )
 
 
-def unwell(site: Site) -> list[str]:
-    """What does not run, or is not read by Prometheus; empty when everything does and is."""
-    found = []
+def find_problems(site: Site) -> list[str]:
+    """Units, nodes and scrape targets that do not work; empty if all work."""
+    problems = []
     for host in ("front", *site.nodes):
         units = HEAD_UNITS if host == "front" else NODE_UNITS
         states = site.host(host).ssh("systemctl", "is-active", *units).stdout.split()
         states += ["?"] * (len(units) - len(states))
         bad = [f"{host}: {unit} is {state}" for unit, state in zip(units, states, strict=True)]
-        found += [line for line in bad if not line.endswith("is active")]
-    said = site.host("front").ssh("sinfo", "-h", "-N", "-o", "%N %T").stdout.splitlines()
+        problems += [line for line in bad if not line.endswith("is active")]
+    states_of_nodes = site.host("front").ssh("sinfo", "-h", "-N", "-o", "%N %T").stdout.splitlines()
     expected = sorted(f"{node} idle" for node in site.nodes)
-    if sorted({line.strip() for line in said}) != expected:
-        found.append(f"sinfo: {said}")
-    if not found:
+    if sorted({line.strip() for line in states_of_nodes}) != expected:
+        problems.append(f"sinfo: {states_of_nodes}")
+    if not problems:
         up = {row["metric"]["instance"] for row in site.query('up{job="carme"} == 1')}
         down = [row["metric"] for row in site.query("up == 0")]
         if up != set(site.nodes) or down:
-            found.append(f"Prometheus reads {sorted(up)}, and cannot read {down}")
-    return found
+            problems.append(f"Prometheus reads {sorted(up)}, and cannot read {down}")
+    return problems
 
 
-def wait_until_well(site: Site, seconds: float, what: str) -> None:
+def wait_until_well(site: Site, seconds: float, event: str) -> None:
     last: list[str] = []
 
     def well() -> bool:
-        last[:] = unwell(site)
+        last[:] = find_problems(site)
         return not last
 
     try:
-        wait_for(well, seconds, what)
+        wait_for(well, seconds, event)
     except AssertionError as error:
         raise AssertionError(f"{error}: {last}") from None
 
 
 def doctor(site: Site, host: str) -> list[str]:
-    """What `carme doctor` does not like on the host."""
-    done = site.host(host).ssh("carme", "doctor", "--json")
-    assert done.stdout, done.stderr
-    lines = json.loads(done.stdout)
+    """The lines of `carme doctor` on the host that are not ok."""
+    result = site.host(host).ssh("carme", "doctor", "--json")
+    assert result.stdout, result.stderr
+    lines = json.loads(result.stdout)
     bad = [line for line in lines if line["level"] not in ("ok", "skipped")]
-    return [f"{host}: {line}" for line in bad] or ([done.stdout] if done.returncode else [])
+    return [f"{host}: {line}" for line in bad] or ([result.stdout] if result.returncode else [])
 
 
 def test_the_first_run_converges(site: Site) -> None:
     assert all(host["failed"] == 0 for host in recap(site.first).values())
-    # A node that should have GPUs and has no driver is reported, and works.
+    # A node that declares GPUs but has no driver is reported, and works.
     assert "there is no /dev/nvidia0" in " ".join(site.first.split())
     wait_until_well(site, 180, "all parts after the first run")
 
@@ -106,7 +106,7 @@ def test_a_run_leaves_nothing_on_the_control_machine(site: Site) -> None:
 
 def test_a_second_run_changes_nothing(site: Site) -> None:
     output = site.play("site.yml")
-    assert {host: found["changed"] for host, found in recap(output).items()} == dict.fromkeys(
+    assert {host: counts["changed"] for host, counts in recap(output).items()} == dict.fromkeys(
         ("front", "node1", "node2"), 0
     ), output[-8000:]
 
@@ -119,18 +119,18 @@ def test_a_session_on_the_second_node(site: Site) -> None:
     front.run("scontrol", "update", "nodename=node1", "state=drain", "reason=test")
     try:
         alice.start(120, partition="main", image="base", cpus=1, memory_gb=1, hours=1, gpus=0)
-        said = run_cell(
+        output = run_cell(
             alice,
             "import os, socket; print(socket.gethostname(), os.getuid(),"
             " os.path.exists('/.singularity.d'))",
         )
-        assert said.split() == ["node2", "3001", "True"]
+        assert output.split() == ["node2", "3001", "True"]
         job = front.run("squeue", "-h", "-u", "alice", "-o", "%A").strip()
-        # What the job used comes from the node to Prometheus, and from there to alice herself.
+        # The job's metrics reach Prometheus, and alice sees them in her report.
         series = f'carme_job_cpu_seconds_total{{jobid="{job}",node="node2"}}'
         wait_for(lambda: site.query(series), 60, f"series of job {job}")
-        [known] = site.query(f'carme_job_info{{jobid="{job}"}}')
-        assert known["metric"]["user"] == "alice"
+        [job_info] = site.query(f'carme_job_info{{jobid="{job}"}}')
+        assert job_info["metric"]["user"] == "alice"
         report = json.loads(
             front.run("runuser", "-u", "alice", "--", "carme", "job", job, "--json")
         )
@@ -141,9 +141,9 @@ def test_a_session_on_the_second_node(site: Site) -> None:
 
 
 def test_a_prediction_through_the_hub(site: Site) -> None:
-    answer = predict(site, "alice")
-    assert answer.status_code in (200, 201), answer.text
-    assert answer.json()["prediction"]
+    response = predict(site, "alice")
+    assert response.status_code in (200, 201), response.text
+    assert response.json()["prediction"]
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ def test_metrics_need_a_password(site: Site, host: str, port: int) -> None:
 
 def test_secrets_are_closed_to_people(site: Site) -> None:
     front = site.host("front")
-    for place in (
+    for path in (
         *("/etc/carme/secrets", "/etc/carme/prometheus", "/etc/carme/alertmanager"),
         *("/etc/carme/prometheus-login", "/etc/carme/service.env", "/etc/carme/hub.env"),
         *("/var/lib/prometheus", "/var/lib/carme-service", "/etc/grafana/carme-admin-password"),
     ):
-        front.run("test", "-e", place)
-        assert front.ssh("runuser", "-u", "alice", "--", "test", "-r", place).returncode == 1, place
+        front.run("test", "-e", path)
+        assert front.ssh("runuser", "-u", "alice", "--", "test", "-r", path).returncode == 1, path
 
 
 def test_only_admins_and_people_with_a_job_log_in_to_a_node(site: Site) -> None:
@@ -186,7 +186,7 @@ def test_only_admins_and_people_with_a_job_log_in_to_a_node(site: Site) -> None:
     finally:
         front.run("scancel", job)
     assert f"/job_{job}/step_extern" in groups
-    # A slice of her own would take the login out of the job.
+    # A user slice would take the login out of the job.
     assert "user-3001.slice" not in groups
     wait_for(lambda: node.ssh("true", user="alice").returncode == 255, 60, "a closed node")
 

@@ -9,8 +9,8 @@ from .conftest import PLAYBOOKS
 
 def _clean(*argv: str) -> None:
     program = str(Path(sys.executable).with_name(argv[0]))
-    done = subprocess.run([program, *argv[1:]], cwd=PLAYBOOKS, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    result = subprocess.run([program, *argv[1:]], cwd=PLAYBOOKS, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
 
 
 def test_ansible_lint() -> None:

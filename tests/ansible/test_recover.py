@@ -22,26 +22,26 @@ pytestmark = [
 
 def test_check_mode_on_a_deployed_system(site: Site) -> None:
     output = site.play("site.yml", "--check", "--diff")
-    # The run that node3 joined with was limited to it and the head.
+    # The run that added node3 was limited to it and the head.
     name = {"common : Keep the names of all hosts in /etc/hosts"}
     assert changes(output) == {"node1": name, "node2": name}, output[-8000:]
     assert "node3" in output
-    assert all(found["failed"] == 0 for found in recap(output).values())
+    assert all(counts["failed"] == 0 for counts in recap(output).values())
 
 
 def test_a_node_leaves(site: Site) -> None:
     leaving = site.nodes[-1]
     front = site.host("front")
     front.run("scontrol", "update", f"nodename={leaving}", "state=drain", "reason=leaves")
-    words = ("-e", "remove_sure=yes", "-e", "remove_slurm=yes")
-    site.play("remove.yml", "--limit", leaving, *words)
+    arguments = ("-e", "remove_sure=yes", "-e", "remove_slurm=yes")
+    site.play("remove.yml", "--limit", leaving, *arguments)
     site.nodes.remove(leaving)
     site.write_inventory()
     output = site.play("site.yml", "--limit", "front")
     assert set(recap(output)) == {"front"}
     wait_until_well(site, 90, f"a cluster without {leaving}")
     assert left_running(site, leaving) == []
-    # It is nobody's node any more.
+    # Slurm no longer has the node.
     machine = site.host(leaving)
     assert "carme" not in machine.run("grep", "-v", "^#", "/etc/pam.d/sshd")
     assert machine.ssh("true", user="alice").returncode == 0
@@ -50,11 +50,11 @@ def test_a_node_leaves(site: Site) -> None:
 def left_running(site: Site, host: str) -> list[str]:
     """Units and processes of Carme on the host."""
     machine = site.host(host)
-    listed = machine.run(
+    process_list = machine.run(
         *("systemctl", "list-units", "--all", "--plain", "--no-legend"),
         *("carme-*", "prometheus*", "grafana*"),
     )
-    active = [line for line in listed.splitlines() if " active " in line]
+    active = [line for line in process_list.splitlines() if " active " in line]
     processes = machine.run("ps", "-eo", "args").splitlines()
     return [*active, *(line for line in processes if "/opt/carme/" in line)]
 
@@ -69,8 +69,8 @@ def test_a_backup_onto_a_fresh_head(site: Site, tmp_path: Path) -> None:
     assert predict(site, "ada").status_code in (200, 201)
     hold = ("sbatch", "--uid=alice", "--chdir=/tmp", "--hold", "--job-name=kept", "--wrap=hostname")
     job = front.run(*hold).split()[-1]
-    done = front.run("srun", "--uid=ada", "--chdir=/tmp", "--job-name=counted", "hostname")
-    assert done.strip() in site.nodes
+    result = front.run("srun", "--uid=ada", "--chdir=/tmp", "--job-name=counted", "hostname")
+    assert result.strip() in site.nodes
     counted = ("sacct", "-a", "-n", "-P", "-X", "-u", "ada", "-o", "jobname,state,user")
     wait_for(lambda: "counted|COMPLETED|ada" in front.run(*counted), 60, "the job in accounting")
 
@@ -80,8 +80,8 @@ def test_a_backup_onto_a_fresh_head(site: Site, tmp_path: Path) -> None:
     [archive] = tmp_path.glob("carme-*.tar.gz")
     with tarfile.open(archive) as file:
         names = set(file.getnames())
-    wanted = ("hub.sqlite", "service.sqlite", "accounting.sql", "slurm-state", "etc/munge.key")
-    assert {f"./{name}" for name in wanted} <= names
+    expected = ("hub.sqlite", "service.sqlite", "accounting.sql", "slurm-state", "etc/munge.key")
+    assert {f"./{name}" for name in expected} <= names
 
     site.add_head()
     site.play("site.yml", "--limit", "front")
@@ -89,22 +89,22 @@ def test_a_backup_onto_a_fresh_head(site: Site, tmp_path: Path) -> None:
     wait_until_well(site, 120, "all parts on the restored head")
     front = site.host("front")
     assert "counted|COMPLETED|ada" in front.run(*counted)
-    shown = front.run("squeue", "-h", "-o", "%A %u %j %T")
-    assert shown.split("\n")[0] == f"{job} alice kept PENDING"
+    queue = front.run("squeue", "-h", "-o", "%A %u %j %T")
+    assert queue.split("\n")[0] == f"{job} alice kept PENDING"
     front.run("scontrol", "release", job)
-    mine = ("sacct", "-n", "-P", "-X", "-j", job, "-o", "state")
-    wait_for(lambda: "COMPLETED" in front.run(*mine), 90, f"the end of job {job}")
+    job_state = ("sacct", "-n", "-P", "-X", "-j", job, "-o", "state")
+    wait_for(lambda: "COMPLETED" in front.run(*job_state), 90, f"the end of job {job}")
     ada = person(site, "ada")
     assert ada.login().status_code == 302
     users = {user["name"] for user in ada.api("GET", "/users").json()}
     assert {"alice", "ada"} <= users
-    kept = ada.api("POST", "/users/ada/tokens", json={}).json()["token"]
-    listed = ada.web.get(
+    token = ada.api("POST", "/users/ada/tokens", json={}).json()["token"]
+    predictions = ada.web.get(
         f"{ada.url}/services/carme/api/v1/predictions",
-        headers={"Authorization": f"token {kept}"},
+        headers={"Authorization": f"token {token}"},
         timeout=30,
     )
-    assert listed.json()["items"]
+    assert predictions.json()["items"]
     assert doctor(site, "front") == []
 
 

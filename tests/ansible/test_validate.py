@@ -1,4 +1,4 @@
-"""`validate.yml` says what is wrong with an inventory, before anything is touched."""
+"""`validate.yml` reports problems of an inventory before any host is changed."""
 
 import copy
 import importlib.util
@@ -23,8 +23,8 @@ GOOD: dict[str, Any] = {
 def inventory(folder: Path, tree: dict[str, Any]) -> Path:
     groups = {name: {"hosts": tree[name]} for name in ("head", "compute") if name in tree}
     path = folder / "hosts.yml"
-    whole = {"all": {"vars": tree["vars"], "children": {"carme": {"children": groups}}}}
-    path.write_text(yaml.safe_dump(whole))
+    hosts = {"all": {"vars": tree["vars"], "children": {"carme": {"children": groups}}}}
+    path.write_text(yaml.safe_dump(hosts))
     return path
 
 
@@ -32,13 +32,13 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     """GOOD with the value at `a/b/c` replaced; None removes it."""
     tree = copy.deepcopy(GOOD)
     *folders, last = path.split("/")
-    place = tree
+    branch = tree
     for folder in folders:
-        place = place[folder]
+        branch = branch[folder]
     if value is None:
-        del place[last]
+        del branch[last]
     else:
-        place[last] = value
+        branch[last] = value
     return tree
 
 
@@ -141,7 +141,7 @@ WRONG = {
 
 
 def problems(tree: dict[str, Any]) -> list[str]:
-    """What the playbook's filter says of the inventory."""
+    """The problems that the playbook's filter reports for the inventory."""
     groups = {name: list(tree.get(name, {})) for name in ("head", "compute")}
     groups["carme"] = [*groups["head"], *groups["compute"]]
     hosts = {
@@ -156,15 +156,15 @@ def problems(tree: dict[str, Any]) -> list[str]:
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: list[str] = module.problems(hosts, groups, str(PLAYBOOKS / "roles"))
-    return found
+    messages: list[str] = module.problems(hosts, groups, str(PLAYBOOKS / "roles"))
+    return messages
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_inventory_is_explained(name: str) -> None:
     path, value, message = WRONG[name]
-    found = problems(changed(path, value))
-    assert any(message in problem for problem in found), found
+    messages = problems(changed(path, value))
+    assert any(message in problem for problem in messages), messages
 
 
 def test_a_good_inventory_has_no_problem() -> None:
@@ -174,15 +174,15 @@ def test_a_good_inventory_has_no_problem() -> None:
 @pytest.mark.parametrize("name", ["two heads", "typing error", "short secret"])
 def test_the_playbook_says_it_and_touches_no_host(name: str, tmp_path: Path) -> None:
     path, value, message = WRONG[name]
-    done = run_playbook(inventory(tmp_path, changed(path, value)), "validate.yml", seconds=120)
-    said = " ".join(done.stdout.split())
-    assert done.returncode != 0
-    assert message in said, said
-    assert "The hosts" not in said
+    result = run_playbook(inventory(tmp_path, changed(path, value)), "validate.yml", seconds=120)
+    output = " ".join(result.stdout.split())
+    assert result.returncode != 0
+    assert message in output, output
+    assert "The hosts" not in output
 
 
 def test_a_good_inventory_passes(tmp_path: Path) -> None:
-    words = ("--skip-tags", "hosts", "--limit", "node2")
-    done = run_playbook(inventory(tmp_path, GOOD), "validate.yml", *words, seconds=120)
-    assert done.returncode == 0, done.stdout
-    assert "ok=1" in done.stdout
+    arguments = ("--skip-tags", "hosts", "--limit", "node2")
+    result = run_playbook(inventory(tmp_path, GOOD), "validate.yml", *arguments, seconds=120)
+    assert result.returncode == 0, result.stdout
+    assert "ok=1" in result.stdout

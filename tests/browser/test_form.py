@@ -19,8 +19,8 @@ def account(cluster):
     cluster.run(
         ["sacctmgr", "-i", "add", "account", ACCOUNT, where, "MaxWall=02:00:00"], check=True
     )
-    words = [ann, f"account={ACCOUNT}", where, "qos=short"]
-    cluster.run(["sacctmgr", "-i", "add", "user", *words], check=True)
+    arguments = [ann, f"account={ACCOUNT}", where, "qos=short"]
+    cluster.run(["sacctmgr", "-i", "add", "user", *arguments], check=True)
     cluster.stop("view")
     cluster.start("view")
     User.fresh(cluster, ann)
@@ -28,7 +28,7 @@ def account(cluster):
     yield ACCOUNT
     cluster.run(["sacctmgr", "-i", "delete", "user", ann, f"account={ACCOUNT}"])
     cluster.run(["sacctmgr", "-i", "delete", "account", ACCOUNT])
-    # Without this it would offer the account for some minutes more.
+    # A new view reads accounts at once; a running one would offer this one for some minutes.
     cluster.stop("view")
     cluster.start("view")
 
@@ -46,7 +46,7 @@ def test_choices_that_depend_on_each_other(cluster, browser, account, screenshot
     page, errors = open_form(cluster, browser, 1200, 900)
     outlook, panel = page.locator("#outlook"), page.locator("#cluster")
     expect(outlook).to_contain_text("can start now", timeout=20_000)
-    for words in (
+    for pattern in (
         r"virtual-a100.*\d of 4 free, up to \d on one node",
         r"virtual-t4",
         r"\d+ of 16 cores free",
@@ -54,7 +54,7 @@ def test_choices_that_depend_on_each_other(cluster, browser, account, screenshot
         r"[Nn]o job waits|\d+ jobs? waits?",
         r"Seen \d+ s ago",
     ):
-        expect(panel).to_contain_text(re.compile(words))
+        expect(panel).to_contain_text(re.compile(pattern))
     expect(page.locator("#qos option")).to_have_count(2)
     choose(page, qos="short")
     expect(page.locator("#qos-limits")).to_contain_text("up to 1 h")
@@ -78,8 +78,10 @@ def test_choices_that_depend_on_each_other(cluster, browser, account, screenshot
 def test_maintenance_and_lost_nodes_are_shown(cluster, browser, account):
     page, _ = open_form(cluster, browser, 1200, 900)
     when = ["StartTime=now+4hours", "Duration=60", "Nodes=gpu02", "Flags=MAINT", "Users=root"]
-    made = cluster.run(["scontrol", "create", "reservation", "ReservationName=ct-care", *when])
-    assert made.returncode == 0, made.stderr
+    reservation = cluster.run(
+        ["scontrol", "create", "reservation", "ReservationName=ct-care", *when]
+    )
+    assert reservation.returncode == 0, reservation.stderr
     down = ["scontrol", "update", "NodeName=gpu02", "State=DRAIN", "Reason=test"]
     cluster.run(down, check=True)
     try:
@@ -100,25 +102,25 @@ def test_on_a_phone_and_by_keyboard(cluster, browser, account):
     expect(page.locator("#outlook")).not_to_have_text("…", timeout=20_000)
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= 390, "nothing sticks out"
-    place = {name: page.locator(name).bounding_box() for name in ("#outlook", "#cluster")}
+    boxes = {name: page.locator(name).bounding_box() for name in ("#outlook", "#cluster")}
     button = page.get_by_role("button", name="Start").bounding_box()
-    assert place["#outlook"]["y"] < button["y"] < place["#cluster"]["y"]
-    # From the first preset to the button with the tabulator alone, in the order that one sees.
+    assert boxes["#outlook"]["y"] < button["y"] < boxes["#cluster"]["y"]
+    # From the first preset to the button with the Tab key, in visual order.
     page.locator("#presets button").first.focus()
-    seen = []
+    focused = []
     for _ in range(30):
         page.keyboard.press("Tab")
-        seen.append(page.evaluate("document.activeElement.id || document.activeElement.type"))
-        if seen[-1] == "submit":
+        focused.append(page.evaluate("document.activeElement.id || document.activeElement.type"))
+        if focused[-1] == "submit":
             break
-    names = [name for name in seen if name in ("partition", "gpus", "hours", "account", "image")]
+    names = [name for name in focused if name in ("partition", "gpus", "hours", "account", "image")]
     assert names == ["partition", "gpus", "hours", "account", "image"]
-    assert seen[-1] == "submit"
+    assert focused[-1] == "submit"
     page.context.close()
 
 
 def test_what_is_free_changes_while_the_page_stays(cluster, browser, account):
-    """Somebody else takes three GPUs; the open form says so by itself."""
+    """Another user takes three GPUs; the open form updates itself."""
     page, errors = open_form(cluster, browser, 1200, 900)
     page.evaluate("window.carmeStayed = true")
     choose(page, gpus="2", gpu_type="virtual-t4")

@@ -9,7 +9,7 @@ from carme_containers.recipe import find_recipes
 from support.browser import choose, fill_form, login, open_lab, run_cell
 from support.hub import User
 
-# A first build of all images takes many minutes; they are kept by content.
+# A first build of all images takes many minutes; the cache keeps them by content.
 pytestmark = pytest.mark.timeout(3600)
 RECIPES = sorted(find_recipes())
 VERIFY = """

@@ -1,4 +1,4 @@
-"""The documented cell, exactly as it stands in the documentation, on two real nodes."""
+"""The cell of the documentation, unchanged, on two real nodes."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from carme_containers import ensure_image
 from support.browser import login, open_lab, run_cell
 from support.hub import User
 
-# The image is built once and kept; that takes minutes.
+# The first build of the image takes minutes; the cache keeps it.
 pytestmark = pytest.mark.timeout(3600)
 PAGE = Path(__file__).parents[2] / "docs/how-to/multi-node.md"
 TWO = {"partition": "gpu", "nodes": 2, "gpus": 1, "cpus": 2, "memory_gb": 3, "hours": 0.5}
@@ -77,9 +77,9 @@ def test_the_documented_cell(cluster, lab, screenshots):
     image = ensure_image("pytorch", cluster.config, cache_dir(), print)
     page = lab(image.id)
     text = run_cell(page, documented_cell() + '\nprint("done " + "here")\n', seconds=240)
-    # Which node becomes which rank is the rendezvous' choice.
-    found = sorted(re.findall(r"rank (\d) of 2 on (gpu0\d): 3", text))
-    assert [rank for rank, _ in found] == ["0", "1"], text
-    assert {node for _, node in found} == {"gpu01", "gpu02"}, text
+    # The rendezvous decides which node gets which rank.
+    ranks = sorted(re.findall(r"rank (\d) of 2 on (gpu0\d): 3", text))
+    assert [rank for rank, _ in ranks] == ["0", "1"], text
+    assert {node for _, node in ranks} == {"gpu01", "gpu02"}, text
     expect(page.locator(".jp-OutputArea-output").first).to_be_visible()
     screenshots(page, "multi-node")

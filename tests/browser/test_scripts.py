@@ -30,16 +30,16 @@ def page(browser):
     assert errors == []
 
 
-def answer(page, path, body):
-    """Have the site answer an address; the questions asked there."""
-    asked = []
+def answer_requests(page, path, body):
+    """Answer requests for a path with `body`; returns the list of their query parameters."""
+    queries = []
 
     def reply(route):
-        asked.append(parse_qs(urlsplit(route.request.url).query))
+        queries.append(parse_qs(urlsplit(route.request.url).query))
         route.fulfill(content_type="application/json", body=json.dumps(body))
 
     page.route(f"{SITE}{path}", reply)
-    return asked
+    return queries
 
 
 def show(page, html, *scripts):
@@ -65,33 +65,33 @@ PREDICTION = {
 }
 
 
-def show_form(page, names=tuple(AdviceRequest.model_fields), **told):
-    """The form with the advice told; what its script asked."""
-    given = {"prediction": PREDICTION, "notes": [], "suggestions": [], **told}
-    asked = answer(page, "/hub/api/carme/advice?**", given)
+def show_form(page, names=tuple(AdviceRequest.model_fields), **overrides):
+    """Open the form with this advice; returns the queries of its script."""
+    advice = {"prediction": PREDICTION, "notes": [], "suggestions": [], **overrides}
+    queries = answer_requests(page, "/hub/api/carme/advice?**", advice)
     fields = "".join(f"<input id={name} value={CHOICE.get(name, '')}>" for name in names)
     jhdata = "<script>window.jhdata = {base_url: '/hub/', xsrf_token: ''}</script>"
     sent = escape(json.dumps({"advice": list(AdviceRequest.model_fields)}))
     form = f'<form id=spawn_form><div id=carme-spawn data-fields="{sent}">{fields}</div></form>'
     show(page, f"{jhdata}{form}<div id=advice></div>", ELEMENTS, ADVICE)
     expect(page.locator("#advice")).to_contain_text("GPU energy")
-    return asked
+    return queries
 
 
 FEWER = {"kind": "smaller", "why": "enough", "gpus": 2, "gpu_type": None, "hours": None}
 
 
 def test_the_form_asks_for_all_its_nodes(page):
-    [asked] = show_form(page, suggestions=[FEWER])
-    assert asked["nodes"] == ["2"]
+    [query] = show_form(page, suggestions=[FEWER])
+    assert query["nodes"] == ["2"]
     page.get_by_role("button", name="Take 2 GPUs on each node").click()
     expect(page.locator("#gpus")).to_have_value("2")
 
 
 def test_a_form_without_a_field_for_nodes_has_advice_too(page):
     names = tuple(name for name in AdviceRequest.model_fields if name != "nodes")
-    [asked] = show_form(page, names, suggestions=[FEWER])
-    assert "nodes" not in asked
+    [query] = show_form(page, names, suggestions=[FEWER])
+    assert "nodes" not in query
     expect(page.get_by_role("button", name="Take 2 GPUs", exact=True)).to_be_visible()
 
 
@@ -105,19 +105,19 @@ def test_an_interval_has_the_unit_of_its_figure(page):
 
 def show_job(page, **comparison):
     """The page of a job that ran two hours."""
-    seen = {"measured_seconds": 7200, "measured_gpu_joules": 18e3, "within": None, **comparison}
-    asked = {"gpus": {}, "cpus": 1, "memory_bytes": 2**30, "limit_seconds": 14400}
+    outcome = {"measured_seconds": 7200, "measured_gpu_joules": 18e3, "within": None, **comparison}
+    requested = {"gpus": {}, "cpus": 1, "memory_bytes": 2**30, "limit_seconds": 14400}
     job = {
-        "name": "train", "user": "ann", "state": "RUNNING", "nodes": [], "asked": asked,
+        "name": "train", "user": "ann", "state": "RUNNING", "nodes": [], "asked": requested,
         "problem": "", "elapsed_seconds": 7200, "advice": [], "gpu_plot": None, "power_plot": None,
-        "network_plot": None, "started_at": 1, "ended_at": seen.pop("ended_at", None),
+        "network_plot": None, "started_at": 1, "ended_at": outcome.pop("ended_at", None),
         "measured": {
             "joules": {"gpu": 180e3, "host": 360e3}, "gpu_held_seconds": 0, "emissions_grams": None,
             "network_bytes": None, "memory_peak_bytes": None,
         },
     }  # fmt: skip
-    comparisons = [{"prediction": {"prediction": PREDICTION}, "remaining": None, **seen}]
-    answer(page, "/services/carme/api/v1/jobs/7", {
+    comparisons = [{"prediction": {"prediction": PREDICTION}, "remaining": None, **outcome}]
+    answer_requests(page, "/services/carme/api/v1/jobs/7", {
         "job": job, "comparisons": comparisons, "notes": [],
     })  # fmt: skip
     head = "<meta name=prefix content=/services/carme><meta name=csrf content=x>"

@@ -12,7 +12,7 @@ PAGES = "/services/carme"
 
 
 def people_page(browser, cluster, user, **how):
-    """A page of somebody who is logged in; errors of its scripts fail the test."""
+    """A page of a user who is logged in; errors of its scripts fail the test."""
     context = browser.new_context(viewport={"width": 1200, "height": 850}, **how)
     context.set_default_timeout(60_000)
     page = context.new_page()
@@ -49,7 +49,7 @@ def test_plan(cluster, ann, screenshots):
 
 
 def points(page):
-    """How many choices are plotted, in all traces of them."""
+    """The number of points in all traces of the plot."""
     traces = "document.getElementById('plot').data.filter((trace) => trace.customdata)"
     return page.evaluate(f"{traces}.reduce((sum, trace) => sum + trace.x.length, 0)")
 
@@ -63,12 +63,12 @@ def colours(page):
 
 
 def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, ann, screenshots):
-    with ann.expect_request("**/api/v1/pareto") as asked:
+    with ann.expect_request("**/api/v1/pareto") as request_info:
         ann.goto(f"{cluster.config.hub.url}{PAGES}/explore")
     expect(ann.locator("#progress")).to_contain_text("that no other beats", timeout=60_000)
     expect(ann.locator("#plot .main-svg").first).to_be_visible()
-    # The GPUs of this cluster, on its own partitions, each in a colour of its own.
-    body = asked.value.post_data_json
+    # The GPUs of this cluster by partition, each with its own colour.
+    body = request_info.value.post_data_json
     assert set(body["vary"]["gpu"]) == {"gpu:virtual-a100", "gpu:virtual-t4"}
     assert body["hardware"]["partition"] == "gpu"
     by_gpu = colours(ann)
@@ -104,7 +104,7 @@ def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, a
 
 
 def test_explore_asks_where_it_cannot_follow(cluster, ann):
-    """No stream is to be had, as when many follow their tasks: the page asks for the task."""
+    """Without a free event stream, as under load, the page polls the task."""
     refused = {"status": 503, "content_type": "application/problem+json", "body": "{}"}
     ann.route("**/tasks/*/events", lambda route: route.fulfill(**refused))
     ann.goto(f"{cluster.config.hub.url}{PAGES}/explore")
@@ -132,13 +132,15 @@ def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     ann.get_by_role("link", name=job["id"]).click()
     expect(ann.locator("#job")).to_contain_text("Predicted when it was submitted", timeout=60_000)
     expect(ann.locator("#job")).to_contain_text("Left:")
-    # Exporter and Prometheus take two of their intervals to have the first figures.
+    # The first values appear after two intervals of exporter and Prometheus.
     expect(ann.locator("#job")).to_contain_text("Energy charged to the job", timeout=120_000)
     expect(ann.locator("#power .main-svg").first).to_be_visible(timeout=120_000)
     expect(ann.locator("#network .main-svg").first).to_be_visible(timeout=120_000)
     # The page renews itself; a line needs two values.
-    known = "document.getElementById('network').data[0].y.filter((v) => v !== null).length > 1"
-    wait_for(lambda: ann.evaluate(known), 120, "two values of the network")
+    has_network = (
+        "document.getElementById('network').data[0].y.filter((v) => v !== null).length > 1"
+    )
+    wait_for(lambda: ann.evaluate(has_network), 120, "two values of the network")
     ann.set_viewport_size({"width": 1200, "height": 1750})
     screenshots(ann, "service-job")
 
@@ -146,9 +148,9 @@ def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
 def test_cluster_and_api_on_a_phone(browser, cluster):
     page = people_page(browser, cluster, cluster.users[0], color_scheme="dark")
     page.set_viewport_size({"width": 390, "height": 800})
-    for name, says in (("cluster", "of 4 free"), ("api", "/predictions"), ("plan", "kWh")):
+    for name, text in (("cluster", "of 4 free"), ("api", "/predictions"), ("plan", "kWh")):
         page.goto(f"{cluster.config.hub.url}{PAGES}/{name}")
-        expect(page.locator("main")).to_contain_text(says, timeout=60_000)
+        expect(page.locator("main")).to_contain_text(text, timeout=60_000)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, f"{name} is {wide} pixels wide"
     assert page.carme_errors == []

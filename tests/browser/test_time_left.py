@@ -34,52 +34,52 @@ def test_time_left_more_time_and_the_warning(cluster, person, page, screenshots)
     person.start(**SMALL, hours=0.1)  # six minutes: from the beginning in the last ten
     page.goto(f"{person.url}/user/{person.name}/lab")
     open_lab(page, cluster, person.name)
-    shown = page.locator("#carme-time-left")
-    expect(shown).to_contain_text("min left", timeout=20_000)
+    time_left = page.locator("#carme-time-left")
+    expect(time_left).to_contain_text("min left", timeout=20_000)
     toast = page.locator(".Toastify__toast").filter(has_text="This session ends in")
     expect(toast).to_be_visible()
     screenshots(page, "time-left-warning")
 
-    shown.get_by_role("button", name="One more hour").click()
-    expect(shown).to_contain_text("1 h ", timeout=20_000)
+    time_left.get_by_role("button", name="One more hour").click()
+    expect(time_left).to_contain_text("1 h ", timeout=20_000)
     [job] = cluster.jobs(person.name)
     limit = cluster.run(["squeue", "-h", "-j", job["id"], "-o", "%l"]).stdout.strip()
     assert limit == "1:06:00"
     screenshots(page, "time-left")
 
-    # More time that was given elsewhere is seen, too.
-    told = person.api("POST", "/carme/extend", json={"server": "", "minutes": 120}).json()
-    assert told["ends_at"] > time.time() + 3 * 3600
-    expect(shown).to_contain_text("3 h ", timeout=100_000)
+    # JupyterLab also shows more time that was requested elsewhere.
+    extension = person.api("POST", "/carme/extend", json={"server": "", "minutes": 120}).json()
+    assert extension["ends_at"] > time.time() + 3 * 3600
+    expect(time_left).to_contain_text("3 h ", timeout=100_000)
 
 
 def test_idle_gpus_are_told_in_jupyterlab(cluster, person, page):
-    """The hub's words about the session's GPUs; when it says them, test_gpu_idle tells."""
-    words = "It did nothing with its GPU for 2 h. It ends at 14:05 unless you run something."
+    """JupyterLab shows the hub's warning; test_gpu_idle tests when the hub sends it."""
+    warning = "It did nothing with its GPU for 2 h. It ends at 14:05 unless you run something."
 
     def with_warning(route):
-        answer = route.fetch()
-        assert answer.json()["warning"] == "", "a session without GPUs has none"
-        route.fulfill(response=answer, json={**answer.json(), "warning": words})
+        response = route.fetch()
+        assert response.json()["warning"] == "", "a session without GPUs has none"
+        route.fulfill(response=response, json={**response.json(), "warning": warning})
 
     person.start(**SMALL, hours=0.5)
     page.route("**/carme/time*", with_warning)
     page.goto(f"{person.url}/user/{person.name}/lab")
     open_lab(page, cluster, person.name)
     expect(page.locator("#carme-idle")).to_have_text("GPUs idle", timeout=20_000)
-    expect(page.locator("#carme-idle")).to_have_attribute("title", words)
+    expect(page.locator("#carme-idle")).to_have_attribute("title", warning)
     toast = page.locator(".Toastify__toast").filter(has_text="It ends at 14:05")
     expect(toast).to_be_visible()
 
 
 def test_the_answers_of_the_extension(cluster, person):
     person.start(**SMALL, hours=0.5)
-    told = person.server("GET", "/carme/time").json()
-    assert 1500 < told["ends_at"] - told["now"] <= 1800
-    assert told["warn_seconds"] == 600
+    times = person.server("GET", "/carme/time").json()
+    assert 1500 < times["ends_at"] - times["now"] <= 1800
+    assert times["warn_seconds"] == 600
     refused = person.server("POST", "/carme/time", json={"minutes": 60 * 24 * 20})
     assert (refused.status_code, "allows" in refused.json()["message"]) == (400, True)
-    # Nobody else's token is told anything.
+    # Other users' tokens get no answer.
     other = User(cluster, cluster.users[1])
     other.login()
     assert (
@@ -93,9 +93,9 @@ def test_the_answers_of_the_extension(cluster, person):
     token = other.api("POST", f"/users/{other.name}/tokens", json={"note": "x"}).json()["token"]
     import requests
 
-    answer = requests.get(
+    response = requests.get(
         f"{person.url}/hub/api/carme/session",
         headers={"Authorization": f"token {token}"},
         timeout=20,
     )
-    assert answer.status_code == 403
+    assert response.status_code == 403

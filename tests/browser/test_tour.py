@@ -1,4 +1,4 @@
-"""A researcher's day, as the tutorial tells it: wait, work, look at the time, stop, start again."""
+"""The steps of the tutorial: wait, work, check the time left, stop, start again."""
 
 from playwright.sync_api import expect
 
@@ -47,9 +47,9 @@ def test_from_waiting_to_starting_again(cluster, browser, screenshots):
 
     home.get_by_role("link", name="Start again with the same choices").click()
     open_lab(home, cluster, user)
-    [again] = cluster.jobs(user)
-    assert (again["node"], again["id"] != job["id"]) == ("cpu01", True)
-    limit = cluster.run(["squeue", "-h", "-j", again["id"], "-o", "%l"]).stdout.strip()
+    [new_job] = cluster.jobs(user)
+    assert (new_job["node"], new_job["id"] != job["id"]) == ("cpu01", True)
+    limit = cluster.run(["squeue", "-h", "-j", new_job["id"], "-o", "%l"]).stdout.strip()
     assert limit == "30:00"
     home.goto(f"{cluster.config.hub.url}/hub/home")
     home.locator("#stop").click()

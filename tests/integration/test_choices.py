@@ -1,4 +1,4 @@
-"""Account, QoS and reservation on a live Slurm: offered, whitelisted, minded, and really used."""
+"""Account, QoS and reservation on a live Slurm: offered, checked, respected and used."""
 
 import re
 import time
@@ -13,9 +13,9 @@ SMALL = {"partition": "cpu", "gpus": 0, "cpus": 1, "memory_gb": 1, "hours": 0.5}
 ACCOUNT, PLAN = "ct-course", "ct-class"
 
 
-def sacctmgr(cluster, *words):
-    done = cluster.run(["sacctmgr", "-i", *words])
-    assert done.returncode == 0 or "Nothing" in done.stdout, done.stdout + done.stderr
+def sacctmgr(cluster, *arguments):
+    result = cluster.run(["sacctmgr", "-i", *arguments])
+    assert result.returncode == 0 or "Nothing" in result.stdout, result.stdout + result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +25,18 @@ def course(cluster):
     where = f"cluster={cluster.config.cluster.name}"
     sacctmgr(cluster, "add", "account", ACCOUNT, where, "GrpTRES=gres/gpu=1", "MaxWall=02:00:00")
     sacctmgr(cluster, "add", "user", ann, f"account={ACCOUNT}", where, "qos=normal,short")
-    # The view would see it within a quarter of a minute; a new one does at once.
+    # A running view would see it within 15 s; a new one reads it at once.
     cluster.stop("view")
     cluster.start("view")
 
-    def seen():
+    def has_rights():
         return ACCOUNT in str(view(cluster, cluster.config.hub.user, "rights", user=ann))
 
-    wait_for(seen, 60, "the view knows the new account")
+    wait_for(has_rights, 60, "the view knows the new account")
     yield ACCOUNT
     sacctmgr(cluster, "delete", "user", ann, f"account={ACCOUNT}")
     sacctmgr(cluster, "delete", "account", ACCOUNT)
-    # Without this it would offer the account for some minutes more.
+    # A new view reads accounts at once; a running one would offer this one for some minutes.
     cluster.stop("view")
     cluster.start("view")
 
@@ -56,19 +56,19 @@ def ben(cluster, course):
 @pytest.fixture
 def plan(cluster, course):
     """A reservation of the CPU node for that account; asked for before users, it outlives them."""
-    what = ["StartTime=now", "Duration=120", "Nodes=cpu01", f"Accounts={course}"]
-    what.append("Flags=IGNORE_JOBS")
-    done = cluster.run(["scontrol", "create", "reservation", f"ReservationName={PLAN}", *what])
-    assert done.returncode == 0, done.stderr
+    options = ["StartTime=now", "Duration=120", "Nodes=cpu01", f"Accounts={course}"]
+    options.append("Flags=IGNORE_JOBS")
+    result = cluster.run(["scontrol", "create", "reservation", f"ReservationName={PLAN}", *options])
+    assert result.returncode == 0, result.stderr
     hub = cluster.config.hub.user
 
-    def known():
+    def is_visible():
         # Reservations are read with each full poll only; a new view reads all.
         return PLAN in str(view(cluster, hub, "refresh", max_age_seconds=1).get("reservations"))
 
     cluster.stop("view")
     cluster.start("view")
-    wait_for(known, 60, "the view knows the reservation")
+    wait_for(is_visible, 60, "the view knows the reservation")
 
     visitor = User.fresh(cluster, cluster.users[0])
 
@@ -85,9 +85,9 @@ def plan(cluster, course):
 
 def test_everybody_sees_only_their_own_rights(cluster, course):
     ann, ben = cluster.users[:2]
-    mine = view(cluster, ann, "rights", user=ann)
-    assert {own["account"] for own in mine["associations"]} == {"research", course}
-    assert mine["default_account"] == "research"
+    rights = view(cluster, ann, "rights", user=ann)
+    assert {own["account"] for own in rights["associations"]} == {"research", course}
+    assert rights["default_account"] == "research"
     assert view(cluster, ben, "rights", user=ann)["error"] == "denied"
     his = view(cluster, cluster.config.hub.user, "rights", user=ben)
     assert {own["account"] for own in his["associations"]} == {"research"}
@@ -97,7 +97,7 @@ def test_fields_for_those_who_have_a_choice(cluster, plan, ann, ben):
     def page_of(user):
         return user.web.get(f"{user.url}/hub/spawn", timeout=30).text
 
-    # The form shows what the hub knows, which a reservation of a moment ago is not part of yet.
+    # The form shows the hub's snapshot, which may not have the new reservation yet.
     wait_for(lambda: 'name="reservation"' in page_of(ann), 30, "the form knows the reservation")
     page = page_of(ann)
     for name in ("account", "qos"):
@@ -115,7 +115,7 @@ def course_free(page):
 
 
 @pytest.mark.parametrize(
-    ("options", "field", "says"),
+    ("options", "field", "message"),
     [
         ({"account": "root"}, "account", "you have no account root; yours: research"),
         ({"qos": "nope"}, "qos", "has no QoS nope; it has normal, short"),
@@ -126,29 +126,29 @@ def course_free(page):
         ({"reservation": "nope"}, "reservation", "you have no reservation nope"),
     ],
 )
-def test_what_is_not_allowed_is_said_before_submission(cluster, ann, options, field, says):
-    answer = ann.spawn(**{"partition": "gpu", "gpus": 0, **options})
-    assert answer.status_code == 400
-    told = answer.json()
-    assert [error["field"] for error in told["errors"]] == [field], told
-    assert says in told["errors"][0]["message"]
-    assert says in told["message"]
+def test_what_is_not_allowed_is_said_before_submission(cluster, ann, options, field, message):
+    response = ann.spawn(**{"partition": "gpu", "gpus": 0, **options})
+    assert response.status_code == 400
+    body = response.json()
+    assert [error["field"] for error in body["errors"]] == [field], body
+    assert message in body["errors"][0]["message"]
+    assert message in body["message"]
     assert not cluster.jobs(ann.name)
 
 
 def test_the_account_of_others_is_refused(cluster, ben):
-    answer = ben.spawn(**SMALL, account=ACCOUNT)
-    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "account")
+    response = ben.spawn(**SMALL, account=ACCOUNT)
+    assert (response.status_code, response.json()["errors"][0]["field"]) == (400, "account")
     assert not cluster.jobs(ben.name)
 
 
 def test_all_errors_come_at_once_as_a_list(ann):
-    answer = ann.spawn(partition="none", cpus="x", hours=-1, cmd="id")
-    assert answer.status_code == 400
-    assert {error["field"] for error in answer.json()["errors"]} == {"cpus", "hours", ""}
+    response = ann.spawn(partition="none", cpus="x", hours=-1, cmd="id")
+    assert response.status_code == 400
+    assert {error["field"] for error in response.json()["errors"]} == {"cpus", "hours", ""}
     for body in (b"1", b'"x"', b"{", b'{"user_options": 5}', b'{"\\ud800": 1}'):
-        answer = ann.api("POST", f"/users/{ann.name}/server", data=body)
-        assert (answer.status_code, bool(answer.json()["errors"])) == (400, True), answer.text
+        response = ann.api("POST", f"/users/{ann.name}/server", data=body)
+        assert (response.status_code, bool(response.json()["errors"])) == (400, True), response.text
 
 
 def test_the_form_keeps_the_rest_and_marks_the_field(ann):
@@ -156,19 +156,19 @@ def test_the_form_keeps_the_rest_and_marks_the_field(ann):
     token = re.search(r'action="[^"]*_xsrf=([^"&]+)', page.text)
     sent = {**SMALL, "hours": "1.25", "image": "base", "account": "research", "qos": "short"}
     url = f"{ann.url}/hub/spawn?_xsrf={token[1]}"
-    answer = ann.web.post(url, data=sent, timeout=30)
-    assert answer.status_code == 400
-    assert re.search(r'id="hours-problem">\s*QoS short allows at most 1 h', answer.text)
-    assert re.search(r'value="1.25"[^>]*id="hours"', answer.text)
-    assert 'data-value="short"' in answer.text
+    response = ann.web.post(url, data=sent, timeout=30)
+    assert response.status_code == 400
+    assert re.search(r'id="hours-problem">\s*QoS short allows at most 1 h', response.text)
+    assert re.search(r'value="1.25"[^>]*id="hours"', response.text)
+    assert 'data-value="short"' in response.text
 
 
 def test_a_session_in_account_qos_and_reservation(cluster, plan, ann):
     ann.start(**SMALL, account=ACCOUNT, qos="short", reservation=plan)
     [job] = cluster.jobs(ann.name)
-    shown = cluster.run(["squeue", "-h", "-j", job["id"], "-O", "Account:|,QOS:|,Reservation:|"])
-    assert shown.stdout.strip() == f"{ACCOUNT}|short|{plan}|"
-    # More time ends where the QoS does, well before the partition and the site.
+    queue = cluster.run(["squeue", "-h", "-j", job["id"], "-O", "Account:|,QOS:|,Reservation:|"])
+    assert queue.stdout.strip() == f"{ACCOUNT}|short|{plan}|"
+    # The QoS limits more time, below the limits of partition and site.
     body = {"server": "", "minutes": 30}
     assert ann.api("POST", "/carme/extend", json=body).status_code == 200
     refused = ann.api("POST", "/carme/extend", json=body)
@@ -177,17 +177,17 @@ def test_a_session_in_account_qos_and_reservation(cluster, plan, ann):
 
 def outlook(user, **options):
     query = {**SMALL, "image": "base", **options}
-    answer = user.api("GET", "/carme/outlook", params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = user.api("GET", "/carme/outlook", params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def test_the_outlook_minds_the_reservation(cluster, plan, ann, ben):
     wait_for(lambda: not outlook(ben)["starts_now"], 20, "the node is closed to others")
     assert "reserved" in outlook(ben)["held"]
     assert outlook(ann, account=ACCOUNT, reservation=plan)["starts_now"]
-    told = outlook(ann, reservation=plan)
-    assert told["errors"][0]["field"] == "reservation"
+    start_outlook = outlook(ann, reservation=plan)
+    assert start_outlook["errors"][0]["field"] == "reservation"
 
 
 def test_the_outlook_minds_what_the_account_uses(cluster, ann):
@@ -197,8 +197,8 @@ def test_the_outlook_minds_what_the_account_uses(cluster, ann):
     try:
         job = jobs.submit(ann.name, "-p", "gpu", f"--account={ACCOUNT}", "--gres=gpu:1", "-t", "5")
         jobs.running(job)
-        told = wait_for(lambda: outlook(ann, **gpu, account=ACCOUNT).get("held"), 20, "its use")
-        assert told == f"Jobs of account {ACCOUNT} already have 1 GPU of the 1 that it gives."
+        held = wait_for(lambda: outlook(ann, **gpu, account=ACCOUNT).get("held"), 20, "its use")
+        assert held == f"Jobs of account {ACCOUNT} already have 1 GPU of the 1 that it gives."
         assert outlook(ann, **gpu, account="research")["starts_now"]
     finally:
         jobs.clear()

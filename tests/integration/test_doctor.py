@@ -1,4 +1,4 @@
-"""`carme doctor` on a live cluster: green, red where it hurts, and green again."""
+"""`carme doctor` on a live cluster: no fault, the expected faults, and no fault again."""
 
 import json
 import os
@@ -22,13 +22,13 @@ MACHINE = {"clock", "disk /", "disk /var", "disk /tmp", "disk /home"}
 """About the machine that runs the tests, which may be full or without a time server."""
 
 
-def doctor(cluster: Cluster, *words: str, user: str = "") -> Lines:
+def doctor(cluster: Cluster, *arguments: str, user: str = "") -> Lines:
     """Each line by the name of its check, as `--json` has it; the exit code agrees."""
-    argv = [str(CARME), "doctor", "--json", *words]
-    done = cluster.run_as(user, argv, timeout=90) if user else cluster.run(argv, timeout=90)
-    assert done.stdout.startswith("["), done.stderr
-    lines = {row["check"]: row for row in json.loads(done.stdout)}
-    assert done.returncode == any(row["level"] == "fault" for row in lines.values())
+    argv = [str(CARME), "doctor", "--json", *arguments]
+    result = cluster.run_as(user, argv, timeout=90) if user else cluster.run(argv, timeout=90)
+    assert result.stdout.startswith("["), result.stderr
+    lines = {row["check"]: row for row in json.loads(result.stdout)}
+    assert result.returncode == any(row["level"] == "fault" for row in lines.values())
     for row in lines.values():
         assert bool(row["todo"]) == (row["level"] in ("fault", "warning")), row
     return lines
@@ -40,14 +40,14 @@ def bad(lines: Lines, *levels: str) -> set[str]:
 
 def wait_green(cluster: Cluster) -> None:
     def look() -> bool:
-        found.update(doctor(cluster))
-        return not bad(found, "fault", "warning")
+        lines.update(doctor(cluster))
+        return not bad(lines, "fault", "warning")
 
-    found: Lines = {}
+    lines: Lines = {}
     try:
         wait_for(look, 90, "all lines green again")
     except AssertionError:
-        raise AssertionError(json.dumps([found[name] for name in bad(found, "fault")])) from None
+        raise AssertionError(json.dumps([lines[name] for name in bad(lines, "fault")])) from None
 
 
 def red(cluster: Cluster, *names: str) -> Lines:
@@ -57,13 +57,13 @@ def red(cluster: Cluster, *names: str) -> Lines:
         lines = doctor(cluster)
         return lines if set(names) <= bad(lines) else None
 
-    found: Lines = wait_for(look, 45, f"{', '.join(names)} show a fault")
-    return found
+    faulty: Lines = wait_for(look, 45, f"{', '.join(names)} show a fault")
+    return faulty
 
 
 @contextmanager
 def stopped(cluster: Cluster, *parts: str) -> Iterator[None]:
-    """Without these parts for a while."""
+    """Stop these services for the duration of the context."""
     try:
         for part in parts:
             cluster.stop(part)
@@ -96,8 +96,8 @@ def test_all_lines_are_green(cluster: Cluster) -> None:
         *(f"exporter {node.name}" for node in config.nodes),
         *(f"GPUs {node.name}" for node in config.nodes if node.gpus),
     }
-    seen = {name for name, row in lines.items() if row["level"] in ("ok", "warning")}
-    assert expected - MACHINE <= seen
+    checked = {name for name, row in lines.items() if row["level"] in ("ok", "warning")}
+    assert expected - MACHINE <= checked
     assert lines["certificate"]["level"] == "skipped"
     assert lines["GPUs gpu01"]["found"] == "4 in NVML and in Slurm"
     assert f"starts as {cluster.users[0]}" in lines["container"]["found"]
@@ -105,12 +105,12 @@ def test_all_lines_are_green(cluster: Cluster) -> None:
 
 def test_people_read_a_table(cluster: Cluster) -> None:
     began = time.monotonic()
-    done = cluster.run([str(CARME), "doctor"], timeout=60)
+    result = cluster.run([str(CARME), "doctor"], timeout=60)
     assert time.monotonic() - began < 30
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"the whole cluster on one machine, in {cluster.dir}" in done.stdout
-    assert "0 faults" in done.stdout
-    assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 110
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"the whole cluster on one machine, in {cluster.dir}" in result.stdout
+    assert "0 faults" in result.stdout
+    assert max(len(line.rstrip()) for line in result.stdout.splitlines()) <= 110
 
 
 def test_the_file_that_up_was_given_will_do(cluster: Cluster) -> None:
@@ -138,34 +138,34 @@ def test_what_does_not_run_is_named_with_its_log(cluster: Cluster) -> None:
         cluster.run(["scontrol", "update", "nodename=cpu01", "state=drain", "reason=fan"])
         try:
             # Prometheus notices one target after the other.
-            told = lambda: "gpu01" in doctor(cluster)["targets"]["found"]  # noqa: E731
-            wait_for(told, 45, "gpu01 among the targets that are down")
-            found = red(cluster, "targets", *parts.values())
+            names_gpu01 = lambda: "gpu01" in doctor(cluster)["targets"]["found"]  # noqa: E731
+            wait_for(names_gpu01, 45, "gpu01 among the targets that are down")
+            lines = red(cluster, "targets", *parts.values())
         finally:
             os.kill(frozen, signal.SIGCONT)
             cluster.run(["scontrol", "update", "nodename=cpu01", "state=resume"])
-    # When Slurm itself misses a node's slurmd is a matter of its timers.
-    assert bad(found) - {"nodes"} == {*parts.values(), "service", "targets", "ports"}
+    # Slurm's timers decide when it notices a missing slurmd.
+    assert bad(lines) - {"nodes"} == {*parts.values(), "service", "targets", "ports"}
     for part, name in parts.items():
-        assert f"{cluster.dir}/log/{part}.log" in found[name]["todo"]
-        assert f"carme up --dir {cluster.dir}" in found[name]["todo"]
-    assert "Connection refused" in found["hub"]["found"]
-    assert "no answer in time" in found["service"]["found"]
-    assert "gpu01" in found["targets"]["found"]
-    assert "(slurmd gpu02)" in found["ports"]["found"]
-    assert "the hub behind it does not" in found["proxy"]["found"]
-    assert found["slurmd cpu01"]["level"] == "warning"
-    assert "cpu01 is drained (fan)" in found["nodes"]["found"]
-    assert "state=resume" in found["slurmd cpu01"]["todo"]
+        assert f"{cluster.dir}/log/{part}.log" in lines[name]["todo"]
+        assert f"carme up --dir {cluster.dir}" in lines[name]["todo"]
+    assert "Connection refused" in lines["hub"]["found"]
+    assert "no answer in time" in lines["service"]["found"]
+    assert "gpu01" in lines["targets"]["found"]
+    assert "(slurmd gpu02)" in lines["ports"]["found"]
+    assert "the hub behind it does not" in lines["proxy"]["found"]
+    assert lines["slurmd cpu01"]["level"] == "warning"
+    assert "cpu01 is drained (fan)" in lines["nodes"]["found"]
+    assert "state=resume" in lines["slurmd cpu01"]["todo"]
     wait_green(cluster)
 
 
 def test_without_munge_slurm_does_not_talk(cluster: Cluster) -> None:
     with stopped(cluster, "munged"):
-        found = red(cluster, "munge")
-    assert f"{cluster.dir}/log/munged.log" in found["munge"]["todo"]
-    assert found["slurmctld"]["todo"] == "mend first: munge"
-    assert not {"hub", "proxy", "prometheus", "container", "ports"} & bad(found)
+        lines = red(cluster, "munge")
+    assert f"{cluster.dir}/log/munged.log" in lines["munge"]["todo"]
+    assert lines["slurmctld"]["todo"] == "mend first: munge"
+    assert not {"hub", "proxy", "prometheus", "container", "ports"} & bad(lines)
     wait_green(cluster)
 
 
@@ -177,20 +177,20 @@ def test_strangers_on_ports_and_rules_that_are_gone(cluster: Cluster) -> None:
         rule.rename(hidden)
         try:
             with socket.create_server(("127.0.0.1", port)):
-                found = red(cluster, "service")
+                lines = red(cluster, "service")
         finally:
             hidden.rename(rule)
-    # Without the view, the discovery's file grows old.
-    assert bad(found) - {"discovery"} == {
+    # Without the view, discovery does not renew its file.
+    assert bad(lines) - {"discovery"} == {
         *("ports", "service", "proxy", "prometheus", "targets", "alertmanager", "view"),
         *("sudo rule", "helper"),
     }
-    assert f"{port} (service) by " in found["ports"]["found"]
-    assert "another port" in found["ports"]["todo"]
-    assert "the hub may not submit" in found["sudo rule"]["found"]
-    assert f"carme up --dir {cluster.dir}" in found["sudo rule"]["todo"]
-    assert found["targets"]["todo"] == "mend first: prometheus"
-    assert found["helper"]["todo"] == "mend first: sudo rule"
+    assert f"{port} (service) by " in lines["ports"]["found"]
+    assert "another port" in lines["ports"]["todo"]
+    assert "the hub may not submit" in lines["sudo rule"]["found"]
+    assert f"carme up --dir {cluster.dir}" in lines["sudo rule"]["todo"]
+    assert lines["targets"]["todo"] == "mend first: prometheus"
+    assert lines["helper"]["todo"] == "mend first: sudo rule"
     wait_green(cluster)
 
 
@@ -199,11 +199,11 @@ def test_a_sudo_rule_too_many_is_named(cluster: Cluster) -> None:
     more = rule.with_name(f"{rule.name}-more")
     more.write_text(f"{cluster.config.hub.user} ALL=(root) NOPASSWD: /usr/bin/true\n")
     try:
-        found = doctor(cluster)["sudo rule"]
+        line = doctor(cluster)["sudo rule"]
     finally:
         more.unlink()
-    assert found["level"] == "fault"
-    assert found["found"].endswith(": /usr/bin/true as root")
+    assert line["level"] == "fault"
+    assert line["found"].endswith(": /usr/bin/true as root")
     assert doctor(cluster)["sudo rule"]["level"] == "ok"
 
 
@@ -223,9 +223,9 @@ def test_a_damaged_image_is_named(cluster: Cluster, tmp_path: Path) -> None:
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
-    found = doctor(cluster, "--config", str(config))
-    # Whether it still starts depends on what was hit.
-    assert bad(found) - {"container"} == {"images"}
-    assert "the checksum of" in found["images"]["found"]
-    assert "carme images build" in found["images"]["todo"]
+    lines = doctor(cluster, "--config", str(config))
+    # Whether the image still starts depends on the damaged bytes.
+    assert bad(lines) - {"container"} == {"images"}
+    assert "the checksum of" in lines["images"]["found"]
+    assert "carme images build" in lines["images"]["todo"]
     assert not bad(doctor(cluster))

@@ -1,4 +1,4 @@
-"""The ends that a session can come to, each really caused, and the words that its user reads."""
+"""Every way in which a session ends, and the message for its user."""
 
 import signal
 import time
@@ -34,8 +34,8 @@ def home(person):
 
 
 def state(cluster, job_id):
-    shown = cluster.run(["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "state"]).stdout.split()
-    return shown[0] if shown else ""
+    states = cluster.run(["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "state"]).stdout.split()
+    return states[0] if states else ""
 
 
 def put(cluster, person, path, text):
@@ -53,12 +53,12 @@ def test_stopping_ends_the_kernels_first_and_again_is_fine(cluster, ben):
         assert ben.server("POST", "/api/kernels", json={"name": "python3"}).status_code == 201
         wait_for(Path(f"/home/{ben.name}/kernel-started").exists, 60, "the kernel")
         first = ben.api("DELETE", f"/users/{ben.name}/server")
-        again = ben.api("DELETE", f"/users/{ben.name}/server")
-        assert (first.status_code, again.status_code) in {(202, 202), (204, 204), (202, 204)}
+        second = ben.api("DELETE", f"/users/{ben.name}/server")
+        assert (first.status_code, second.status_code) in {(202, 202), (204, 204), (202, 204)}
         ben.stop()
         read = ["cat", f"/home/{ben.name}/kernel-ended"]
         assert cluster.run_as(ben.name, read).stdout == "cleanly"
-        # Not cancelled: the server ended by itself, and with it the job.
+        # Not cancelled: the single-user server ended, and with it the job.
         assert wait_for(
             lambda: state(cluster, job["id"]) in ("COMPLETED", "FAILED"), 20, "the job's record"
         )
@@ -113,7 +113,7 @@ def test_an_image_that_is_gone_when_the_job_starts(cluster, ben):
         page = ben.web.get(f"{ben.url}/hub/spawn-pending/{ben.name}", timeout=20).text
         assert "The session failed." in page
         assert sif.name in page, "the log says which file is missing"
-        # And from now on it is not offered.
+        # The image is no longer offered.
         refused = ben.spawn(**SMALL, image="base")
         assert (refused.status_code, "there is no image" in refused.text) == (400, True)
     finally:

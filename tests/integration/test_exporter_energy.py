@@ -1,4 +1,4 @@
-"""Energy on the live cluster: every joule of the virtual GPUs' own record is charged, once."""
+"""Energy on the live cluster: the exporters charge every joule of the virtual GPUs exactly once."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def test_credentials_are_asked_for(exporter):
 
 def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter):
     ann, ben = cluster.users[:2]
-    # Longer than it takes until the next collection: that is when they are seen to hold a GPU.
+    # Longer than a collection interval, so that the exporter sees that they hold a GPU.
     seconds = round(cluster.config.exporter.interval_seconds + 10)
     loads = [
         BUSY.format(seconds),
@@ -49,7 +49,7 @@ def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter
         for user, script in zip((ann, ben), loads, strict=True)
     ]
     for user, jobid in zip((ann, ben), jobs, strict=True):
-        # The prolog's record is there a moment before the first reading of its GPU.
+        # The prolog's record exists before the first reading of its GPU.
         wait_for(
             lambda job=str(jobid): exporter.total("carme_job_gpu_held", jobid=job) == 1,
             seconds + 20,
@@ -64,8 +64,8 @@ def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter
         assert spent > 100
         assert charged(exporter, jobid) == pytest.approx(spent, rel=0.01)
     series = exporter.series()
-    theirs = ("carme_job_info", "carme_owner_")
-    named = [labels for (name, labels) in series if not name.startswith(theirs)]
+    user_metrics = ("carme_job_info", "carme_owner_")
+    named = [labels for (name, labels) in series if not name.startswith(user_metrics)]
     assert not any("user" in dict(labels) or "account" in dict(labels) for labels in named)
 
 
@@ -150,13 +150,13 @@ def test_top_shows_a_user_only_the_own_jobs(cluster, node, exporter):
         )
         command = ["carme", "top", "--json", "--run", str(exporter.run), "--node", node]
 
-        def shown(user):
+        def top(user):
             import json
 
             return {row["jobid"] for row in json.loads(cluster.run_as(user, command).stdout)}
 
-        assert jobs[0] in shown(ann)
-        assert jobs[1] not in shown(ann)
-        assert set(jobs) <= shown("root")
+        assert jobs[0] in top(ann)
+        assert jobs[1] not in top(ann)
+        assert set(jobs) <= top("root")
     finally:
         cluster.run(["scancel", *map(str, jobs)])

@@ -1,4 +1,4 @@
-"""What Prometheus makes of it: joins, the controller's figures, profiles."""
+"""The exporters' series in Prometheus: joins, the controller's metrics, profiles."""
 
 import json
 import time
@@ -21,9 +21,9 @@ def query(cluster):
 
     def ask(expression):
         login = ("carme", secrets["prometheus_password"])
-        answer = requests.get(url, params={"query": expression}, auth=login, timeout=10)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["data"]["result"]
+        response = requests.get(url, params={"query": expression}, auth=login, timeout=10)
+        assert response.status_code == 200, response.text
+        return response.json()["data"]["result"]
 
     return ask
 

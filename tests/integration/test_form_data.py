@@ -1,4 +1,4 @@
-"""The live half of the form on a cluster of 1,000 nodes: a real hub, asked over HTTP."""
+"""The panel of the form on a cluster of 1,000 nodes: a real hub over HTTP."""
 
 import sys
 from pathlib import Path
@@ -11,6 +11,6 @@ import pytest
 
 @pytest.mark.alone
 def test_figures_and_outlook_of_a_thousand_nodes_come_quickly():
-    # The quickest of a few: what the code takes, not what the machine does beside.
+    # The fastest of a few runs, because other processes disturb the others.
     best = form_data.measure(loads=5)["form_data_best_ms"]
     assert best < form_data.LIMIT_MS

@@ -1,4 +1,4 @@
-"""A session that does nothing with its GPUs is warned and ended; one that works is only told."""
+"""A session with idle GPUs is warned and ended; one that runs code only gets a note."""
 
 import json
 import tomllib
@@ -19,7 +19,7 @@ IDLE_SECONDS, NOTICE_SECONDS = 36, 12
 
 @pytest.fixture(scope="module")
 def impatient(cluster):
-    """The hub with short times."""
+    """A hub with short idle times."""
     file = cluster.dir / "etc/carme.toml"
     before = file.read_text()
     changed = tomllib.loads(before)
@@ -57,8 +57,8 @@ def run_code(user, code):
         socket = await websocket_connect(request)
         await socket.write_message(json.dumps(message))
         while True:
-            said = json.loads(await socket.read_message())
-            if said["content"].get("execution_state") == "busy":
+            reply = json.loads(await socket.read_message())
+            if reply["content"].get("execution_state") == "busy":
                 return
 
     IOLoop(make_current=False).run_sync(send, timeout=60)
@@ -88,11 +88,11 @@ def test_idle_is_ended_and_working_is_told(impatient):
         assert ben.state()["ready"]
 
         def told_inside():
-            """What the extension in JupyterLab reads."""
+            """The warning that the extension in JupyterLab reads."""
             return ben.server("GET", "/carme/time").json()["warning"]
 
-        said = wait_for(told_inside, 60, "the session itself knows")
-        assert "works, but not with its GPU" in said
+        warning = wait_for(told_inside, 60, "the session itself knows")
+        assert "works, but not with its GPU" in warning
         assert warnings_of(ann) == {}, "and nobody else is"
     finally:
         ann.stop()

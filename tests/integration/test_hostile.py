@@ -1,4 +1,4 @@
-"""Whatever is sent as an option is refused with a message or taken literally; nothing leaks out."""
+"""Hostile options are refused with a message or taken literally; nothing is injected."""
 
 import json
 import re
@@ -86,11 +86,11 @@ def test_over_rest(cluster, ann):
     for case in CASES:
         if case in LEGAL and not any(value is True for value in case.values()):
             continue
-        answer = ann.spawn(**case)
-        assert answer.status_code == 400, (case, answer.text)
-        assert answer.json()["message"], case
-        assert answer.json()["errors"], case
-        assert all(error["message"] for error in answer.json()["errors"]), case
+        response = ann.spawn(**case)
+        assert response.status_code == 400, (case, response.text)
+        assert response.json()["message"], case
+        assert response.json()["errors"], case
+        assert all(error["message"] for error in response.json()["errors"]), case
     assert cluster.jobs(ann.name) == []
     assert MARK not in {path.name for path in Path("/tmp").iterdir()} - before
     assert not list(Path(f"/home/{ann.name}").glob(f"**/{MARK}"))
@@ -112,22 +112,22 @@ def test_over_the_form(cluster, ann):
         [(name, value)] = case.items()
         if case in LEGAL or not isinstance(value, str) or not value.strip() or not name.strip():
             continue
-        answer = ann.web.post(
+        response = ann.web.post(
             f"{ann.url}/hub/spawn?_xsrf={token[1]}", data={**good, name: value}, timeout=20
         )
-        assert answer.status_code == 400, (case, answer.status_code)
-        assert "<script>alert(1)" not in answer.text
-        assert "carme-form-problem" in answer.text, case
+        assert response.status_code == 400, (case, response.status_code)
+        assert "<script>alert(1)" not in response.text
+        assert "carme-form-problem" in response.text, case
     assert cluster.jobs(ann.name) == []
     assert not Path(f"/tmp/{MARK}").exists()
 
 
 def test_a_body_that_is_no_object_is_refused(ann):
     for body in (b"[]", b"1", b'"x"', b"{", b"\xff"):
-        answer = ann.api("POST", f"/users/{ann.name}/server", data=body)
-        assert answer.status_code == 400, (body, answer.text)
+        response = ann.api("POST", f"/users/{ann.name}/server", data=body)
+        assert response.status_code == 400, (body, response.text)
 
 
 def test_the_message_says_what_is_allowed(ann):
-    answer = ann.spawn(partition="none", gpus=1)
-    assert json.loads(answer.text)["message"].startswith("Partition: there is no partition none")
+    response = ann.spawn(partition="none", gpus=1)
+    assert json.loads(response.text)["message"].startswith("Partition: there is no partition none")

@@ -28,9 +28,9 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def images(cluster, *words, **options):
+def images(cluster, *arguments, **options):
     """`carme images …` in the cluster, as root."""
-    argv = [sys.executable, "-m", "carme.cli", "images", *words]
+    argv = [sys.executable, "-m", "carme.cli", "images", *arguments]
     run = cluster.run(argv, timeout=300, **options)
     return run.stdout + run.stderr
 
@@ -47,11 +47,11 @@ def with_recipes(cluster, folder):
 def test_build_as_a_job(cluster, folder):
     tiny_recipe(folder / "recipes", tiny_root(folder), post='echo "node $SLURMD_NODENAME"')
     env = with_recipes(cluster, folder)
-    said = images(cluster, "build", "--slurm", "--partition=cpu", "tiny", env=env)
-    assert "tiny:1: unchanged, published" in said, said
+    output = images(cluster, "build", "--slurm", "--partition=cpu", "tiny", env=env)
+    assert "tiny:1: unchanged, published" in output, output
     assert [i.id for i in load_catalogue(cluster.config.images.folder).offered()].count("tiny:1")
     squeue = ["squeue", "-h", "-t", "all", "--name=carme-images", "-o", "%T"]
-    # The epilog runs on after the build's own end is known.
+    # The epilog still runs after the end of the build.
     ended = ["COMPLETED"]
     wait_for(lambda: cluster.run(squeue).stdout.split() == ended, 30, "the job ends")
     images(cluster, "retire", "tiny")
@@ -64,10 +64,10 @@ def test_mpi_under_srun(cluster):
     program = ["python3", "-c", ALL_REDUCE]
     command = [cluster.config.images.apptainer, "-s", "exec", path, *program]
     user = cluster.users[0]
-    shown = cluster.run_as(
+    output = cluster.run_as(
         user, ["srun", "--mpi=pmix", "-p", "cpu", "-n", "2", "--mem=1G", *command], timeout=120
     )
-    assert sorted(shown.stdout.splitlines()) == [f"rank {n} of 2 sum 3" for n in (0, 1)], shown
+    assert sorted(output.stdout.splitlines()) == [f"rank {n} of 2 sum 3" for n in (0, 1)], output
 
 
 def test_a_retired_image_stays_while_a_job_names_it(cluster, folder):
@@ -77,8 +77,15 @@ def test_a_retired_image_stays_while_a_job_names_it(cluster, folder):
     assert "published" in images(cluster, "build", "old", env=env)
     image = load_catalogue(publish).find("old")
     user = cluster.users[0]
-    words = ["-p", "cpu", "--mem=100M", "-o", "/dev/null", f"--comment=carme-image={image.file}"]
-    sent = cluster.run_as(user, ["sbatch", "--parsable", *words, "--wrap=sleep 300"])
+    arguments = [
+        "-p",
+        "cpu",
+        "--mem=100M",
+        "-o",
+        "/dev/null",
+        f"--comment=carme-image={image.file}",
+    ]
+    sent = cluster.run_as(user, ["sbatch", "--parsable", *arguments, "--wrap=sleep 300"])
     job = sent.stdout.strip()
     assert job.isdigit(), sent
     try:

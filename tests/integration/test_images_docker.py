@@ -84,7 +84,11 @@ def test_what_goes_wrong(folder: Path, engine: DockerEngine) -> None:
 def test_base_from_its_dockerfile(engine: DockerEngine) -> None:
     """The Dockerfile of `base` gives the same packages as its definition, and passes its verify."""
     program = engine.apptainer.program
-    made = Builder(engine, program, cache_dir(), print).build(load_recipe("base", engine="docker"))
-    assert "the server answers" in verify_as_nobody(program, made.path)
-    ours = Builder(engine.apptainer, program, cache_dir(), print).build(load_recipe("base"))
-    assert made.image.packages.python == ours.image.packages.python
+    docker_build = Builder(engine, program, cache_dir(), print).build(
+        load_recipe("base", engine="docker")
+    )
+    assert "the server answers" in verify_as_nobody(program, docker_build.path)
+    apptainer_build = Builder(engine.apptainer, program, cache_dir(), print).build(
+        load_recipe("base")
+    )
+    assert docker_build.image.packages.python == apptainer_build.image.packages.python

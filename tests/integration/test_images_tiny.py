@@ -67,7 +67,7 @@ class Site:
 
 @pytest.fixture
 def site(apptainer: Path) -> Iterator[Site]:
-    # Not in pytest's own folder, which is closed to others: builds run as another user.
+    # Not in pytest's folder, which other users cannot read: builds run as another user.
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="carme-images-") as folder:
         Path(folder).chmod(0o755)
         yield Site(Path(folder), apptainer)
@@ -81,20 +81,20 @@ def test_build_publish_run(site: Site) -> None:
     image = load_catalogue(site.images).find("tiny")
     assert (image.hints.cpus, image.tags, image.verified.output) == (3, ("a",), "fine")
     assert image.built.engine.startswith(site.apptainer.name)
-    shown = as_nobody(site, "exec", str(site.images / image.file), "cat", "/opt/hello")
-    assert shown.stdout == "hello\n"
+    output = as_nobody(site, "exec", str(site.images / image.file), "cat", "/opt/hello")
+    assert output.stdout == "hello\n"
     assert any("building" in line for line in site.said)
     assert "echo hello" in site.builder().log_path(load_recipe("tiny", (site.recipes,))).read_text()
     assert not list((site.cache / "build").glob("*.sif.*[0-9]"))
 
 
-def as_nobody(site: Site, *words: str) -> "subprocess.CompletedProcess[str]":
+def as_nobody(site: Site, *arguments: str) -> "subprocess.CompletedProcess[str]":
     home = site.folder / "nobody"
     home.mkdir(exist_ok=True)
     nobody = pwd.getpwnam("nobody")
     shutil.chown(home, nobody.pw_uid)
     return subprocess.run(
-        [str(site.apptainer), "-s", *words],
+        [str(site.apptainer), "-s", *arguments],
         capture_output=True,
         text=True,
         user=nobody.pw_uid,
@@ -116,10 +116,10 @@ def test_unchanged_is_not_built_again(site: Site) -> None:
     site.recipe()
     first = site.build()
     started = time.monotonic()
-    again = site.build()
+    second = site.build()
     assert time.monotonic() - started < 1
-    assert not again.fresh
-    assert again.image == first.image
+    assert not second.fresh
+    assert second.image == first.image
     assert site.build(force=True).fresh
 
 
@@ -173,18 +173,18 @@ def test_failing_verify_leaves_the_old_image_in_use(site: Site) -> None:
     assert site.offered() == ["tiny:1"]
 
 
-def carme_images(site: Site, *words: str) -> "subprocess.Popen[bytes]":
+def carme_images(site: Site, *arguments: str) -> "subprocess.Popen[bytes]":
     """`carme images …` of the site, started."""
     toml = site.folder / "carme.toml"
     lines = ["[images]", f'folder = "{site.images}"', f'apptainer = "{site.apptainer}"']
     lines += [f'recipes = ["{site.recipes}"]', 'debian_mirror = "http://mirror.invalid/debian"']
     toml.write_text("\n".join(lines))
     return subprocess.Popen(
-        [sys.executable, "-m", "carme.cli", "images", "--config", toml, *words],
+        [sys.executable, "-m", "carme.cli", "images", "--config", toml, *arguments],
         env={**os.environ, "CARME_CACHE": str(site.cache)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # A shell that runs the tests in the background has SIGINT ignored, and that is inherited.
+        # Processes of a background shell inherit that SIGINT is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
@@ -218,15 +218,15 @@ def test_interrupted_build_leaves_nothing_behind(site: Site, how: signal.Signals
 def test_killed_build_leaves_the_old_image_in_use(site: Site) -> None:
     site.recipe()
     result = site.build()
-    # What a kill -9 in the middle of the last step leaves: a file without its description.
+    # A kill -9 during the last step leaves a file without its description.
     result.path.with_suffix(".json").unlink()
     os.truncate(result.path, 1000)
-    left = site.cache / "build" / f"{result.path.name}.99999999"
-    left.mkdir()
-    again = site.build()
-    assert again.fresh
-    assert not left.exists()
-    assert site.publish(again) == "tiny:1"
+    leftover = site.cache / "build" / f"{result.path.name}.99999999"
+    leftover.mkdir()
+    second = site.build()
+    assert second.fresh
+    assert not leftover.exists()
+    assert site.publish(second) == "tiny:1"
 
 
 def test_truncated_build_is_built_again(site: Site) -> None:
@@ -259,7 +259,7 @@ def test_disk_full(site: Site) -> None:
         site.recipe(disk_mb=4000)
         with pytest.raises(UnavailableError, match=r"tiny:1 needs 3\.91 GiB in .* are free"):
             site.build()
-        # A recipe that lies about its needs: the build fails, and says why.
+        # A recipe with a too small disk_mb: the build fails with the reason.
         site.recipe(disk_mb=100, post="dd if=/dev/zero of=/opt/big bs=1048576 count=500")
         with pytest.raises(UnavailableError, match="No space left on device"):
             site.build()
@@ -344,19 +344,19 @@ def test_a_forced_build_is_signed_and_published(site: Site, keys: tuple[Path, Pa
     site.publish(rebuilt, **pair)
     [image] = load_catalogue(site.images, require_signed=True).offered()
     assert (image.file, image.built) == (before.file, rebuilt.image.built)
-    made, offered = (
+    build, offered = (
         as_nobody(site, "exec", str(path), "cat", "/opt/build").stdout
         for path in (rebuilt.path, site.images / image.file)
     )
-    assert offered == made != ""
+    assert offered == build != ""
 
 
 def test_own_image_without_a_server(site: Site, keys: tuple[Path, Path]) -> None:
     site.recipe()
     path = site.build().path
-    said = check_as_nobody(site, path)
-    assert f"{path} has no jupyterhub-singleuser on its PATH" in said
-    assert "install in it: pip install 'jupyterhub==6.*' 'jupyterlab==4.*'" in said
+    output = check_as_nobody(site, path)
+    assert f"{path} has no jupyterhub-singleuser on its PATH" in output
+    assert "install in it: pip install 'jupyterhub==6.*' 'jupyterlab==4.*'" in output
     public = site.folder / "site.pub"
     shutil.copy(keys[1], public)
     assert "not signed with this site's key" in check_as_nobody(site, path, verify_key=public)
@@ -365,7 +365,7 @@ def test_own_image_without_a_server(site: Site, keys: tuple[Path, Path]) -> None
 
 
 def check_as_nobody(site: Site, path: Path, **values: Path) -> str:
-    """What `carme images check` says to a normal user about an image that is not fit."""
+    """The message of `carme images check` to an unprivileged user about an unsuitable image."""
     lines = [f'{key} = "{value}"' for key, value in values.items()]
     toml = site.folder / "carme.toml"
     toml.write_text("\n".join(["[images]", f'apptainer = "{site.apptainer}"', *lines]))

@@ -1,4 +1,4 @@
-"""What a job may touch: its own GPUs, its own memory, its own /tmp, and nothing of the hub's."""
+"""A job can use its own GPUs, memory and /tmp only, and no file of the hub."""
 
 import pytest
 
@@ -11,7 +11,7 @@ for number in range(4):
         os.open(f"/dev/nvidia{number}", os.O_RDWR)
         word = "open"
     except OSError as error:
-        # A card that the job holds has no driver behind it, but the kernel let us ask.
+        # A virtual GPU of the job has no driver, but the kernel allows the call.
         word = "mine" if error.errno == errno.ENXIO else errno.errorcode[error.errno]
     print(number, word)
 print("tmp", os.listdir("/tmp"))
@@ -23,18 +23,18 @@ print("got it all")
 
 
 def run_job(cluster, user, script, *options):
-    """What the job printed, and the state in which it ended."""
+    """The output of the job and its final state."""
     output = f"/var/tmp/{user}.out"
     argv = ["sbatch", "--parsable", "--wait", "-D", "/", "-o", output, "-t", "2", *options]
-    done = cluster.run_as(user, argv, input=script, timeout=90)
-    job = done.stdout.strip()
-    assert job.isdigit(), done.stderr
+    result = cluster.run_as(user, argv, input=script, timeout=90)
+    job = result.stdout.strip()
+    assert job.isdigit(), result.stderr
     printed = cluster.run(["cat", output]).stdout
     cluster.run(["rm", "-f", output])
 
     def state():
-        shown = cluster.run(["sacct", "-n", "-P", "-X", "-j", job, "-o", "state"]).stdout.split()
-        return shown[0] if shown and shown[0] not in ("RUNNING", "PENDING") else ""
+        states = cluster.run(["sacct", "-n", "-P", "-X", "-j", job, "-o", "state"]).stdout.split()
+        return states[0] if states and states[0] not in ("RUNNING", "PENDING") else ""
 
     return printed, wait_for(state, 20, "the job in the accounts")
 
@@ -42,8 +42,8 @@ def run_job(cluster, user, script, *options):
 def test_a_job_opens_only_the_gpus_it_holds(cluster):
     options = ("-p", "gpu", "--gres=gpu:virtual-a100:1", "--mem=100")
     printed, state = run_job(cluster, cluster.users[0], OPEN, *options)
-    words = [line.split()[1] for line in printed.splitlines()[:4]]
-    assert sorted(words) == ["EPERM", "EPERM", "EPERM", "mine"], printed
+    results = [line.split()[1] for line in printed.splitlines()[:4]]
+    assert sorted(results) == ["EPERM", "EPERM", "EPERM", "mine"], printed
     assert "tmp []" in printed
     assert state == "COMPLETED"
 
@@ -55,12 +55,12 @@ def test_a_job_cannot_take_more_memory_than_it_asked_for(cluster):
 
 
 def test_limits_of_the_qos_hold(cluster):
-    done = cluster.run_as(
+    result = cluster.run_as(
         cluster.users[0],
         ["sbatch", "-p", "cpu", "--qos=short", "-t", "120", "-D", "/"],
         input="#!/bin/sh\ntrue\n",
     )
-    assert done.returncode != 0 or "QOSMaxWallDurationPerJobLimit" in queue_reasons(cluster)
+    assert result.returncode != 0 or "QOSMaxWallDurationPerJobLimit" in queue_reasons(cluster)
     cluster.run(["scancel", "-u", cluster.users[0]])
 
 
@@ -77,11 +77,11 @@ def queue_reasons(cluster):
     ],
 )
 def test_users_cannot_read_what_is_secret(cluster, path):
-    found = cluster.dir / path
-    assert found.exists()
+    secret = cluster.dir / path
+    assert secret.exists()
     for user in cluster.users:
-        assert cluster.run_as(user, ["test", "-r", str(found)]).returncode != 0
-        assert cluster.run_as(user, ["test", "-w", str(found)]).returncode != 0
+        assert cluster.run_as(user, ["test", "-r", str(secret)]).returncode != 0
+        assert cluster.run_as(user, ["test", "-w", str(secret)]).returncode != 0
 
 
 def test_the_hub_can_act_only_through_the_helper(cluster):

@@ -1,4 +1,4 @@
-"""What can become of a session, each really caused, and what its user is told."""
+"""The states of a session from submission to its end, and the messages for its user."""
 
 import os
 import signal
@@ -82,14 +82,14 @@ def test_progress_says_why_it_waits_and_only_when_something_changed(cluster, ben
     ben.spawn(**SMALL)
     wait_for(lambda: [j["state"] for j in cluster.jobs(ben.name)] == ["PENDING"], 20, "it waits")
     lines = []
-    answer = ben.api("GET", f"/users/{ben.name}/server/progress", stream=True)
+    response = ben.api("GET", f"/users/{ben.name}/server/progress", stream=True)
     end = time.monotonic() + 8
-    for line in answer.iter_lines():
+    for line in response.iter_lines():
         if line.startswith(b"data:"):
             lines.append(line.decode())
         if time.monotonic() > end:
             break
-    answer.close()
+    response.close()
     waits = [line for line in lines if "number 1 in the queue of cpu" in line]
     assert waits, lines
     assert len(lines) == len(set(lines))
@@ -101,7 +101,7 @@ def test_a_hub_killed_while_a_job_waits_finds_it_again(cluster, ben, busy):
     before = cluster.pid("hub")
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: cluster.pid("hub") not in (0, before) and cluster.well("hub"), 20, "the hub")
-    # Longer than the hub's own limits for a server that does not answer.
+    # Longer than the hub's own limits for a session that does not answer.
     end = time.monotonic() + 130
     while time.monotonic() < end:
         assert [j["id"] for j in cluster.jobs(ben.name)] == [job["id"]]
@@ -131,9 +131,9 @@ def test_a_full_home_is_said(cluster, ben):
     cluster.run(["mount", "-t", "tmpfs", "-o", f"size=4k,mode=700,uid={uid}", "tmpfs", folder])
     try:
         cluster.run(["dd", "if=/dev/zero", f"of={folder}/fill", "bs=4k", "count=1"])
-        answer = ben.spawn(**SMALL)
-        assert "space" in answer.text.lower() or "full" in answer.text.lower(), answer.text
-        assert answer.status_code == 400
+        response = ben.spawn(**SMALL)
+        assert "space" in response.text.lower() or "full" in response.text.lower(), response.text
+        assert response.status_code == 400
         assert not cluster.jobs(ben.name)
     finally:
         cluster.run(["umount", folder])

@@ -1,4 +1,4 @@
-"""Any one part may die at any moment: it comes back, and sessions go on."""
+"""Any service may be killed at any time: it restarts, and sessions continue."""
 
 import os
 import signal
@@ -42,13 +42,13 @@ def test_a_killed_part_is_back_and_the_notebook_survives(cluster, session, part)
     wait_for(
         lambda: cluster.pid(part) not in (0, before) and cluster.well(part), 10, f"{part} is back"
     )
-    left = 10 - (time.monotonic() - started)
+    remaining = 10 - (time.monotonic() - started)
 
     def reachable():
-        answer = person.server("GET", "/api/kernels")
-        return answer.status_code == 200 and kernel in {entry["id"] for entry in answer.json()}
+        response = person.server("GET", "/api/kernels")
+        return response.status_code == 200 and kernel in {entry["id"] for entry in response.json()}
 
-    wait_for(reachable, max(left, 1), f"the kernel is reachable after {part} was killed")
+    wait_for(reachable, max(remaining, 1), f"the kernel is reachable after {part} was killed")
     assert [entry["id"] for entry in cluster.jobs(person.name)] == [job["id"]]
     assert person.state().get("ready")
 
@@ -91,7 +91,7 @@ def test_a_killed_supervisor_is_replaced_and_the_session_stays(cluster, session)
 
 
 def test_every_port_is_on_loopback(cluster, session):
-    ours = {psutil.Process(cluster.pid(part)).pid for part in PARTS}
+    pids = {psutil.Process(cluster.pid(part)).pid for part in PARTS}
     for connection in psutil.net_connections("inet"):
-        if connection.status == psutil.CONN_LISTEN and connection.pid in ours:
+        if connection.status == psutil.CONN_LISTEN and connection.pid in pids:
             assert connection.laddr.ip in ("127.0.0.1", "::1"), connection

@@ -46,18 +46,18 @@ def test_login_goes_through_the_hub(people):
 
 @pytest.fixture(scope="module")
 def belongings(people):
-    """Something of ann's of every kind."""
+    """One object of every kind that belongs to ann."""
     ann = people[0]
-    mine = ann.by_token("GET", "/workloads/resnet-50").json()["workload"] | {"name": "mine"}
-    assert ann.by_token("POST", "/workloads", mine).status_code == 201
-    kept = ann.by_token("POST", "/predictions", {**RESNET, "keep": True}).json()
+    workload = ann.by_token("GET", "/workloads/resnet-50").json()["workload"] | {"name": "mine"}
+    assert ann.by_token("POST", "/workloads", workload).status_code == 201
+    prediction = ann.by_token("POST", "/predictions", {**RESNET, "keep": True}).json()
     steps = [{"batch": 64, "seconds": 0.2}] * 3
     fitted = ann.by_token("POST", "/calibrations", {**RESNET, "steps": steps}).json()
     body = {**RESNET, "vary": {"batch": list(range(64, 184))}}
     task = ann.by_token("POST", "/pareto", body).json()
     return [
-        f"/workloads/{mine['name']}",
-        f"/predictions/{kept['id']}",
+        f"/workloads/{workload['name']}",
+        f"/predictions/{prediction['id']}",
         f"/calibrations/{fitted['id']}",
         f"/tasks/{task['id']}",
     ]
@@ -71,7 +71,7 @@ def test_nobody_reads_or_changes_what_is_not_theirs(people, belongings):
         for how in (ben.by_token, ben.by_cookie):
             for method in ("GET", "DELETE"):
                 assert how(method, path).status_code == 404, (method, path)
-        # Workloads and tasks are private; an admin sees predictions and fits, and deletes none.
+        # Workloads and tasks are private; an admin sees predictions and calibrations only.
         sees = path.startswith(("/predictions", "/calibrations"))
         assert ada.by_token("GET", path).status_code == (200 if sees else 404)
         assert ada.by_token("DELETE", path).status_code in (403, 404)
@@ -80,23 +80,23 @@ def test_nobody_reads_or_changes_what_is_not_theirs(people, belongings):
 
 def test_no_token_and_no_expired_one(cluster, people, belongings):
     ann = people[0]
-    made = ann.user.api("POST", f"/users/{ann.user.name}/tokens", json={}).json()
-    gone = made["token"]
-    ann.user.api("DELETE", f"/users/{ann.user.name}/tokens/{made['id']}")
+    new_token = ann.user.api("POST", f"/users/{ann.user.name}/tokens", json={}).json()
+    gone = new_token["token"]
+    ann.user.api("DELETE", f"/users/{ann.user.name}/tokens/{new_token['id']}")
     late = ann.user.api("POST", f"/users/{ann.user.name}/tokens", json={"expires_in": 1}).json()
     time.sleep(1.5)  # the hub's clock counts, and nothing tells that it has run out
     lists = ["/predictions", "/calibrations", "/workloads", "/jobs", "/cluster", "/hardware"]
     for path in (*belongings, *lists):
         for token in ("", gone, late["token"], "nonsense"):
-            answer = ask(ann.url, "GET", path, token=token)
-            assert answer.status_code == 401, (path, token)
-            assert answer.headers["Content-Type"].startswith("application/problem+json")
+            response = ask(ann.url, "GET", path, token=token)
+            assert response.status_code == 401, (path, token)
+            assert response.headers["Content-Type"].startswith("application/problem+json")
     assert ann.by_cookie("POST", "/predictions", RESNET, csrf=False).status_code == 403
     assert ann.by_cookie("POST", "/predictions", RESNET).status_code == 200
 
 
 def test_a_session_with_a_declared_workload(cluster, people):
-    """Advice in the form's way, then submit: the prediction is kept with the job, for its owner."""
+    """Advice as in the form, then a start: the prediction is stored with the job, for its owner."""
     ann, ben, ada = people
     query = "&".join(f"{k}={v}" for k, v in {**ONE_GPU, "workload": "resnet-50"}.items())
     headers = {"Referer": f"{ann.url}/hub/home", "X-XSRFToken": ann.user._xsrf("/hub/")}
@@ -105,25 +105,25 @@ def test_a_session_with_a_declared_workload(cluster, people):
         url = f"{ann.url}/hub/api/carme/advice?{query}"
         return ann.user.web.get(url, headers=headers, timeout=20).json()
 
-    # The nodes of a controller that another test has restarted are not back at once.
+    # After another test restarted the controller, the nodes take a while to return.
     wait_for(lambda: advice()["wait"]["starts_now"], 60, "a free GPU")
-    told = advice()
-    assert told["prediction"]["time"]["low"] < told["prediction"]["time"]["high"]
+    first_advice = advice()
+    assert first_advice["prediction"]["time"]["low"] < first_advice["prediction"]["time"]["high"]
     ann.user.start(**ONE_GPU, workload="resnet-50", epochs=1)
     try:
         [job] = cluster.jobs(ann.user.name)
         path = f"/jobs/{job['id']}"
-        found = wait_for(
+        stored = wait_for(
             lambda: ann.by_token("GET", path).json().get("comparisons"), 30, "a kept prediction"
         )
-        assert found[0]["prediction"]["prediction"]["workload"] == "resnet-50"
-        assert found[0]["remaining"]["value"] > 0
-        assert found[0]["within"] is None
+        assert stored[0]["prediction"]["prediction"]["workload"] == "resnet-50"
+        assert stored[0]["remaining"]["value"] > 0
+        assert stored[0]["within"] is None
         assert ben.by_token("GET", path).status_code == 404
         assert ada.by_token("GET", path).status_code == 200
-        listed = ann.by_cookie("GET", "/jobs").json()["items"]
-        assert int(job["id"]) in [item["id"] for item in listed]
-        assert {item["user"] for item in listed} == {ann.user.name}
+        items = ann.by_cookie("GET", "/jobs").json()["items"]
+        assert int(job["id"]) in [item["id"] for item in items]
+        assert {item["user"] for item in items} == {ann.user.name}
         assert ann.user.name not in ben.by_token("GET", "/jobs").text
     finally:
         ann.user.stop()
@@ -134,23 +134,23 @@ def test_the_form_goes_on_without_the_service(cluster, people, away):
     ann = people[0]
     with cluster.without("service", frozen=away == "frozen"):
         headers = {"Referer": f"{ann.url}/hub/home", "X-XSRFToken": ann.user._xsrf("/hub/")}
-        answer = ann.user.web.get(
+        response = ann.user.web.get(
             f"{ann.url}/hub/api/carme/advice?partition=gpu&workload=resnet-50",
             headers=headers, timeout=20,
         )  # fmt: skip
-        assert answer.status_code == 503
-        assert answer.elapsed.total_seconds() < 2  # a second, and a loaded machine
+        assert response.status_code == 503
+        assert response.elapsed.total_seconds() < 2  # a second, and a loaded machine
         page = ann.user.web.get(f"{ann.url}/hub/spawn", timeout=30)
         assert 'id="workload"' in page.text
     wait_for(lambda: cluster.well("service"), 60, "the service again")
 
 
 def judged(person):
-    """How many predictions from data sheets were judged by time, and by energy: everybody's, other
-    tests' too."""
+    """How many predictions from data sheets were judged by time and by energy, of all users and
+    tests."""
     items = person.by_token("GET", "/coverage").json()["items"]
-    [found] = [i for i in items if (i["kind"], i["source"]) == ("job", "data sheet")] or [None]
-    return (found["time_judged"], found["energy_judged"]) if found else (0, 0)
+    [counts] = [i for i in items if (i["kind"], i["source"]) == ("job", "data sheet")] or [None]
+    return (counts["time_judged"], counts["energy_judged"]) if counts else (0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -184,32 +184,32 @@ def test_a_job_that_ran_gives_coefficients_from_history(people, finished):
     assert ben.by_token("POST", "/calibrations", body).status_code == 404
     other = {**body, "workload": "bert-base"}
     assert "did not run" in ann.by_token("POST", "/calibrations", other).json()["detail"]
-    made = ann.by_token("POST", "/calibrations", body)
-    assert made.status_code == 201, made.text
-    told = made.json()["knowledge"]["provenance"]
-    assert told["source"] == "history"
-    assert str(finished) in told["words"]
-    assert "power" not in told["unseen"]
-    said = ann.by_token("POST", "/predictions", SHORT).json()["prediction"]
-    assert said["provenance"]["calibration"] == made.json()["id"]
+    response = ann.by_token("POST", "/calibrations", body)
+    assert response.status_code == 201, response.text
+    provenance = response.json()["knowledge"]["provenance"]
+    assert provenance["source"] == "history"
+    assert str(finished) in provenance["words"]
+    assert "power" not in provenance["unseen"]
+    prediction = ann.by_token("POST", "/predictions", SHORT).json()["prediction"]
+    assert prediction["provenance"]["calibration"] == response.json()["id"]
     job = ann.by_token("GET", f"/jobs/{finished}").json()["job"]
-    assert said["time"]["value"] == pytest.approx(job["elapsed_seconds"], rel=0.05)
+    assert prediction["time"]["value"] == pytest.approx(job["elapsed_seconds"], rel=0.05)
     watts = job["measured"]["joules"]["gpu"] / job["measured"]["gpu_held_seconds"]
     plain = ann.by_token("POST", "/predictions", {**SHORT, "calibration": "none"}).json()
     sheet = plain["prediction"]["average_gpu_power"]["value"]
     # A virtual GPU may draw less than the bounds of the coefficient allow.
-    assert abs(said["average_gpu_power"]["value"] - watts) < 0.2 * abs(sheet - watts)
+    assert abs(prediction["average_gpu_power"]["value"] - watts) < 0.2 * abs(sheet - watts)
 
 
 def test_steps_of_a_job_get_the_power_that_prometheus_has(people, finished):
     ann = people[0]
     steps = [{"batch": 256, "seconds": 0.5}] * 3
-    made = ann.by_token("POST", "/calibrations", {**RESNET, "job_id": finished, "steps": steps})
-    assert made.status_code == 201, made.text
-    told = made.json()["knowledge"]["provenance"]
-    assert told["source"] == "fit"
-    assert "power" not in told["unseen"]
-    ann.by_token("DELETE", f"/calibrations/{made.json()['id']}")
+    response = ann.by_token("POST", "/calibrations", {**RESNET, "job_id": finished, "steps": steps})
+    assert response.status_code == 201, response.text
+    provenance = response.json()["knowledge"]["provenance"]
+    assert provenance["source"] == "fit"
+    assert "power" not in provenance["unseen"]
+    ann.by_token("DELETE", f"/calibrations/{response.json()['id']}")
 
 
 TRAIN = Path(__file__).parents[1] / "support/train.py"
@@ -234,24 +234,24 @@ def train(cluster, people):
     cluster.run_as(name, ["mkdir", "-p", str(folder)])
     cluster.run_as(name, ["tee", str(folder / "train.py")], input=TRAIN.read_text())
     runs = (BASE, *FITTED, *TARGETS)
-    wanted = [word for run in runs for word in ("--run", "x".join(map(str, run)))]
+    run_options = [word for run in runs for word in ("--run", "x".join(map(str, run)))]
 
     def run():
-        out = folder / "steps.csv"
+        csv_file = folder / "steps.csv"
         job = cluster.run_as(
             name,
             ["srun", "--partition=cpu", "--cpus-per-task=4", "--mem=2G", "--time=5",
-             sys.executable, str(folder / "train.py"), *wanted, "--out", str(out)],
+             sys.executable, str(folder / "train.py"), *run_options, "--out", str(csv_file)],
             timeout=280,
         )  # fmt: skip
         assert job.returncode == 0, job.stderr
-        return parse_steps(cluster.run(["cat", str(out)]).stdout, str(out))
+        return parse_steps(cluster.run(["cat", str(csv_file)]).stdout, str(csv_file))
 
     return run
 
 
 def at(steps, run):
-    """The steps of so many workers and such a batch."""
+    """The steps with this number of workers and this batch."""
     return [step for step in steps if (step.gpus, step.batch) == run]
 
 
@@ -266,7 +266,7 @@ def test_a_fit_from_twenty_steps_predicts_other_batches_and_worker_counts(people
     network = tomllib.loads(TRAIN.with_name("mlp.toml").read_text()) | {"name": "mlp"}
     assert ann.by_token("POST", "/workloads", network).status_code == 201
     subject = {"workload": "mlp", "hardware": {"partition": "cpu", "count": 4}}
-    # Every worker reads all gradients and the mean, however many there are: a tree's traffic.
+    # Every worker reads all gradients and the mean, for any number of workers: a tree's traffic.
     how = {"overlap": False, "all_reduce": "tree"}
     errors, scaled_errors = defaultdict(list), defaultdict(list)
     for _ in range(TRIALS):
@@ -281,11 +281,11 @@ def test_a_fit_from_twenty_steps_predicts_other_batches_and_worker_counts(people
         mean = statistics.fmean(step.seconds for step in base)
         for workers, batch in TARGETS:
             plan = {"kind": "synchronous", "gpus": workers, "batch": batch, **how}
-            answer = ann.by_token("POST", "/predictions", {**subject, "plan": plan}).json()
-            said = answer["prediction"]
-            assert said["provenance"]["calibration"] == fitted.json()["id"]
+            response = ann.by_token("POST", "/predictions", {**subject, "plan": plan}).json()
+            prediction = response["prediction"]
+            assert prediction["provenance"]["calibration"] == fitted.json()["id"]
             measured = statistics.median(s.seconds for s in at(tracked, (workers, batch)))
-            error = said["step_time"]["value"] / measured - 1
+            error = prediction["step_time"]["value"] / measured - 1
             scaled = mean * (batch / workers) / (BASE[1] / BASE[0]) / measured - 1
             errors[workers, batch].append(error)
             scaled_errors[workers, batch].append(scaled)
@@ -293,25 +293,27 @@ def test_a_fit_from_twenty_steps_predicts_other_batches_and_worker_counts(people
                 f"{workers} x {batch}: measured {measured:.4f} s,"
                 f" fit {error:+.1%}, scaled mean step {scaled:+.1%}"
             )
-    for run, found in errors.items():
-        assert abs(statistics.median(found)) < 0.10, run
-        assert abs(statistics.median(found)) < abs(statistics.median(scaled_errors[run])), run
+    for run, run_errors in errors.items():
+        assert abs(statistics.median(run_errors)) < 0.10, run
+        assert abs(statistics.median(run_errors)) < abs(statistics.median(scaled_errors[run])), run
 
 
 @pytest.mark.timeout(300)
 def test_how_often_intervals_held_is_told(cluster, people, judged_before, finished):
-    """Half a minute after the job's last figures have come: whether it lay within, in counts."""
+    """The counts include a job half a minute after its last measurements."""
 
     def counted():
-        return all(now > then for now, then in zip(judged(people[1]), judged_before, strict=True))
+        return all(
+            now > before for now, before in zip(judged(people[1]), judged_before, strict=True)
+        )
 
     wait_for(counted, 150, "the outcome")
     settings = cluster.config.prometheus
     series = 'carme_service_predictions_judged{kind="job",source="data sheet",figure="time"}'
     prometheus = PrometheusClient.of(settings.url, settings.login_file)
 
-    def told():
+    def is_exported():
         rows = prometheus.query(series)
         return sum(row.value for row in rows) == judged(people[1])[0]
 
-    wait_for(told, 60, "Prometheus has the counts")
+    wait_for(is_exported, 60, "Prometheus has the counts")

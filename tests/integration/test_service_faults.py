@@ -1,4 +1,4 @@
-"""Each part that the service needs really away, in turn: clear answers, and none after 2 s."""
+"""Each dependency of the service is stopped in turn: clear errors within 2 s."""
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -49,10 +49,10 @@ def job(cluster, ann):
 
 @pytest.fixture
 def ask_all(cluster, ann, job):
-    """`ask_all()`: every question at once, straight to the service; the answers by question."""
+    """`ask_all()`: send all requests at once, directly to the service; responses by request."""
     base = f"http://127.0.0.1:{cluster.config.service.port}{API}"
 
-    def one(question):
+    def answer_to(question):
         method, path, body = question
         headers = {"Authorization": f"token {ann.token}"}
         return requests.request(method, base + path, json=body, headers=headers, timeout=30)
@@ -60,29 +60,29 @@ def ask_all(cluster, ann, job):
     def ask():
         questions = [*QUESTIONS, ("GET", f"/jobs/{job}", None)]
         with ThreadPoolExecutor(len(questions)) as threads:
-            answers = list(threads.map(one, questions))
-        for (method, path, _), answer in zip(questions, answers, strict=True):
-            said = (method, path, answer.status_code, answer.text[:300])
-            assert answer.elapsed.total_seconds() < SECONDS + SLACK, said
-            assert answer.status_code in (200, 201, 503), said
-            if answer.status_code == 503:
-                problem = answer.json()
-                assert problem["detail"], said
-                assert problem["hint"], said
+            responses = list(threads.map(answer_to, questions))
+        for (method, path, _), response in zip(questions, responses, strict=True):
+            details = (method, path, response.status_code, response.text[:300])
+            assert response.elapsed.total_seconds() < SECONDS + SLACK, details
+            assert response.status_code in (200, 201, 503), details
+            if response.status_code == 503:
+                problem = response.json()
+                assert problem["detail"], details
+                assert problem["hint"], details
         return {
-            (method, path, body is PLACE): answer
-            for (method, path, body), answer in zip(questions, answers, strict=True)
+            (method, path, body is PLACE): response
+            for (method, path, body), response in zip(questions, responses, strict=True)
         }
 
     return ask
 
 
-def words(answers):
-    return {key: answer.status_code for key, answer in answers.items()}
+def error_messages(responses):
+    return {key: response.status_code for key, response in responses.items()}
 
 
 def test_all_there(ask_all):
-    assert set(words(ask_all()).values()) <= {200, 201}
+    assert set(error_messages(ask_all()).values()) <= {200, 201}
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["stopped", "frozen"])
@@ -100,10 +100,10 @@ def test_a_part_away(cluster, ann, ask_all, job, part, may_fail, frozen):
     ann.renew_token()
     ask_all()
     with cluster.without(part, frozen=frozen):
-        found = words(ask_all())
-    failed = {key for key, status in found.items() if status == 503}
+        messages = error_messages(ask_all())
+    failed = {key for key, status in messages.items() if status == 503}
     assert {path.replace(str(job), "N") for _, path, _ in failed} <= may_fail
-    # What needs no cluster is answered whoever is away.
+    # Requests that do not need the stopped service succeed.
     assert ("POST", "/predictions", False) not in failed
     wait_for(lambda: cluster.well(part), 60, f"{part} again")
 
@@ -114,19 +114,19 @@ def test_a_stranger_while_the_hub_is_away(cluster, ann):
         with cluster.without("hub", frozen=frozen):
             for path in ("/cluster", "/jobs", "/predictions"):
                 headers = {"Authorization": f"token somebody-{frozen}-{path}"}
-                answer = requests.get(base + path, headers=headers, timeout=30)
-                assert answer.status_code == 503, answer.text
-                assert "hub" in answer.json()["detail"]
-                assert answer.elapsed.total_seconds() < SECONDS + SLACK
+                response = requests.get(base + path, headers=headers, timeout=30)
+                assert response.status_code == 503, response.text
+                assert "hub" in response.json()["detail"]
+                assert response.elapsed.total_seconds() < SECONDS + SLACK
         wait_for(lambda: cluster.well("hub"), 60, "the hub again")
 
 
 def test_a_database_that_somebody_holds(cluster, ann, ask_all):
-    """SQLite's way of being away: writing waits a second, then says so; reading goes on."""
+    """A locked SQLite database: a write fails after a second, reads continue."""
     path = cluster.config.service.database.removeprefix("sqlite:///")
     with sqlite3.connect(path, isolation_level=None) as holder:
         holder.execute("BEGIN EXCLUSIVE")
-        found = words(ask_all())
+        messages = error_messages(ask_all())
         holder.execute("ROLLBACK")
-    assert {key[1] for key, status in found.items() if status == 503} <= {"/calibrations"}
-    assert found["POST", "/calibrations", False] == 503
+    assert {key[1] for key, status in messages.items() if status == 503} <= {"/calibrations"}
+    assert messages["POST", "/calibrations", False] == 503

@@ -1,4 +1,4 @@
-"""The service's database is PostgreSQL: the same answers, migrations, and an end without a hang."""
+"""The service on PostgreSQL: the same responses, migrations, and no hang during an outage."""
 
 import os
 import time
@@ -18,14 +18,14 @@ RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
 def server():
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         pytest.skip("a PostgreSQL server of one's own needs root on Debian")
-    found = Postgresql()
-    yield found
-    found.close()
+    postgresql = Postgresql()
+    yield postgresql
+    postgresql.close()
 
 
 @pytest.fixture
 def url(server):
-    """Of a database with nothing in it."""
+    """The URL of an empty database."""
     name = f"t{time.monotonic_ns()}"
     engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -42,24 +42,26 @@ def service(url, tmp_path):
 
 
 def test_what_people_keep(service):
-    kept = [
+    stored = [
         service.ask("POST", "/predictions", body={**RESNET, "keep": True}).json for _ in range(3)
     ]
     page = service.ask("GET", "/predictions?limit=2").json
-    rest = service.ask("GET", f"/predictions?limit=2&cursor={page['next']}").json
-    assert {item["id"] for item in page["items"] + rest["items"]} == {item["id"] for item in kept}
-    address = f"/predictions/{kept[0]['id']}"
-    assert service.ask("GET", address).json["prediction"] == kept[0]["prediction"]
+    next_page = service.ask("GET", f"/predictions?limit=2&cursor={page['next']}").json
+    assert {item["id"] for item in page["items"] + next_page["items"]} == {
+        item["id"] for item in stored
+    }
+    address = f"/predictions/{stored[0]['id']}"
+    assert service.ask("GET", address).json["prediction"] == stored[0]["prediction"]
     assert service.ask("DELETE", address, who="ben").status_code == 404
     assert service.ask("DELETE", address).status_code == 204
     assert service.ask("GET", address).status_code == 404
-    mine = service.ask("GET", "/workloads/resnet-50").json["workload"] | {"name": "mine"}
-    assert service.ask("POST", "/workloads", body=mine).status_code == 201
+    workload = service.ask("GET", "/workloads/resnet-50").json["workload"] | {"name": "mine"}
+    assert service.ask("POST", "/workloads", body=workload).status_code == 201
     assert service.ask("GET", "/workloads/mine").json["own"]
     step = {"batch": 256, "gpus": 8, "seconds": 0.2}
-    made = service.ask("POST", "/calibrations", body={**RESNET, "steps": [step] * 3}).json
-    found = service.ask("POST", "/predictions", body=RESNET).json["prediction"]
-    assert found["provenance"]["calibration"] == made["id"]
+    calibration = service.ask("POST", "/calibrations", body={**RESNET, "steps": [step] * 3}).json
+    prediction = service.ask("POST", "/predictions", body=RESNET).json["prediction"]
+    assert prediction["provenance"]["calibration"] == calibration["id"]
     assert service.ask("GET", "/coverage").json["items"] == []
 
 
@@ -67,12 +69,12 @@ def test_the_server_goes_and_comes(service, server):
     assert service.ask("GET", "/predictions").status_code == 200
     server.stop()
     begin = time.monotonic()
-    answer = service.ask("GET", "/predictions")
-    assert answer.status_code == 503
-    assert "database" in answer.json["detail"]
-    found = service.ask("POST", "/predictions", body=RESNET)
+    response = service.ask("GET", "/predictions")
+    assert response.status_code == 503
+    assert "database" in response.json["detail"]
+    prediction = service.ask("POST", "/predictions", body=RESNET)
     assert time.monotonic() - begin < 2
-    assert "database" in found.json["prediction"]["notes"][-1]
+    assert "database" in prediction.json["prediction"]["notes"][-1]
     server.start()
     assert service.ask("GET", "/predictions").status_code == 200
 

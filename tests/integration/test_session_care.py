@@ -1,4 +1,4 @@
-"""Time left, more time, several sessions, and an end that is told."""
+"""Time left, more time, several sessions, and the message after the end."""
 
 import json
 import time
@@ -27,12 +27,12 @@ def test_more_time_within_the_limits(cluster, ann):
     ann.start(**SMALL)
     assert ends_at(cluster, ann.name) == "30:00"
     body = {"server": "", "minutes": 60}
-    answer = ann.api("POST", "/carme/extend", json=body)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["ends_at"] > time.time() + 3600
+    response = ann.api("POST", "/carme/extend", json=body)
+    assert response.status_code == 200, response.text
+    assert response.json()["ends_at"] > time.time() + 3600
     assert ends_at(cluster, ann.name) == "1:30:00"
     page = ann.web.get(f"{ann.url}/hub/home", timeout=20).text
-    assert f'data-carme-ends="{answer.json()["ends_at"]}"' in page
+    assert f'data-carme-ends="{response.json()["ends_at"]}"' in page
 
     refused = ann.api("POST", "/carme/extend", json={"server": "", "minutes": 60 * 24 * 2})
     assert refused.status_code == 400
@@ -59,14 +59,14 @@ def test_a_wrong_wish_for_time_is_refused(cluster, body):
 def test_nobody_extends_what_is_not_there(cluster):
     ada = User(cluster, cluster.admin)
     ada.login()
-    answer = ada.api("POST", "/carme/extend", json={"server": "", "minutes": 5})
-    assert answer.status_code == 404
+    response = ada.api("POST", "/carme/extend", json={"server": "", "minutes": 5})
+    assert response.status_code == 404
 
 
 def test_a_second_session(cluster, ann):
     name = "second"
-    answer = ann.api("POST", f"/users/{ann.name}/servers/{name}", json=SMALL)
-    assert answer.status_code in (201, 202), answer.text
+    response = ann.api("POST", f"/users/{ann.name}/servers/{name}", json=SMALL)
+    assert response.status_code in (201, 202), response.text
 
     def ready():
         return ann.api("GET", f"/users/{ann.name}").json()["servers"].get(name, {}).get("ready")

@@ -1,4 +1,4 @@
-"""Two people, two sessions: each gets what was asked for, and neither reaches the other's."""
+"""Two users, two sessions: each gets the requested resources, and cannot access the other's."""
 
 import pytest
 import requests
@@ -29,8 +29,8 @@ def two(cluster):
 
 def test_the_home_is_made_at_the_first_login(cluster, two):
     for person in two:
-        shown = cluster.run(["stat", "-c", "%a %U", f"/home/{person.name}"]).stdout.split()
-        assert shown == ["700", person.name]
+        owner = cluster.run(["stat", "-c", "%a %U", f"/home/{person.name}"]).stdout.split()
+        assert owner == ["700", person.name]
 
 
 def test_each_job_runs_as_its_user_on_a_gpu_of_its_own(cluster, two):
@@ -47,8 +47,8 @@ def test_nobody_sees_the_others_job(cluster, two):
     ann, ben = two
     [job] = cluster.jobs(ben.name)
     assert job["id"] not in cluster.run_as(ann.name, ["squeue", "-h"]).stdout
-    shown = cluster.run_as(ann.name, ["scontrol", "show", "job", job["id"]])
-    assert ben.name not in shown.stdout
+    output = cluster.run_as(ann.name, ["scontrol", "show", "job", job["id"]])
+    assert ben.name not in output.stdout
     assert (
         ben.name not in cluster.run_as(ann.name, ["sacct", "-a", "-n", "-P", "-o", "user"]).stdout
     )
@@ -56,8 +56,8 @@ def test_nobody_sees_the_others_job(cluster, two):
 
 def test_nobody_reaches_the_others_server(two):
     ann, ben = two
-    answer = ann.web.get(f"{ann.url}/user/{ben.name}/api/kernels", timeout=20)
-    assert answer.status_code in (403, 404) or "/hub/" in answer.url
+    response = ann.web.get(f"{ann.url}/user/{ben.name}/api/kernels", timeout=20)
+    assert response.status_code in (403, 404) or "/hub/" in response.url
     assert requests.get(f"{ann.url}/user/{ann.name}/api/kernels", timeout=20).status_code == 403
 
 
@@ -95,17 +95,18 @@ def test_a_session_reads_its_users_jobs_with_its_own_token(cluster, two):
 
 
 def test_a_reported_port_is_all_that_a_session_can_change(cluster, two):
-    """batchspawner's endpoint is gone; ours takes a port, from a session's own token."""
+    """batchspawner's endpoint is removed; Carme's accepts only a port, with the session's token."""
     ann = two[0]
     url = f"http://127.0.0.1:{cluster.config.hub.api_port}/hub/api"
     token = ann.api("POST", f"/users/{ann.name}/tokens", json={"note": "test"}).json()["token"]
-    mine = {"Authorization": f"token {token}"}
+    headers = {"Authorization": f"token {token}"}
     body = {"exec_prefix": "touch /tmp/pwned"}
     assert (
-        requests.post(f"{url}/batchspawner", json=body, headers=mine, timeout=10).status_code == 404
+        requests.post(f"{url}/batchspawner", json=body, headers=headers, timeout=10).status_code
+        == 404
     )
-    answer = requests.post(f"{url}/carme/port", json={"port": 40000}, headers=mine, timeout=10)
-    assert (answer.status_code, "does not belong to a session" in answer.text) == (403, True)
+    response = requests.post(f"{url}/carme/port", json={"port": 40000}, headers=headers, timeout=10)
+    assert (response.status_code, "does not belong to a session" in response.text) == (403, True)
     assert requests.post(f"{url}/carme/port", json={"port": 40000}, timeout=10).status_code == 403
 
 
@@ -119,9 +120,9 @@ def test_stopping_ends_the_job(cluster):
 
 
 def test_a_wrong_password_lets_nobody_in(cluster):
-    answer = User(cluster, cluster.users[0]).login("wrong")
-    assert answer.status_code == 403
-    assert "Invalid username or password" in answer.text
+    response = User(cluster, cluster.users[0]).login("wrong")
+    assert response.status_code == 403
+    assert "Invalid username or password" in response.text
 
 
 def test_who_is_not_in_the_group_is_not_let_in(cluster):
@@ -135,7 +136,7 @@ def test_who_is_not_in_the_group_is_not_let_in(cluster):
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"partition": "none"}, "there is no partition none"),
         ({"gpus": 99}, "less than or equal to 64"),
@@ -145,10 +146,12 @@ def test_who_is_not_in_the_group_is_not_let_in(cluster):
         ({"partition": "gpu\n#SBATCH --uid=0"}, "not a name"),
     ],
 )
-def test_wrong_options_are_a_400_that_says_why(cluster, options, says):
+def test_wrong_options_are_a_400_that_says_why(cluster, options, message):
     ada = User.fresh(cluster, cluster.admin)
-    answer = ada.spawn(**options)
-    assert (answer.status_code, says in answer.json()["message"]) == (400, True), answer.text
+    response = ada.spawn(**options)
+    assert (response.status_code, message in response.json()["message"]) == (400, True), (
+        response.text
+    )
     assert not cluster.jobs(ada.name)
 
 
@@ -156,9 +159,9 @@ def test_without_an_association_the_message_is_clear(cluster):
     ada = User.fresh(cluster, cluster.admin)
     cluster.run(["sacctmgr", "-i", "delete", "user", ada.name], check=True)
     try:
-        answer = ada.spawn(partition="cpu", gpus=0)
-        assert answer.status_code == 400
-        assert "account" in answer.json()["message"].lower(), answer.text
+        response = ada.spawn(partition="cpu", gpus=0)
+        assert response.status_code == 400
+        assert "account" in response.json()["message"].lower(), response.text
     finally:
         cluster.run(
             [

@@ -10,7 +10,8 @@ import pytest
 
 from carme.system.files import cache_dir
 from carme_containers import ensure_image
-from support.slurm_live import Jobs, helper, view, wait_until
+from support.cluster import wait_for
+from support.slurm_live import Jobs, helper, view
 
 pytestmark = pytest.mark.cluster
 
@@ -20,13 +21,6 @@ echo started with $(cat env)
 trap 'echo got USR1' USR1
 while :; do sleep 0.2; done
 """
-
-
-@pytest.fixture
-def jobs(cluster: Any) -> Iterator[Jobs]:
-    made = Jobs(cluster)
-    yield made
-    made.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +33,7 @@ def homes(cluster: Any) -> None:
 
 @pytest.fixture
 def newcomer(cluster: Any) -> Iterator[str]:
-    """A member of the users' group with neither a home nor a place in Slurm's accounting."""
+    """A member of the users' group without a home and without an association in Slurm."""
     name = f"{cluster.users[0][:20]}-new"
     subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
     add = ["useradd", "--no-create-home", "--groups", cluster.config.hub.users_group, name]
@@ -50,10 +44,10 @@ def newcomer(cluster: Any) -> Iterator[str]:
 
 def test_a_session_from_submit_to_cancel(cluster: Any, jobs: Jobs) -> None:
     ann, ben = cluster.users[:2]
-    made = helper(
+    submitted = helper(
         cluster, "submit", user=ann, name="t-1", script=SCRIPT, files={"env": "TOKEN=abc"}
     )
-    job_id, folder = made["job_id"], Path(made["folder"])
+    job_id, folder = submitted["job_id"], Path(submitted["folder"])
     jobs.adopt(job_id)
     job = jobs.running(job_id)
     assert (job.user, job.partition, job.work_dir) == (ann, "cpu", str(folder))
@@ -64,15 +58,15 @@ def test_a_session_from_submit_to_cancel(cluster: Any, jobs: Jobs) -> None:
     )
 
     def log() -> str:
-        answer = helper(cluster, "tail_log", user=ann, name="t-1")
-        return answer if isinstance(answer, str) else ""
+        response = helper(cluster, "tail_log", user=ann, name="t-1")
+        return response if isinstance(response, str) else ""
 
-    wait_until(lambda: "started with TOKEN=abc" in log(), 10, "the log shows the start")
+    wait_for(lambda: "started with TOKEN=abc" in log(), 10, "the log shows the start")
     assert helper(cluster, "signal", user=ann, job_id=job_id, signal="USR1") is None
-    wait_until(lambda: "got USR1" in log(), 10, "the signal arrives")
+    wait_for(lambda: "got USR1" in log(), 10, "the signal arrives")
     assert helper(cluster, "extend", user=ann, job_id=job_id, seconds=600)["limit_seconds"] == 1200
 
-    # Nobody else's helper gets at it.
+    # Another user's helper cannot access it.
     assert helper(cluster, "cancel", user=ben, job_id=job_id)["error"] == "denied"
     refused = helper(cluster, "signal", user=ben, job_id=job_id, signal="TERM")
     assert refused["error"] in {"denied", "missing"}  # where jobs are private, there is none
@@ -81,7 +75,7 @@ def test_a_session_from_submit_to_cancel(cluster: Any, jobs: Jobs) -> None:
     assert cluster.run_as(ben, ["cat", str(folder / "env")]).returncode != 0
 
     assert helper(cluster, "cancel", user=ann, job_id=job_id) is None
-    ended = jobs.wait(job_id, lambda found: found.state.ended, "ends")
+    ended = jobs.wait(job_id, lambda candidate: candidate.state.ended, "ends")
     assert ended.state.value == "CANCELLED"
     assert helper(cluster, "cancel", user=ann, job_id=job_id) is None, "again is no error"
     assert (
@@ -91,33 +85,36 @@ def test_a_session_from_submit_to_cancel(cluster: Any, jobs: Jobs) -> None:
 
 def test_what_slurm_refuses_is_said_plainly(cluster: Any) -> None:
     ann = cluster.users[0]
-    for option, reason, words in (
+    for option, reason, fragment in (
         ("--partition=gpu --gres=gpu:9", "input", "no node"),
         ("--partition=nowhere", "input", "no such partition"),
         ("--partition=gpu --qos=nowhere", "denied", "quality of service"),
         ("--partition=cpu --account=nowhere", "denied", "no account"),
     ):
         script = f"#!/bin/sh\n#SBATCH {option}\n:\n"
-        answer = helper(cluster, "submit", user=ann, name="t-2", script=script)
-        assert (answer.get("error"), words in answer.get("message", "")) == (reason, True), answer
+        response = helper(cluster, "submit", user=ann, name="t-2", script=script)
+        assert (response.get("error"), fragment in response.get("message", "")) == (
+            reason,
+            True,
+        ), response
 
 
 def test_a_newcomer(cluster: Any, newcomer: str) -> None:
-    answer = helper(cluster, "submit", user=newcomer, name="t", script=SCRIPT)
-    assert (answer["error"], "home folder" in answer["message"]) == ("missing", True), answer
+    response = helper(cluster, "submit", user=newcomer, name="t", script=SCRIPT)
+    assert (response["error"], "home folder" in response["message"]) == ("missing", True), response
     home = Path(f"~{newcomer}").expanduser()
     home.mkdir(mode=0o700)
     subprocess.run(["chown", newcomer, str(home)], check=True)
-    answer = helper(cluster, "submit", user=newcomer, name="t", script=SCRIPT)
-    assert (answer["error"], "no account" in answer["message"]) == ("denied", True), answer
-    # A newcomer without jobs sees the cluster, and nobody.
+    response = helper(cluster, "submit", user=newcomer, name="t", script=SCRIPT)
+    assert (response["error"], "no account" in response["message"]) == ("denied", True), response
+    # A new user without jobs sees the cluster, but no jobs.
     assert view(cluster, newcomer, "snapshot")["jobs"] == []
 
 
 def test_who_the_hub_may_act_for(cluster: Any) -> None:
     for user in ("root", "nobody", cluster.config.hub.user, "no-such-user", "--preserve-env"):
-        answer = helper(cluster, "cancel", user=user, job_id=1)
-        assert answer["error"] in {"denied", "missing"}, user
+        response = helper(cluster, "cancel", user=user, job_id=1)
+        assert response["error"] in {"denied", "missing"}, user
     assert helper(cluster, "cancel", user=cluster.users[0], job_id="1; id")["error"] == "input"
 
 
@@ -132,25 +129,27 @@ def test_nothing_but_the_helper_runs_through_sudo(cluster: Any) -> None:
         [program],
     ):
         sudo = ["sudo", "-n", "-u", ann, "--", *argv]
-        done = cluster.run_as(cluster.config.hub.user, sudo, input="{}")
-        assert done.returncode == 1
-        assert "password is required" in done.stderr or "not allowed" in done.stderr, done.stderr
+        result = cluster.run_as(cluster.config.hub.user, sudo, input="{}")
+        assert result.returncode == 1
+        assert "password is required" in result.stderr or "not allowed" in result.stderr, (
+            result.stderr
+        )
 
 
 def test_the_users_environment_is_not_believed(cluster: Any) -> None:
     program, ann = str(Path(sys.prefix) / "bin/carme-helper"), cluster.users[0]
     lies = ["SLURM_CONF=/nowhere", "PATH=/nowhere", "SBATCH_PARTITION=nowhere", "HOME=/root"]
     argv = ["env", *lies, program, "--config", cluster.env["CARME_CONFIG"], "cancel"]
-    done = cluster.run_as(ann, argv, input='{"job_id": 99999999}')
-    assert (done.returncode, done.stdout.strip()) == (0, "{}"), done.stderr
+    result = cluster.run_as(ann, argv, input='{"job_id": 99999999}')
+    assert (result.returncode, result.stdout.strip()) == (0, "{}"), result.stderr
 
 
 def test_images(cluster: Any, tmp_path: Path) -> None:
     ann = cluster.users[0]
     image = ensure_image("base", cluster.config, cache_dir(), print)
     real = cluster.config.images.folder / image.file
-    found = helper(cluster, "check_image", user=ann, path=str(real))
-    assert found == {"path": str(real.resolve()), "size_bytes": real.stat().st_size}
+    checked = helper(cluster, "check_image", user=ann, path=str(real))
+    assert checked == {"path": str(real.resolve()), "size_bytes": real.stat().st_size}
     for parent in (tmp_path, *tmp_path.parents):
         if parent != Path("/tmp") and parent.is_relative_to("/tmp"):
             parent.chmod(0o755)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,18 +15,12 @@ from carme.slurm.models import Job, SlurmModel
 from carme.slurm.rest_client import RestClient
 from carme.slurm.slurm_commands import SlurmCommands
 from carme.slurm.states import JobState
-from support.slurm_live import Jobs, wait_until
+from support.cluster import wait_for
+from support.slurm_live import Jobs
 
 pytestmark = pytest.mark.cluster
 
 NASTY = 'x UserId=root(0)\nJobId=1 | \x1f \x1b[31m ümlaut "quoted" none'
-
-
-@pytest.fixture
-def jobs(cluster: Any) -> Iterator[Jobs]:
-    made = Jobs(cluster)
-    yield made
-    made.clear()
 
 
 @pytest.fixture
@@ -42,14 +36,14 @@ def rest(cluster: Any) -> RestClient:
 def equal(
     first: Client, second: Client, read: Callable[[Client], tuple[SlurmModel, ...]]
 ) -> tuple[SlurmModel, ...]:
-    """What both read, once they agree: between two reads the cluster may have moved on."""
+    """The result of both clients once they agree: the cluster may change between two reads."""
     end = time.monotonic() + 20
     while True:
-        one, two = read(first), read(second)
-        if one == two:
-            return one
+        first_value, second_value = read(first), read(second)
+        if first_value == second_value:
+            return first_value
         if time.monotonic() > end:
-            assert one == two
+            assert first_value == second_value
         time.sleep(0.5)
 
 
@@ -69,33 +63,39 @@ def test_both_ways_give_equal_models(
         jobs.running(job_id)
     jobs.wait(failed, lambda job: job.state is JobState.FAILED, "fails")
 
-    seen = {job.id: job for job in equal(command, rest, lambda c: c.jobs()) if isinstance(job, Job)}
-    assert seen[typed].gpus == {"virtual-a100": 2}
-    assert [len(i) for i in seen[typed].gpu_indices.values()] == [2]
-    assert (seen[nasty].name, seen[nasty].user, seen[nasty].comment) == (NASTY, ann, NASTY)
-    assert seen[nasty].gpu_count == 1
-    assert seen[spread].nodes == ("gpu01", "gpu02")
-    assert seen[spread].gpus == {"virtual-a100": 1, "virtual-t4": 1}
-    assert set(seen[spread].gpu_indices) == {"gpu01", "gpu02"}
-    assert (seen[held].state, seen[held].reason) == (JobState.PENDING, "JobHeldUser")
-    assert seen[held].gpus == {"virtual-t4": 2}
-    assert seen[later].reason == "BeginTime"
-    assert seen[after].dependency
-    assert (seen[failed].exit_code, seen[failed].state.ended) == (3, True)
-    assert seen[array].array_tasks == "2-4%1"
-    tasks = [job for job in seen.values() if job.array_job_id == array and job.id != array]
+    jobs_by_id = {
+        job.id: job for job in equal(command, rest, lambda c: c.jobs()) if isinstance(job, Job)
+    }
+    assert jobs_by_id[typed].gpus == {"virtual-a100": 2}
+    assert [len(i) for i in jobs_by_id[typed].gpu_indices.values()] == [2]
+    assert (jobs_by_id[nasty].name, jobs_by_id[nasty].user, jobs_by_id[nasty].comment) == (
+        NASTY,
+        ann,
+        NASTY,
+    )
+    assert jobs_by_id[nasty].gpu_count == 1
+    assert jobs_by_id[spread].nodes == ("gpu01", "gpu02")
+    assert jobs_by_id[spread].gpus == {"virtual-a100": 1, "virtual-t4": 1}
+    assert set(jobs_by_id[spread].gpu_indices) == {"gpu01", "gpu02"}
+    assert (jobs_by_id[held].state, jobs_by_id[held].reason) == (JobState.PENDING, "JobHeldUser")
+    assert jobs_by_id[held].gpus == {"virtual-t4": 2}
+    assert jobs_by_id[later].reason == "BeginTime"
+    assert jobs_by_id[after].dependency
+    assert (jobs_by_id[failed].exit_code, jobs_by_id[failed].state.ended) == (3, True)
+    assert jobs_by_id[array].array_tasks == "2-4%1"
+    tasks = [job for job in jobs_by_id.values() if job.array_job_id == array and job.id != array]
     assert [task.array_task_id for task in tasks] == [1]
-    used = [index for job in seen.values() for index in job.gpu_indices.get("gpu01", ())]
+    used = [index for job in jobs_by_id.values() for index in job.gpu_indices.get("gpu01", ())]
     assert len(used) == len(set(used)), "no GPU is given twice"
 
-    assert rest.job(typed) == seen[typed] == command.job(typed)
+    assert rest.job(typed) == jobs_by_id[typed] == command.job(typed)
     for client in (command, rest):
         with pytest.raises(MissingError):
             client.job(99_999_999)
 
     columns = CommandClient(SlurmCommands.of(cluster.config.slurm), 0, use_json=False)
     without = {job.id: job for job in columns.jobs()}
-    for job_id, job in seen.items():
+    for job_id, job in jobs_by_id.items():
         same = {"gpu_indices": {}, "gpus": without[job_id].gpus}
         assert without[job_id] == job.model_copy(update=same)
         assert without[job_id].gpu_count == job.gpu_count
@@ -109,7 +109,7 @@ def test_nodes_partitions_and_reservations(
     reserve = ["scontrol", "create", "reservation", "ReservationName=carme-test", f"Users={ann}"]
     reserve += ["StartTime=now+2hours", "Duration=60", "Nodes=gpu02", "Flags=MAINT"]
     show = ["scontrol", "--all", "show", "nodes"]
-    wait_until(lambda: "COMPLETING" not in cluster.run(show).stdout, 30, "earlier jobs are gone")
+    wait_for(lambda: "COMPLETING" not in cluster.run(show).stdout, 30, "earlier jobs are gone")
     assert cluster.run(update).returncode == 0
     try:
         assert cluster.run(reserve).returncode == 0
@@ -137,26 +137,26 @@ def test_history(cluster: Any, jobs: Jobs, command: CommandClient, rest: RestCli
     jobs.wait(job_id, lambda job: job.state.ended, "ends")
 
     def find(client: Client) -> Any:
-        found = client.history(since, int(time.time()) + 60, (ann,))
-        assert all(job.user == ann for job in found)
-        return next((job for job in found if job.id == job_id and job.ended_at), None)
+        history = client.history(since, int(time.time()) + 60, (ann,))
+        assert all(job.user == ann for job in history)
+        return next((job for job in history if job.id == job_id and job.ended_at), None)
 
-    one = wait_until(lambda: find(command), 30, "sacct knows the job")
-    two = wait_until(lambda: find(rest), 30, "slurmdbd knows the job")
-    assert (one.state, one.exit_code) == (JobState.FAILED, 3)
-    assert sum(one.gpus.values()) == 1
+    record = wait_for(lambda: find(command), 30, "sacct knows the job")
+    two = wait_for(lambda: find(rest), 30, "slurmdbd knows the job")
+    assert (record.state, record.exit_code) == (JobState.FAILED, 3)
+    assert sum(record.gpus.values()) == 1
     # Memory and CPU time are rounded differently on the two ways, and slurmrestd 22.05 loses
     # the exit code.
     assert two.exit_code in (3, None)
     loose = {"cpu_seconds": None, "max_rss_bytes": None, "exit_code": None}
-    assert one.model_copy(update=loose) == two.model_copy(update=loose)
-    assert one.name == NASTY.replace('"', "`"), "the database keeps no double quotes"
+    assert record.model_copy(update=loose) == two.model_copy(update=loose)
+    assert record.name == NASTY.replace('"', "`"), "the database keeps no double quotes"
 
 
 def test_expected_start(cluster: Any, command: CommandClient) -> None:
-    found = command.expected_start(ResourceRequest(partition="gpu", gpus=1, memory_gb=1))
-    assert abs(found.starts_at - time.time()) < 86400
-    assert found.nodes
+    expected = command.expected_start(ResourceRequest(partition="gpu", gpus=1, memory_gb=1))
+    assert abs(expected.starts_at - time.time()) < 86400
+    assert expected.nodes
     with pytest.raises(InputError):
         command.expected_start(ResourceRequest(partition="gpu", gpus=64))
 

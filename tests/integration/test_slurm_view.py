@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,16 +12,10 @@ from carme.requests.resource_request import ResourceRequest
 from carme.slurm.models import Job
 from carme.slurm.snapshot import Snapshot
 from carme.view.client import AsyncViewClient, ViewClient
-from support.slurm_live import Jobs, view, wait_until
+from support.cluster import wait_for
+from support.slurm_live import Jobs, view
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def jobs(cluster: Any) -> Iterator[Jobs]:
-    made = Jobs(cluster)
-    yield made
-    made.clear()
 
 
 @pytest.fixture
@@ -32,9 +25,9 @@ def client(cluster: Any) -> ViewClient:
 
 def calls_by(cluster: Any, user: str) -> int:
     """How many calls of this user slurmctld has counted since the last reset."""
-    said = cluster.run(["sdiag"]).stdout
-    found = re.search(rf"^\s*{re.escape(user)}\s*\(\s*\d+\) count:(\d+)", said, re.MULTILINE)
-    return int(found[1]) if found else 0
+    output = cluster.run(["sdiag"]).stdout
+    match = re.search(rf"^\s*{re.escape(user)}\s*\(\s*\d+\) count:(\d+)", output, re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def view_user(cluster: Any) -> str:
@@ -52,15 +45,15 @@ def test_two_users_and_the_hub(cluster: Any, jobs: Jobs, client: ViewClient) -> 
     assert everything.complete
     assert {hers, his} <= {job.id for job in everything.jobs}
 
-    for me, mine, other, others in ((ann, hers, ben, his), (ben, his, ann, hers)):
-        seen = view(cluster, me, "snapshot")
-        assert (seen["complete"], {job["user"] for job in seen["jobs"]}) == (False, {me})
-        assert [node["name"] for node in seen["nodes"]] == [n.name for n in everything.nodes]
-        assert seen["load"]["cpu"]["running"] >= 2
-        text = Snapshot.model_validate(seen).model_dump_json()
+    for me, own_job, other, others in ((ann, hers, ben, his), (ben, his, ann, hers)):
+        snapshot = view(cluster, me, "snapshot")
+        assert (snapshot["complete"], {job["user"] for job in snapshot["jobs"]}) == (False, {me})
+        assert [node["name"] for node in snapshot["nodes"]] == [n.name for n in everything.nodes]
+        assert snapshot["load"]["cpu"]["running"] >= 2
+        text = Snapshot.model_validate(snapshot).model_dump_json()
         for word in (f'"{other}"', f"{other.split('-')[-1]}-secret", f'"id":{others},'):
             assert word not in text
-        assert view(cluster, me, "job", job_id=mine)["id"] == mine
+        assert view(cluster, me, "job", job_id=own_job)["id"] == own_job
         assert view(cluster, me, "job", job_id=others)["error"] == "missing"
         assert view(cluster, me, "extend", job_id=others, seconds=600)["error"] == "missing"
 
@@ -83,36 +76,36 @@ def test_refreshes_are_coalesced(cluster: Any, client: ViewClient) -> None:
     started = time.monotonic()
     asyncio.run(many())
     assert 1.9 < time.monotonic() - started < 10
-    made = client.counters()["reads"] - reads
-    assert 3 <= made <= 4
+    new_reads = client.counters()["reads"] - reads
+    assert 3 <= new_reads <= 4
     # Jobs are one call, nodes two; a poll that falls due meanwhile adds two more.
-    assert calls_by(cluster, user) <= 3 * made + 2
+    assert calls_by(cluster, user) <= 3 * new_reads + 2
 
 
 def test_expected_start_is_cached(cluster: Any, client: ViewClient) -> None:
     choice = ResourceRequest(partition="gpu", gpus=1, hours=1 / 6)
     first = client.expected_start(choice)
-    asked = client.counters()["test_only_asked"]
+    asked_before = client.counters()["test_only_asked"]
     assert client.expected_start(choice) == first
-    assert client.counters()["test_only_asked"] == asked
+    assert client.counters()["test_only_asked"] == asked_before
     assert first.starts_at > time.time() - 3600
 
 
 def test_history_is_ones_own(cluster: Any, jobs: Jobs) -> None:
     ann, ben = cluster.users[:2]
     since = int(time.time()) - 60
-    made = {user: jobs.submit(user, "-p", "cpu", command="true") for user in (ann, ben)}
+    submitted = {user: jobs.submit(user, "-p", "cpu", command="true") for user in (ann, ben)}
 
-    def known() -> bool:
-        found = cluster.run(["sacct", "-n", "-X", "-a", "-o", "JobIDRaw"]).stdout.split()
-        return {str(job_id) for job_id in made.values()} <= set(found)
+    def are_recorded() -> bool:
+        job_ids = cluster.run(["sacct", "-n", "-X", "-a", "-o", "JobIDRaw"]).stdout.split()
+        return {str(job_id) for job_id in submitted.values()} <= set(job_ids)
 
-    wait_until(known, 30, "the accounting database knows both jobs")
+    wait_for(are_recorded, 30, "the accounting database knows both jobs")
     query = {"since": since, "until": int(time.time()) + 60}
     hers = view(cluster, ann, "history", **query)
     assert {job["user"] for job in hers} == {ann}
     everybody = view(cluster, cluster.config.hub.user, "history", **query)
-    assert set(made.values()) <= {job["id"] for job in everybody}
+    assert set(submitted.values()) <= {job["id"] for job in everybody}
 
 
 def test_more_time(cluster: Any, jobs: Jobs) -> None:
@@ -121,8 +114,8 @@ def test_more_time(cluster: Any, jobs: Jobs) -> None:
     jobs.running(job_id)
     longer = view(cluster, ann, "extend", job_id=job_id, seconds=1200)
     assert longer.get("limit_seconds") == 1800, longer
-    shown = cluster.run(["squeue", "-h", "-j", str(job_id), "-o", "%l"]).stdout.strip()
-    assert shown == "30:00"
+    limit = cluster.run(["squeue", "-h", "-j", str(job_id), "-o", "%l"]).stdout.strip()
+    assert limit == "30:00"
     too_long = view(cluster, ann, "extend", job_id=job_id, seconds=9 * 3600)
     assert (too_long["error"], "partition gpu allows" in too_long["message"]) == ("denied", True)
 
@@ -132,11 +125,11 @@ def test_more_time_for_a_part_of_an_array(cluster: Any, jobs: Jobs, client: View
     array = jobs.submit(ann, "-p", "cpu", "-t", "10", "--array=1-4%2")
 
     def running() -> list[Job] | None:
-        found = [job for job in client.refresh(0).jobs if job.array_job_id == array]
-        tasks = [job for job in found if job.array_task_id is not None and job.state.active]
+        array_jobs = [job for job in client.refresh(0).jobs if job.array_job_id == array]
+        tasks = [job for job in array_jobs if job.array_task_id is not None and job.state.active]
         return tasks if len(tasks) == 2 else None
 
-    first, second = wait_until(running, 30, "two of the array's tasks run")
+    first, second = wait_for(running, 30, "two of the array's tasks run")
     refused = view(cluster, ann, "extend", job_id=array, seconds=1200)
     limits = {job.id: job.limit_seconds for job in client.refresh(0).jobs}
     assert (refused.get("error"), limits[first.id], limits[second.id]) == ("input", 600, 600)
@@ -154,9 +147,9 @@ def test_an_outage_of_the_controller(cluster: Any, jobs: Jobs, client: ViewClien
     try:
         with pytest.raises(UnavailableError):
             client.refresh(0)
-        seen = client.snapshot()
-        assert (seen.controller, bool(seen.error)) == ("away", True)
-        assert (seen.taken_at, seen.jobs) == (before.taken_at, before.jobs)
+        snapshot = client.snapshot()
+        assert (snapshot.controller, bool(snapshot.error)) == ("away", True)
+        assert (snapshot.taken_at, snapshot.jobs) == (before.taken_at, before.jobs)
     finally:
         cluster.start("slurmctld")
 
@@ -166,7 +159,7 @@ def test_an_outage_of_the_controller(cluster: Any, jobs: Jobs, client: ViewClien
         except UnavailableError:
             return None
 
-    after = wait_until(back, 60, "the view sees the controller again")
+    after = wait_for(back, 60, "the view sees the controller again")
     assert (after.controller, after.job(job_id).state.active) == ("up", True)
 
 
@@ -178,10 +171,10 @@ def test_a_restart_of_the_view(cluster: Any, client: ViewClient) -> None:
         client.snapshot()
     cluster.start("view")
 
-    def answers() -> bool:
+    def is_up() -> bool:
         try:
             return bool(client.refresh(5).nodes)
         except UnavailableError:
             return False
 
-    wait_until(answers, 20, "the view answers again")
+    wait_for(is_up, 20, "the view answers again")

@@ -1,4 +1,4 @@
-"""Up again, down, and up from what was kept. Named to run after everything else on the cluster."""
+"""`up` twice, `down`, and `up` from the stored state. Its name makes it the last test."""
 
 import time
 
@@ -10,14 +10,14 @@ from support.hub import User
 
 
 def processes(cluster):
-    found = []
+    running = []
     for process in psutil.process_iter():
         try:
             if process.environ().get("CARME_LOCAL_DIR") == str(cluster.dir):
-                found.append(process)
+                running.append(process)
         except psutil.Error:
             continue
-    return found
+    return running
 
 
 def test_up_again_is_quick_and_changes_nothing(cluster):
@@ -30,11 +30,11 @@ def test_up_again_is_quick_and_changes_nothing(cluster):
 
 
 def test_status_has_a_line_a_service(cluster):
-    done = CliRunner().invoke(carme, ["status", "--dir", str(cluster.dir)])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(carme, ["status", "--dir", str(cluster.dir)])
+    assert result.exit_code == 0, result.output
     for service in cluster.local.services():
-        assert f"{service.name} " in done.output
-    assert "unhealthy" not in done.output
+        assert f"{service.name} " in result.output
+    assert "unhealthy" not in result.output
 
 
 def test_down_leaves_no_process_and_no_port_and_up_finds_everything_again(cluster):
@@ -54,8 +54,8 @@ def test_down_leaves_no_process_and_no_port_and_up_finds_everything_again(cluste
     assert CliRunner().invoke(carme, ["status", "--dir", str(cluster.dir)]).exit_code == 1
 
     assert cluster.local.up(print) is True
-    again = User(cluster, ann.name)
-    assert again.login().status_code == 302
-    assert not again.state().get("ready")
+    user = User(cluster, ann.name)
+    assert user.login().status_code == 302
+    assert not user.state().get("ready")
     history = cluster.run(["sacct", "-n", "-P", "-X", "-j", job["id"], "-o", "state"]).stdout
     assert history.startswith("CANCELLED")

@@ -1,6 +1,6 @@
-"""The bare Debian with systemd and sshd that every test host begins as, made once with debootstrap.
+"""The bare Debian with systemd and sshd from which every test host starts, built with debootstrap.
 
-What a host needs to reach packages is taken from this machine's own settings.
+The package sources of the hosts come from this machine's own settings.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ INCLUDE = (
     *("systemd", "systemd-sysv", "dbus", "python3", "iproute2", "openssh-server"),
     *("ca-certificates", "procps", "sudo", "libpam-systemd"),
 )
-# Whom Ansible logs in as, as on most sites; its home is where no shared one is mounted over it.
+# Ansible's user. Its home is not below /home, over which a shared folder is mounted.
 ADMIN = "admin"
 ADMIN_HOME = "var/lib/admin"
-# The way to packages is told in the environment.
+# Environment variables that configure the access to packages.
 SUDOERS = f"Defaults:{ADMIN} !env_reset, always_set_home\n{ADMIN} ALL=(ALL) NOPASSWD: ALL\n"
 CA_FILE = "/etc/ssl/carme-test-ca.crt"
-# nspawn mounts the v1 controllers read-only, and slurmd makes job cgroups in them. It mounts a boot
-# id of the machine's own over the kernel's, which a unit with ProtectKernelTunables does not see:
-# prolog and exporter would not agree on the boot.
+# nspawn mounts the v1 controllers read-only, but slurmd creates job cgroups in them. nspawn also
+# mounts its own boot ID over the kernel's. A unit with ProtectKernelTunables does not see it, so
+# prolog and exporter would disagree on the boot.
 CGROUPS = """\
 [Unit]
 Description=This test machine is as a host of its own for Slurm and units
@@ -51,7 +51,7 @@ umount /proc/sys/kernel/random/boot_id || true
 
 
 def why_not() -> str:
-    """Why no such machines can run here; empty when they can."""
+    """The reason why systemd-nspawn cannot run here; empty if it can."""
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         return "systemd-nspawn machines need root on Debian"
     capabilities = next(
@@ -65,17 +65,17 @@ def why_not() -> str:
 
 
 def try_nspawn(cache: Path) -> str:
-    """Why the kernel or whoever runs this machine does not let nspawn work; empty if it does."""
+    """The reason why a trial run of nspawn fails here; empty if it works."""
     argv = [
         *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network"),
         *("--volatile=yes", f"--directory={base_image(cache)}", "/usr/bin/true"),
     ]
-    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    return f"systemd-nspawn does not run here: {done.stderr[-300:]}" if done.returncode else ""
+    result = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return f"systemd-nspawn does not run here: {result.stderr[-300:]}" if result.returncode else ""
 
 
 def base_image(cache: Path) -> Path:
-    """The folder of a bare Debian with systemd and sshd, made once."""
+    """The folder of a bare Debian with systemd and sshd; built once."""
     key = hashlib.sha256(
         json.dumps([SUITE, INCLUDE, CGROUPS, CGROUPS_SCRIPT, ADMIN_HOME, SUDOERS]).encode()
     ).hexdigest()[:12]
@@ -107,7 +107,7 @@ def base_image(cache: Path) -> Path:
 
 
 def reach_packages(root: Path) -> list[str]:
-    """Give a host's files this machine's mirrors; the folders of this machine that they name."""
+    """Copy this machine's mirrors into a host's files; returns the local folders that they name."""
     pip = mirrors.pip_settings()
     (root / "etc/apt/sources.list").write_text(_apt_lines())
     (root / "etc/apt/apt.conf.d/90keep").write_text(
@@ -123,13 +123,13 @@ def reach_packages(root: Path) -> list[str]:
         environment["npm_config_registry"] = registry
     lines = "".join(f"{name}={value}\n" for name, value in environment.items())
     (root / "etc/environment").write_text(lines)
-    kept = "".join(f"{name} = {value}\n" for name, value in pip.items())
-    (root / "etc/pip.conf").write_text(f"[global]\n{kept}")
+    pip_settings = "".join(f"{name} = {value}\n" for name, value in pip.items())
+    (root / "etc/pip.conf").write_text(f"[global]\n{pip_settings}")
     return _pip_folders(pip)
 
 
 def _apt_lines() -> str:
-    """Debian's own suites as this machine reaches them."""
+    """apt source lines of Debian's suites with this machine's mirror."""
     keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
     return "".join(
         f"deb [signed-by={keyring}] {source.uri} {source.suite} {' '.join(source.components)}\n"
@@ -140,8 +140,8 @@ def _apt_lines() -> str:
 
 def _pip_folders(settings: dict[str, str]) -> list[str]:
     """Folders of this machine that pip's settings name."""
-    words = " ".join(settings.values()).split()
-    paths = {word.removeprefix("file://") for word in words if word.startswith(("file:///", "/"))}
+    values = " ".join(settings.values()).split()
+    paths = {word.removeprefix("file://") for word in values if word.startswith(("file:///", "/"))}
     tops = {Path(path) for path in paths if Path(path).is_dir()}
-    # An index's files may lie beside its `simple` folder.
+    # The files of an index may be beside its `simple` folder.
     return sorted({str(top.parent if top.name == "simple" else top) for top in tops})

@@ -1,4 +1,4 @@
-"""The network of the test hosts: a bridge of their own, with a way out."""
+"""The network of the test hosts: a separate bridge with access to the outside."""
 
 import ipaddress
 import json
@@ -14,7 +14,7 @@ SUBNETS = [f"10.{number}.0.0/24" for number in range(77, 100)]
 
 @dataclass(frozen=True)
 class Network:
-    """Addresses that nobody on this machine uses."""
+    """The bridge of the test hosts, with a subnet that is free on this machine."""
 
     addresses: ipaddress.IPv4Network
 
@@ -38,11 +38,11 @@ class Network:
         return str(self.addresses[1])
 
     def address(self, number: int) -> str:
-        """That of the host with this number."""
+        """The address of the host with this number."""
         return str(self.addresses[10 + number])
 
     def set_up(self, note: Path) -> None:
-        """The bridge; the note is for whoever takes it down."""
+        """Create the bridge, and record it for `take_down`."""
         note.write_text(str(self.addresses))
         run(["ip", "link", "add", BRIDGE, "type", "bridge"])
         run(["ip", "addr", "add", f"{self.gateway}/24", "dev", BRIDGE])
@@ -52,10 +52,10 @@ class Network:
 
 
 def take_down(note: Path) -> None:
-    """The bridge, its rule, and what machines that were killed left of it."""
+    """Remove the bridge, its firewall rule, and interfaces of killed machines."""
     if note.exists():
         subprocess.run(["iptables", *_masquerade("-D", note.read_text())], capture_output=True)
-    # The kernel takes its time with the ends that belonged to a machine.
+    # The kernel may not have removed a killed machine's interfaces yet.
     links = json.loads(run(["ip", "-json", "link"]))
     ends = [link["ifname"] for link in links if link["ifname"].startswith("vb-ct-")]
     for name in (*ends, BRIDGE):

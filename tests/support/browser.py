@@ -1,4 +1,4 @@
-"""What a person does in a browser."""
+"""Actions of a user in a browser."""
 
 from playwright.sync_api import Page, expect
 
@@ -6,7 +6,7 @@ from support.cluster import Cluster
 
 
 def login(page: Page, cluster: Cluster, user: str) -> None:
-    """From the login page to what comes after it."""
+    """Log in; returns on the page after the login."""
     page.goto(f"{cluster.config.hub.url}/hub/login")
     page.get_by_label("Username").fill(user)
     page.get_by_label("Password").fill(cluster.password(user))
@@ -33,10 +33,10 @@ _SMALL = {
 
 
 def fill_form(page: Page, **values: str) -> None:
-    """Fill in the whole form: it remembers what the user's last session asked for."""
+    """Fill in all fields, because the form remembers the user's last request."""
     expect(page.locator("#partition")).to_be_visible()
     for name, value in {**_SMALL, **values}.items():
-        # What is not shown is empty, or there is nothing to choose.
+        # A hidden field is empty or has no choice.
         if name in values or page.locator(f"#{name}").is_visible():
             choose(page, **{name: value})
 
@@ -52,9 +52,9 @@ def choose(page: Page, **values: str) -> None:
 
 
 def open_lab(page: Page, cluster: Cluster, user: str) -> None:
-    """Wait for the session's JupyterLab, and have it show its launcher.
+    """Wait for the session's JupyterLab, and show its launcher.
 
-    It opens what was open in the user's last session, unless it is told to forget that.
+    JupyterLab otherwise restores the tabs of the user's last session.
     """
     expect(page.locator(".jp-LabShell")).to_be_visible(timeout=60_000)
     page.goto(f"{cluster.config.hub.url}/user/{user}/lab?reset")
@@ -64,12 +64,12 @@ def open_lab(page: Page, cluster: Cluster, user: str) -> None:
 def run_cell(page: Page, code: str, seconds: float = 30) -> str:
     """Open a notebook in JupyterLab, run `code` in its first cell; what it printed.
 
-    The code's last words are "done here".
+    The code must print "done here" at the end.
     """
     page.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
     cell = page.locator(".jp-Notebook .jp-CodeCell .cm-content").first
     cell.click()
-    # The kernel's name stands in the toolbar once it is there; before, a run would be lost.
+    # The toolbar shows the kernel's name when it is ready; earlier keys would be lost.
     expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible(
         timeout=30_000
     )

@@ -34,12 +34,12 @@ async def _execute(user: User, path: str, code: str) -> str:
         address, headers={"Cookie": cookies, "Origin": user.url}, ssl_options=context
     )
     connection = await websocket_connect(request)
-    asked = uuid.uuid4().hex
+    message_id = uuid.uuid4().hex
     header = {
-        "msg_id": asked,
+        "msg_id": message_id,
         "msg_type": "execute_request",
         "username": "",
-        "session": asked,
+        "session": message_id,
         "version": "5.3",
     }
     content = {
@@ -63,14 +63,14 @@ async def _execute(user: User, path: str, code: str) -> str:
     while True:
         raw = await connection.read_message()
         assert raw is not None, "the kernel closed the connection"
-        answer = json.loads(raw)
-        if answer.get("parent_header", {}).get("msg_id") != asked:
+        response = json.loads(raw)
+        if response.get("parent_header", {}).get("msg_id") != message_id:
             continue
-        kind = answer["header"]["msg_type"]
+        kind = response["header"]["msg_type"]
         if kind == "stream":
-            printed += answer["content"]["text"]
+            printed += response["content"]["text"]
         if kind == "error":
-            raise AssertionError("\n".join(answer["content"]["traceback"]))
-        if kind == "status" and answer["content"]["execution_state"] == "idle":
+            raise AssertionError("\n".join(response["content"]["traceback"]))
+        if kind == "status" and response["content"]["execution_state"] == "idle":
             connection.close()
             return printed

@@ -16,14 +16,14 @@ from carme.local import accounts
 from carme.local.cluster import LocalCluster
 
 
-def wait_for(check: Callable[[], Any], seconds: float, what: str) -> Any:
-    """What `check` returns once it is true; fails after `seconds`, saying `what` did not happen."""
+def wait_for(check: Callable[[], Any], seconds: float, event: str) -> Any:
+    """The result of `check` once it is true; fails with `event` after `seconds`."""
     end = time.monotonic() + seconds
     while True:
-        if found := check():
-            return found
+        if value := check():
+            return value
         if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds} s: {what}")
+            raise AssertionError(f"not within {seconds} s: {event}")
         time.sleep(0.1)
 
 
@@ -41,7 +41,7 @@ def worker_config() -> Config:
 
 
 class Cluster:
-    """A running cluster: its configuration, its users, and its parts to stop, start and kill."""
+    """A running cluster: configuration, users, and services that tests stop, start and kill."""
 
     def __init__(self, local: LocalCluster) -> None:
         self.local = local
@@ -69,45 +69,45 @@ class Cluster:
         """The command as a Unix user with all of the user's groups."""
         return self.run(["runuser", "-u", user, "--", *argv], **{"cwd": "/", **kwargs})
 
-    def stop(self, part: str) -> None:
-        self.local.supervisor.stop_service(part)
+    def stop(self, service: str) -> None:
+        self.local.supervisor.stop_service(service)
 
-    def start(self, part: str) -> None:
-        self.local.supervisor.start_service(part)
+    def start(self, service: str) -> None:
+        self.local.supervisor.start_service(service)
 
     @contextmanager
-    def without(self, part: str, *, frozen: bool = False) -> Iterator[None]:
-        """The part is stopped, or there and does nothing."""
+    def without(self, service: str, *, frozen: bool = False) -> Iterator[None]:
+        """Stop the service, or suspend its process, for the duration of the context."""
         if frozen:
-            pid = self.pid(part)
+            pid = self.pid(service)
             os.kill(pid, signal.SIGSTOP)
         else:
-            self.stop(part)
+            self.stop(service)
         try:
             yield
         finally:
             if frozen:
                 os.kill(pid, signal.SIGCONT)
             else:
-                self.start(part)
+                self.start(service)
 
-    def pid(self, part: str) -> int:
-        return self.local.supervisor.processes()[part].pid
+    def pid(self, service: str) -> int:
+        return self.local.supervisor.processes()[service].pid
 
-    def well(self, part: str) -> bool:
-        """Whether the part runs and answers."""
-        return next(line.is_healthy for line in self.local.health() if line.service.name == part)
+    def well(self, service: str) -> bool:
+        """Whether the service runs and answers."""
+        return next(line.is_healthy for line in self.local.health() if line.service.name == service)
 
     def jobs(self, user: str) -> list[dict[str, str]]:
-        """The user's jobs that wait or run; not those whose nodes are still being cleaned."""
+        """The user's waiting and running jobs, without completing ones."""
         columns = ("id", "user", "state", "node", "gres")
-        asked = "JobID:|,UserName:|,State:|,NodeList:|,tres-per-node:|"
-        shown = self.run(["squeue", "-h", "-u", user, "-t", "PD,R,CF,S", "-O", asked])
-        rows = [line.split("|") for line in shown.stdout.splitlines()]
+        output_format = "JobID:|,UserName:|,State:|,NodeList:|,tres-per-node:|"
+        output = self.run(["squeue", "-h", "-u", user, "-t", "PD,R,CF,S", "-O", output_format])
+        rows = [line.split("|") for line in output.stdout.splitlines()]
         return [dict(zip(columns, (cell.strip() for cell in row), strict=False)) for row in rows]
 
     def gpu_indices(self, job_id: str) -> str:
         """Where the job holds which GPUs, as in `gpu01 gpu:virtual-a100:1(IDX:0)`."""
-        shown = self.run(["scontrol", "-d", "-o", "show", "job", job_id]).stdout
-        fields = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+        output = self.run(["scontrol", "-d", "-o", "show", "job", job_id]).stdout
+        fields = dict(word.split("=", 1) for word in output.split() if "=" in word)
         return f"{fields['Nodes']} {fields.get('GRES', '')}"

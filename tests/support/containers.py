@@ -20,7 +20,7 @@ from carme_containers.image_inspector import ImageInspector
 
 
 def real_apptainer() -> Path:
-    """An Apptainer that works here; on Debian as root, made to."""
+    """A working Apptainer; installed if needed, on Debian as root."""
     debian = os.geteuid() == 0 and Path("/etc/debian_version").exists()
     try:
         if debian:
@@ -58,7 +58,7 @@ def docker_engine(folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(60)
-        # It leaves a network namespace mounted.
+        # Docker leaves a network namespace mounted.
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in sorted((m for m in mounts if m.startswith(f"{folder}/")), reverse=True):
             subprocess.run(["umount", mount], check=False)
@@ -66,7 +66,7 @@ def docker_engine(folder: Path) -> Iterator[str]:
 
 
 def inside_as_nobody(apptainer: Path, image: Path) -> ImageInspector:
-    """The image, entered by somebody who neither built nor owns it."""
+    """An inspector of the image as a user who neither built nor owns it."""
     nobody = pwd.getpwnam("nobody")
     user = BuildUser("nobody", nobody.pw_uid, nobody.pw_gid, switch=os.geteuid() == 0)
     scratch = cache_dir() / "build"
@@ -75,7 +75,7 @@ def inside_as_nobody(apptainer: Path, image: Path) -> ImageInspector:
 
 
 def verify_as_nobody(apptainer: Path, image: Path) -> str:
-    """What the image's own `verify` says to such a user."""
+    """The output of the image's own `verify`, run as such a user."""
     verified = inside_as_nobody(apptainer, image).verify()
     assert verified.passed, verified.output
     return verified.output

@@ -1,4 +1,4 @@
-"""A database as the first release left it, and a PostgreSQL server of one's own."""
+"""A database of the first release, and a private PostgreSQL server."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def fill_first_version(store, predictions):
 
 
 def check_upgrade(store):
-    """What the first release kept is there after the upgrade, and says where it came from."""
+    """Check that the upgrade keeps the first release's data and sets their source."""
     fill_first_version(store, [(7, {"provenance": {"source": "fit"}}), (None, {})])
     store.migrate()
     rows = store.page(PredictionRow, "ann", 10, None)
@@ -39,7 +39,7 @@ def check_upgrade(store):
 
 
 class Postgresql:
-    """Debian's server on a folder of its own, reached by a unix socket; nothing listens on TCP."""
+    """Debian's server with a private folder, on a unix socket only."""
 
     def __init__(self):
         packages.install({"postgresql": "the database of a test"}, print, Path("/dev/null"))
@@ -50,15 +50,15 @@ class Postgresql:
         self.url = f"postgresql+psycopg://postgres@/postgres?host={self._dir}"
         self.start()
 
-    def _as(self, *words):
-        line = ["runuser", "-u", "postgres", "--", *map(str, words)]
+    def _as(self, *arguments):
+        line = ["runuser", "-u", "postgres", "--", *map(str, arguments)]
         subprocess.run(line, check=True, capture_output=True, cwd="/", timeout=120)
 
     def start(self):
-        words = [self._bin / "postgres", "-D", self._dir / "data", "-k", self._dir, "-c",
+        arguments = [self._bin / "postgres", "-D", self._dir / "data", "-k", self._dir, "-c",
                  "listen_addresses=", "-c", "fsync=off"]  # fmt: skip
         self._server = subprocess.Popen(
-            ["runuser", "-u", "postgres", "--", *map(str, words)], cwd="/",
+            ["runuser", "-u", "postgres", "--", *map(str, arguments)], cwd="/",
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         ready = [self._bin / "pg_isready", "-h", self._dir]
@@ -69,7 +69,7 @@ class Postgresql:
         raise AssertionError("PostgreSQL did not start")
 
     def stop(self):
-        """At once, with what it does for others."""
+        """Stop it at once, with its connections."""
         self._as(self._bin / "pg_ctl", "stop", "-D", self._dir / "data", "-m", "immediate")
         self._server.wait(30)
 

@@ -1,5 +1,5 @@
-"""What the deployment's tests install besides Debian's packages: Apptainer, a stand-in for Grafana,
-and the base image in the cache that the head is shown."""
+"""Packages for the deployment tests that Debian lacks (Apptainer, a substitute for Grafana), and
+the base image in the cache that is bound into the head."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ ExecStart=/usr/bin/python3 /usr/share/grafana/stand-in.py
 [Install]
 WantedBy=multi-user.target
 """
-# Well only if it can read, as Grafana's user, all that Grafana would read.
+# Healthy only if it can read, as Grafana's user, all files that Grafana reads.
 GRAFANA_PROGRAM = """\
 import http.server, os, pathlib, re
 
@@ -43,7 +43,7 @@ http.server.HTTPServer(where, Answer).serve_forever()
 
 
 def _pack(tree: Path, name: str, version: str) -> Path:
-    """The package file of the folder `tree`, which goes."""
+    """The package file made from the folder `tree`, which is removed."""
     fields = {
         "Package": name,
         "Version": version,
@@ -93,7 +93,7 @@ def pack_grafana(folder: Path) -> Path:
 
 
 def build_base_image() -> None:
-    """The base image in the cache that the head's folder of builds shows."""
+    """Build the base image in the cache that is bound into the head."""
     from carme.config import Config
     from carme.system.files import cache_dir
     from carme_containers.apptainer_engine import ApptainerEngine

@@ -20,10 +20,10 @@ NODES = 10_000
 
 
 def _snapshot(nodes: int) -> bytes:
-    made = tuple(
+    node_list = tuple(
         Node(
-            name=f"node{place:05}",
-            address=f"10.{place >> 16}.{place >> 8 & 255}.{place & 255}",
+            name=f"node{index:05}",
+            address=f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}",
             state=NodeState.MIXED,
             partitions=("gpu",),
             cpus=64,
@@ -31,10 +31,10 @@ def _snapshot(nodes: int) -> bytes:
             gpus={"a100": 8},
             gpus_used={"a100": 3},
         )
-        for place in range(nodes)
+        for index in range(nodes)
     )
-    whole = Snapshot(taken_at=time.time(), partitions=(Partition(name="gpu"),), nodes=made)
-    return whole.model_dump_json().encode()
+    snapshot = Snapshot(taken_at=time.time(), partitions=(Partition(name="gpu"),), nodes=node_list)
+    return snapshot.model_dump_json().encode()
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def _served(body: bytes, folder: Path) -> Iterator[Path]:
         server.bind(str(path))
         server.listen()
 
-        def answer() -> None:
+        def response() -> None:
             while True:
                 try:
                     client, _ = server.accept()
@@ -56,7 +56,7 @@ def _served(body: bytes, folder: Path) -> Iterator[Path]:
                     client.recv(1 << 16)
                     client.sendall(head + body)
 
-        threading.Thread(target=answer, daemon=True).start()
+        threading.Thread(target=response, daemon=True).start()
         yield path
         server.shutdown(socket.SHUT_RDWR)
 

@@ -1,4 +1,4 @@
-"""What the exporters of the private cluster say, beside the virtual GPUs' own record."""
+"""The exporters of the private cluster, and the virtual GPUs' own record."""
 
 import json
 import sys
@@ -33,20 +33,20 @@ class Exporter:
         return requests.get(self.url, auth=self.login, timeout=10, headers=headers)
 
     def series(self) -> Series:
-        answer = self.scrape()
-        assert answer.status_code == 200
+        response = self.scrape()
+        assert response.status_code == 200
         return {
             (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(answer.text)
+            for family in text_string_to_metric_families(response.text)
             for sample in family.samples
         }
 
     def values(self, name: str, **labels: str) -> dict[frozenset[tuple[str, str]], float]:
-        wanted = set(labels.items())
+        required = set(labels.items())
         return {
-            found: value
-            for (metric, found), value in self.series().items()
-            if metric == name and wanted <= found
+            series_labels: value
+            for (metric, series_labels), value in self.series().items()
+            if metric == name and required <= series_labels
         }
 
     def total(self, name: str, **labels: str) -> float:
@@ -54,12 +54,12 @@ class Exporter:
 
     def fresh(self) -> float:
         """The time of a collection that began after this call; waits for it."""
-        name, asked = "carme_exporter_collected_timestamp_seconds", time.time()
+        name, asked_at = "carme_exporter_collected_timestamp_seconds", time.time()
         limit = self.cluster.config.exporter.interval_seconds * 2 + 10
 
         def collected() -> float | None:
             try:
-                return next((v for v in self.values(name).values() if v > asked), None)
+                return next((v for v in self.values(name).values() if v > asked_at), None)
             except requests.ConnectionError:  # it is starting
                 return None
 
@@ -68,8 +68,8 @@ class Exporter:
     def record(self) -> list[dict[str, Any]]:
         """The virtual GPUs' own spans: ended and open ones."""
         command = [sys.executable, "-m", "carme.local.vgpu", "record", "--run", str(self.run)]
-        answer = json.loads(self.cluster.run([*command, self.node]).stdout)
-        return [*answer["ended"], *answer["open"]]
+        response = json.loads(self.cluster.run([*command, self.node]).stdout)
+        return [*response["ended"], *response["open"]]
 
     def recorded_joules(self, jobid: int | None) -> float:
         return sum(span["joules"] for span in self.record() if span["jobid"] == jobid)
@@ -78,9 +78,9 @@ class Exporter:
 def submit(cluster: Any, user: str, node: str, script: str, *options: str) -> int:
     """A batch job of `script` on `node`; its id."""
     command = ["sbatch", "--parsable", "-w", node, "-o", "/dev/null", *options, "--wrap", script]
-    done = cluster.run_as(user, command)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.split(";")[0])
+    result = cluster.run_as(user, command)
+    assert result.returncode == 0, result.stderr
+    return int(result.stdout.split(";")[0])
 
 
 def wait_ended(cluster: Any, exporter: Exporter, *jobids: int, seconds: float = 60) -> None:
@@ -89,8 +89,8 @@ def wait_ended(cluster: Any, exporter: Exporter, *jobids: int, seconds: float = 
     def ended() -> bool:
         spans = exporter.record()
         held = {span["jobid"] for span in _open(spans)}
-        known = {span["jobid"] for span in spans}
-        return all(jobid in known and jobid not in held for jobid in jobids)
+        recorded = {span["jobid"] for span in spans}
+        return all(jobid in recorded and jobid not in held for jobid in jobids)
 
     wait_for(ended, seconds, f"jobs {jobids} are over")
 

@@ -1,4 +1,4 @@
-"""A user at the hub, over HTTP as a browser does it."""
+"""A user at the hub, over HTTP like a browser."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ class User:
 
     @classmethod
     def fresh(cls, cluster: Cluster, name: str) -> "User":
-        """The user logged in and without a session, whatever an earlier test left."""
+        """The user, logged in and without a session."""
         user = cls(cluster, name)
         assert user.login().status_code == 302
         user.stop()
@@ -54,14 +54,14 @@ class User:
         return self.api("POST", f"/users/{self.name}/server", json=options)
 
     def state(self) -> dict[str, Any]:
-        """What the hub says of the user's default server; empty when there is none."""
+        """The hub's model of the user's default session; empty if there is none."""
         servers: dict[str, Any] = self.api("GET", f"/users/{self.name}").json()["servers"]
         return servers.get("", {})
 
     def start(self, seconds: float = 60, **options: Any) -> None:
         """Ask for a session and wait until it is ready."""
-        answer = self.spawn(**options)
-        assert answer.status_code in (201, 202), answer.text
+        response = self.spawn(**options)
+        assert response.status_code in (201, 202), response.text
         wait_for(lambda: self.state().get("ready"), seconds, f"a session of {self.name}")
 
     def stop(self, seconds: float = 40) -> None:
@@ -70,7 +70,7 @@ class User:
         wait_for(lambda: not self.state(), seconds, f"the end of the session of {self.name}")
 
     def server(self, method: str, path: str, **kwargs: Any) -> requests.Response:
-        """Call the API of the user's own Jupyter server, through the proxy."""
+        """Call the Jupyter API of the user's session, through the proxy."""
         base = f"{self.url}/user/{self.name}"
         if not self._xsrf(f"/user/{self.name}/"):
             self.web.get(f"{base}/lab", timeout=30)

@@ -1,7 +1,7 @@
-"""The series of a cluster that runs a thousand jobs, without its values' meaning.
+"""The series of a cluster that runs a thousand jobs, with arbitrary values.
 
-Every metric of the exporter's table and everything that the recording rules make of them, for jobs
-on nodes of four GPUs each. The text is either what a scrape would see now, or a history.
+Every metric of the exporter's table and all recorded series, for jobs on nodes with four GPUs each.
+The text is either one scrape or a history.
 """
 
 import itertools
@@ -37,7 +37,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "mountpoint": ("/", "/tmp"),
     "signal": ("gpu", "send"),
 }
-# Its jobs run, and none is about to reach its limit.
+# All jobs run, and none is close to its time limit.
 _ABSENT = frozenset({"carme_job_end_timestamp_seconds", "carme_slurm_job_ends_timestamp_seconds"})
 _RULED = frozenset(
     name
@@ -68,7 +68,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Load:
-    """So many jobs, one GPU each, on as many nodes as they need."""
+    """A number of jobs with one GPU each, on as many nodes as they need."""
 
     now: float
     jobs: int = 1000
@@ -76,12 +76,12 @@ class Load:
     """How far back the history of a metric or rule goes, where it is read over time."""
 
     def scraped(self) -> list[Series]:
-        """What exporters answer."""
+        """The series of the exporters."""
         tables = (metric for metric in TABLE if metric.name not in _ABSENT)
         return [series for metric in tables for series in self._of_metric(metric)]
 
     def recorded(self) -> list[Series]:
-        """What the rules make of it, where somebody reads it over time."""
+        """The recorded series that dashboards show over time."""
         return [
             Series(rule.record, _text(rule.record, {"cluster": "load", **labels}), "@gauge")
             for _, rules in recording.groups().values()
@@ -99,7 +99,7 @@ class Load:
             yield Series(metric.name, _text(metric.name, {"cluster": "load", **labels}), value)
 
     def _targets(self, metric: Metric, names: frozenset[str]) -> Iterator[dict[str, str]]:
-        """As Prometheus names what it reads."""
+        """The labels that Prometheus adds to a target's series."""
         if metric.group.startswith("Cluster"):
             where = {"instance": "controller", "job": "carme-controller"}
             yield from ({**where, **labels} for labels in self._subjects(names - {"jobid", "node"}))
@@ -108,7 +108,7 @@ class Load:
             yield {"instance": labels["node"], "job": "carme", **labels}
 
     def _subjects(self, names: frozenset[str]) -> Iterator[dict[str, str]]:
-        """The labels that say whom it is about, a dictionary for each."""
+        """The labels of each subject of the metric."""
         per_job = names & {"jobid", "uuid"} or {"node", "user"} <= names
         if per_job:
             count = self.jobs
@@ -116,8 +116,8 @@ class Load:
             count = self.jobs // GPUS_PER_NODE
         else:
             count = _USERS if "user" in names else _ACCOUNTS if "account" in names else 1
-        for place in range(count):
-            job = place if per_job or "node" not in names else place * GPUS_PER_NODE
+        for index in range(count):
+            job = index if per_job or "node" not in names else index * GPUS_PER_NODE
             gpu = {"gpu": str(job % GPUS_PER_NODE), "uuid": f"GPU-{job}"}
             node = f"node{job // GPUS_PER_NODE}"
             every = {"jobid": str(1000 + job), "node": node, **gpu, **_owner(job)}
@@ -127,24 +127,24 @@ class Load:
         """Files of OpenMetrics text, each within one block of Prometheus'; to be deleted by the
         caller. A metric has its `hours`, and at least what the rules look back for."""
         alike: dict[tuple[int, float], list[str]] = defaultdict(list)
-        for one in (*self.scraped(), *self.recorded()):
-            alike[self._reach(one)].append(f"{one.text} {_open(one.value)} %(at)s\n")
+        for series in (*self.scraped(), *self.recorded()):
+            alike[self._reach(series)].append(f"{series.text} {_open(series.value)} %(at)s\n")
         groups = {reach: "".join(lines) for reach, lines in alike.items()}
         end = int(self.now - self.now % COARSE_SECONDS)
         longest = max(back for _, back in groups)
         first = int(end - longest) // BLOCK_SECONDS * BLOCK_SECONDS
         for start in range(first, end, BLOCK_SECONDS):
             file = folder / f"{start}.txt"
-            with file.open("w", encoding="utf-8") as out:
+            with file.open("w", encoding="utf-8") as stream:
                 for at in range(start, min(start + BLOCK_SECONDS, end), SCRAPE_SECONDS):
                     for (step, back), text in groups.items():
                         if at % step == 0 and end - at <= back:
-                            out.write(text % {"at": at, **_values(at)})
-                out.write("# EOF\n")
+                            stream.write(text % {"at": at, **_values(at)})
+                stream.write("# EOF\n")
             yield file
 
     def _reach(self, series: Series) -> tuple[int, float]:
-        """Seconds between its values, and how far they go back."""
+        """Seconds between its values, and seconds that they go back."""
         back = self.hours.get(series.name, 0) * 3600
         if series.is_recorded:
             return RULE_SECONDS, back
@@ -152,17 +152,17 @@ class Load:
             return SCRAPE_SECONDS, max(back, 4500)
         if series.name in _RULED:
             return SCRAPE_SECONDS, max(back, 600)
-        # A dashboard over an hour is about one job or node: its volume does not cost.
+        # A dashboard over an hour shows one job or node, so its volume is small.
         return (COARSE_SECONDS if back == 3600 else SCRAPE_SECONDS), back
 
 
 def page(series: Iterable[Series]) -> str:
-    """All of them in the text format, to be `filled` at each reading."""
-    return "".join(f"{one.text} {_open(one.value)}\n" for one in series)
+    """All series in the text format, to be `filled` at each scrape."""
+    return "".join(f"{row.text} {_open(row.value)}\n" for row in series)
 
 
 def filled(text: str, at: float) -> bytes:
-    """The page as it is at that time."""
+    """The page with the values at that time."""
     return (text % _values(at)).encode()
 
 
@@ -178,9 +178,9 @@ def _products(
     names: tuple[str, ...], subjects: Iterable[dict[str, str]]
 ) -> Iterator[dict[str, str]]:
     for subject in subjects:
-        rest = [name for name in names if name not in subject and name != "cluster"]
-        for values in itertools.product(*(_VALUES.get(name, ("x",)) for name in rest)):
-            yield {**subject, **dict(zip(rest, values, strict=True))}
+        other_names = [name for name in names if name not in subject and name != "cluster"]
+        for values in itertools.product(*(_VALUES.get(name, ("x",)) for name in other_names)):
+            yield {**subject, **dict(zip(other_names, values, strict=True))}
 
 
 def _text(name: str, labels: Mapping[str, str]) -> str:

@@ -39,7 +39,7 @@ def loaded_prometheus(load: Load, evaluate_seconds: float) -> Iterator[Prometheu
     for name in ("prometheus", "promtool"):
         if not shutil.which(name):
             raise SystemExit(f"needs {name}: apt-get install prometheus")
-    # Not below /tmp, which is in memory on some machines: the text of a history is gigabytes.
+    # Not below /tmp, which is in memory on some machines: a history has gigabytes of text.
     with tempfile.TemporaryDirectory(prefix="carme-load-", dir="/var/tmp") as scratch:
         folder = Path(scratch)
         data, rules = folder / "data", folder / "rules"
@@ -60,7 +60,7 @@ def loaded_prometheus(load: Load, evaluate_seconds: float) -> Iterator[Prometheu
 
 @dataclass(frozen=True)
 class Cost:
-    """What the evaluation of a group of rules takes."""
+    """The duration of an evaluation of a group of rules."""
 
     milliseconds: float
     """Median of its evaluations."""
@@ -69,22 +69,23 @@ class Cost:
 
 
 def rule_costs(prometheus: PrometheusClient, evaluations: int = 3) -> dict[str, Cost]:
-    """Each group of recording rules, after so many evaluations that are seen from now on."""
+    """The cost of each group of recording rules, over a number of evaluations from now on."""
     times: dict[str, dict[str, float]] = {}
     last: dict[str, tuple[tuple[float, str], ...]] = {}
     end = time.monotonic() + 600
-    while not times or min(len(seen) for seen in times.values()) < evaluations:
+    while not times or min(len(durations) for durations in times.values()) < evaluations:
         if time.monotonic() > end:
             raise RuntimeError(f"the rules were not evaluated {evaluations} times in ten minutes")
         time.sleep(1)
-        answer = requests.get(f"{prometheus.url}/api/v1/rules?type=record", timeout=30).json()
-        for group in answer["data"]["groups"]:
+        response = requests.get(f"{prometheus.url}/api/v1/rules?type=record", timeout=30).json()
+        for group in response["data"]["groups"]:
             if not group["rules"] or group["evaluationTime"] == 0:
                 continue
-            seen = times.setdefault(group["name"], {})
-            seen[group["lastEvaluation"]] = group["evaluationTime"] * 1000
+            durations = times.setdefault(group["name"], {})
+            durations[group["lastEvaluation"]] = group["evaluationTime"] * 1000
             rules = ((r["evaluationTime"] * 1000, r["name"]) for r in group["rules"])
             last[group["name"]] = tuple(sorted(rules, reverse=True)[:5])
     return {
-        name: Cost(statistics.median(seen.values()), last[name]) for name, seen in times.items()
+        name: Cost(statistics.median(durations.values()), last[name])
+        for name, durations in times.items()
     }

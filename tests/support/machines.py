@@ -1,7 +1,7 @@
 """Hosts with real systemd for the deployment's tests: systemd-nspawn machines on a bridge.
 
 Each host starts from a copy of the base system. Downloaded packages go to a pool in the cache that
-every new host is given: a second run downloads next to nothing.
+every new host gets: a second run downloads almost nothing.
 """
 
 import os
@@ -36,9 +36,9 @@ Name=host0
 Address={address}/24
 Gateway={gateway}
 """
-# Linux 6.18 numbers namespaces from a block of 4096 for each processor, and lets nobody bind a
-# mount namespace whose number is below one's own, as slurmstepd does for a job's /tmp. A machine
-# with a high number could start jobs on some processors only. So all take a new block after a boot.
+# Linux 6.18 numbers namespaces from a block of 4096 for each processor, and refuses to bind a mount
+# namespace with a number below the caller's, as slurmstepd does for a job's /tmp. A machine with a
+# high number could start jobs on some processors only. So all take a new block after a boot.
 NAMESPACES = """\
 import ctypes, os
 unshare = ctypes.CDLL(None).unshare
@@ -76,15 +76,15 @@ class Machine:
                 for bind in self.binds
             ),
         ]
-        with self.root.with_suffix(".log").open("ab") as out:
+        with self.root.with_suffix(".log").open("ab") as log:
             self.process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
     def wait(self, seconds: float = 90) -> None:
-        """Until ssh answers."""
+        """Wait until ssh answers."""
 
-        def there() -> bool:
+        def is_up() -> bool:
             assert self.process
             log = self.root.with_suffix(".log")
             assert self.process.poll() is None, f"{self.name} ended: {log.read_text()[-1000:]}"
@@ -92,26 +92,26 @@ class Machine:
                 probe.settimeout(1)
                 return probe.connect_ex((self.address, 22)) == 0
 
-        wait_for(there, seconds, f"ssh on {self.name}")
+        wait_for(is_up, seconds, f"ssh on {self.name}")
         run([sys.executable, "-c", NAMESPACES])
 
     def ssh(
         self, *argv: str, user: str = "root", **kwargs: Any
     ) -> "subprocess.CompletedProcess[str]":
-        """A command over ssh; words are quoted for the remote shell."""
+        """Run a command over ssh; arguments are quoted for the remote shell."""
         defaults = {"capture_output": True, "text": True, "timeout": 120}
         command = ["ssh", "-i", str(self.key), *SSH_OPTIONS, f"{user}@{self.address}"]
         return subprocess.run([*command, shlex.join(argv)], **{**defaults, **kwargs})
 
     def run(self, *argv: str, **kwargs: Any) -> str:
-        done = self.ssh(*argv, **kwargs)
-        assert done.returncode == 0, f"{self.name}: {argv}: {done.stdout}{done.stderr}"
-        return done.stdout
+        result = self.ssh(*argv, **kwargs)
+        assert result.returncode == 0, f"{self.name}: {argv}: {result.stdout}{result.stderr}"
+        return result.stdout
 
     def reboot(self) -> None:
-        """A clean reboot, and until ssh answers again.
+        """Reboot cleanly, and wait until ssh answers again.
 
-        Without a unit of its own nspawn ends where it would start the system again.
+        nspawn without a systemd unit ends at a reboot, so it is started again here.
         """
         assert self.process
         self.ssh("systemctl", "reboot")
@@ -144,13 +144,13 @@ class Machines:
         return self.folder / "ssh_key"
 
     def prepare(self) -> None:
-        """The bridge with its way out, the key."""
+        """Create the bridge and the ssh key."""
         self.folder.mkdir(parents=True)
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key])
         self.network.set_up(self.folder / "network")
 
     def add(self, name: str, binds: tuple[str, ...] = ()) -> Machine:
-        """A new bare host, booted. One that is there already is replaced: same name and address."""
+        """Boot a new bare host. It replaces an existing one with the same name and address."""
         old = self.hosts.get(name)
         if old:
             old.stop()
@@ -160,13 +160,13 @@ class Machines:
         root = self.folder / name
         run(["cp", "-a", "--reflink=auto", base_system.base_image(self.cache), root], timeout=300)
         pip, npm = (self.cache / part for part in ("pip", "npm"))
-        for made in (pip, npm, self._pool):
-            made.mkdir(parents=True, exist_ok=True)
+        for cache_folder in (pip, npm, self._pool):
+            cache_folder.mkdir(parents=True, exist_ok=True)
         # Hard links: hosts cannot share a folder, because apt locks it.
         for package in self._pool.glob("*.deb"):
-            given = root / APT_CACHE / package.name
-            if not given.exists():
-                given.hardlink_to(package)
+            link = root / APT_CACHE / package.name
+            if not link.exists():
+                link.hardlink_to(package)
         machine = Machine(name, address, root, self.key)
         named = self._settle(machine)
         machine.binds = (
@@ -181,18 +181,18 @@ class Machines:
 
     @property
     def _pool(self) -> Path:
-        """Packages that some host downloaded; a package's name has its version."""
+        """Packages that any host downloaded; their names include the version."""
         return self.cache / "debs/pool"
 
     def _keep_downloads(self, machine: Machine) -> None:
         for package in (machine.root / APT_CACHE).glob("*.deb"):
-            kept = self._pool / package.name
-            if not kept.exists():
-                kept.hardlink_to(package)
+            link = self._pool / package.name
+            if not link.exists():
+                link.hardlink_to(package)
 
     def _settle(self, machine: Machine) -> list[str]:
-        """What an admin's installer would have set: name, address, key, mirrors. Returns folders of
-        this machine that the mirrors' settings name."""
+        """Set name, address, key and mirrors. Returns folders of this machine that the mirrors'
+        settings name."""
         root = machine.root
         (root / "etc/hostname").write_text(f"{machine.name}\n")
         (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
@@ -213,16 +213,16 @@ class Machines:
 
 
 def let_in(home: Path, key: Path) -> None:
-    """Take the ssh key at the owner of the home."""
+    """Authorise the ssh key for the owner of the home."""
     folder, owner = home / ".ssh", home.stat()
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
-    for made in (folder, folder / "authorized_keys"):
-        os.chown(made, owner.st_uid, owner.st_gid)
+    for path in (folder, folder / "authorized_keys"):
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _kill(nspawn: psutil.Process) -> None:
-    """End a machine: its first process does not die with nspawn, and all others die with that."""
+    """Kill the machine's init, which survives nspawn; all its other processes end with it."""
     family = [*nspawn.children(), nspawn]
     for process in family:
         with suppress(psutil.NoSuchProcess):
@@ -231,15 +231,15 @@ def _kill(nspawn: psutil.Process) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Whatever a run that was killed left: processes, bridge, rule, files."""
+    """Remove processes, bridge, firewall rule and files of a killed run."""
     for process in psutil.process_iter(["name", "cmdline"]):
-        words = process.info["cmdline"] or []
+        argv = process.info["cmdline"] or []
         if process.info["name"] == "systemd-nspawn" and any(
-            word.startswith(f"--directory={folder}/") for word in words
+            word.startswith(f"--directory={folder}/") for word in argv
         ):
             _kill(process)
     take_down(folder / "network")
-    # The machines' Slurm made its folders in the cgroups of this kernel.
+    # Slurm on the machines created folders in this kernel's cgroups.
     for machine in folder.glob("*/"):
         for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{machine.name}"):
             for inner in (*sorted(top.rglob("*/"), reverse=True), top):
@@ -250,7 +250,7 @@ def remove_leftovers(folder: Path) -> None:
 
 @contextmanager
 def machines(cache: Path, binds: tuple[str, ...] = ()) -> Iterator[Machines]:
-    """An empty set of hosts; gone afterwards, whatever happened."""
+    """An empty set of hosts; removed afterwards in any case."""
     if reason := base_system.why_not():
         pytest.skip(reason)
     needed = {
@@ -267,10 +267,10 @@ def machines(cache: Path, binds: tuple[str, ...] = ()) -> Iterator[Machines]:
     folder = cache / "running"
     with locked(Path("/run/carme-machines.lock")):
         remove_leftovers(folder)
-        found = Machines(folder, cache, Network.free(), binds)
+        machine_set = Machines(folder, cache, Network.free(), binds)
         try:
-            found.prepare()
-            yield found
+            machine_set.prepare()
+            yield machine_set
         finally:
             if not os.environ.get("CARME_KEEP_MACHINES"):
-                found.purge()
+                machine_set.purge()

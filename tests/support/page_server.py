@@ -1,4 +1,4 @@
-"""A page that Prometheus reads while a test or a bench decides what is on it."""
+"""A page for Prometheus to scrape, with content from a test or benchmark."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 @contextmanager
 def served(page: Callable[[dict[str, str]], bytes]) -> Iterator[str]:
-    """The address at which it is read; `page` gets what stands behind the question mark."""
+    """The address of the page; `page` gets the query string."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""People at the prediction service, with a browser's session and with a token."""
+"""Users of the prediction service, with a browser session and a token."""
 
 import re
 
@@ -12,7 +12,7 @@ API = f"{SERVICE}/api/v1"
 
 
 class Person:
-    """A user with a browser's session at the service, and with a token."""
+    """A user with a browser session at the service and a token."""
 
     def __init__(self, cluster, name):
         self.user = User.fresh(cluster, name)
@@ -24,16 +24,16 @@ class Person:
         self.renew_token()
 
     def renew_token(self):
-        """A token that the service has not seen: it keeps for a while what the hub said of one."""
+        """Get a new token, because the service caches the owners of tokens."""
         tokens = f"/users/{self.user.name}/tokens"
         self.token = self.user.api("POST", tokens, json={}).json()["token"]
 
     def _plan(self):
-        """A hub that has only just started may be late with its word on who somebody is."""
+        """The page Plan; None while a hub that has just started does not answer."""
         page = self.user.web.get(f"{self.url}{SERVICE}/plan", timeout=30)
         if page.status_code != 200:
-            said = " ".join(re.sub("<[^>]*>", " ", page.text.partition("<body")[2]).split())
-            print(f"{page.url} says {page.status_code}: {said[:300]}")
+            text = " ".join(re.sub("<[^>]*>", " ", page.text.partition("<body")[2]).split())
+            print(f"{page.url} says {page.status_code}: {text[:300]}")
             return None
         return page
 

@@ -1,4 +1,4 @@
-"""Recipes that build in a second: a system of a shell and three programs."""
+"""Recipes that build in a second: a system with a shell and three programs."""
 
 import shutil
 import subprocess
@@ -43,8 +43,10 @@ def tiny_root(folder: Path) -> Path:
     for program in PROGRAMS:
         source = Path(program).resolve()
         shutil.copy2(source, root / "bin" / Path(program).name)
-        listed = subprocess.run(["ldd", source], capture_output=True, text=True, check=True).stdout
-        for word in listed.split():
+        libraries = subprocess.run(
+            ["ldd", source], capture_output=True, text=True, check=True
+        ).stdout
+        for word in libraries.split():
             if word.startswith("/"):
                 target = root / word[1:]
                 target.parent.mkdir(parents=True, exist_ok=True)

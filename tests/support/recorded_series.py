@@ -1,4 +1,4 @@
-"""A Prometheus of a test's own, on series that the test makes up or replays."""
+"""A private Prometheus on series that a test invents or replays."""
 
 import shutil
 import subprocess
@@ -40,8 +40,8 @@ def blocks(text: Iterable[str], data: Path) -> None:
 def add_blocks(source: Path, data: Path) -> None:
     """Make TSDB blocks of a file of OpenMetrics text in `data`, and delete the file."""
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(source), str(data)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     source.unlink()
 
 
@@ -49,7 +49,7 @@ def add_blocks(source: Path, data: Path) -> None:
 def serving(data: Path, config: str = "") -> Iterator[PrometheusClient]:
     """A Prometheus on the blocks in `data`, on a free port of loopback.
 
-    It scrapes and evaluates what `config` says, in which `@self` is its own address.
+    `config` defines what it scrapes and evaluates; `@self` in it is its own address.
     """
     program = shutil.which("prometheus", path="/usr/bin:/usr/local/bin")
     assert program, "prometheus is not installed"

@@ -1,5 +1,4 @@
-"""The service for tests: an application with a hub and a view beside it, each a small server that
-can be taken away."""
+"""The service for tests: an application with a small hub and a small view, which tests can stop."""
 
 import json
 import socket
@@ -27,7 +26,7 @@ TOKENS = {
 
 
 class SmallHub(BaseHTTPRequestHandler):
-    """Knows the tokens above, and gives one for the code `good`."""
+    """A hub that knows the tokens above, and returns one for the code `good`."""
 
     def do_GET(self):
         token = self.headers.get("Authorization", "").partition(" ")[2]
@@ -64,7 +63,7 @@ def gpu_nodes(*kinds):
 
 
 class SmallView:
-    """Answers /snapshot with one cluster."""
+    """A view that serves the snapshot of one cluster."""
 
     def __init__(self, path):
         self.asked = []
@@ -101,19 +100,19 @@ class SmallView:
             except OSError:
                 return
             with connection:
-                asked = connection.recv(65536).split(b" ")[1].decode()
-                self.asked.append(asked)
-                report = self.reports.get(asked.removeprefix("/reports/"))
-                rights = self.rights.get(asked.partition("/rights?user=")[2])
-                if asked.startswith("/expected-start") and self.expected_start_seconds:
+                path = connection.recv(65536).split(b" ")[1].decode()
+                self.asked.append(path)
+                report = self.reports.get(path.removeprefix("/reports/"))
+                rights = self.rights.get(path.partition("/rights?user=")[2])
+                if path.startswith("/expected-start") and self.expected_start_seconds:
                     time.sleep(self.expected_start_seconds)
-                if asked.startswith("/snapshot"):
+                if path.startswith("/snapshot"):
                     self._send(connection, "200 OK", self.snapshot.model_dump_json())
                 elif rights:
                     self._send(connection, "200 OK", rights.model_dump_json())
                 elif report:
                     self._send(connection, "200 OK", report.model_dump_json())
-                elif self.listed and asked.startswith("/reports?"):
+                elif self.listed and path.startswith("/reports?"):
                     self._send(connection, "200 OK", self.listed.model_dump_json())
                 elif self.missing:
                     error = {"error": {"reason": "missing", "message": "none", "hint": ""}}

@@ -1,8 +1,7 @@
-"""Jobs on a live cluster, for tests: submitted as users, and gone afterwards."""
+"""Jobs on a live cluster, submitted as users and cancelled after the test."""
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from carme.slurm.models import Job
 from support.cluster import wait_for
 from support.hub import User
 
-# Run as the hub's user: one call of the helper's client, its answer or error as JSON.
+# Run as the hub's user: one call of the helper's client; prints its response or error as JSON.
 _HELPER_CALL = """
 import asyncio, json, sys
 from pathlib import Path
@@ -49,38 +48,27 @@ except CarmeError as error:
 
 def python_as(cluster: Any, user: str, code: str, *arguments: str) -> Any:
     """The JSON that a Python program prints when this user runs it."""
-    done = cluster.run_as(user, [sys.executable, "-c", code, *arguments])
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    result = cluster.run_as(user, [sys.executable, "-c", code, *arguments])
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 def helper(cluster: Any, verb: str, **arguments: object) -> Any:
-    """What the hub gets when it calls the helper through sudo."""
+    """The helper's response to the hub, called through sudo."""
     program = str(Path(sys.prefix) / "bin/carme-helper")
     config = cluster.env["CARME_CONFIG"]
-    words = (program, config, verb, json.dumps(arguments))
-    return python_as(cluster, cluster.config.hub.user, _HELPER_CALL, *words)
+    argv = (program, config, verb, json.dumps(arguments))
+    return python_as(cluster, cluster.config.hub.user, _HELPER_CALL, *argv)
 
 
 def view(cluster: Any, user: str, verb: str, /, **arguments: object) -> Any:
-    """What this user gets from the view."""
+    """The view's response to this user."""
     socket = str(cluster.config.view.socket)
     return python_as(cluster, user, _VIEW_CALL, socket, verb, json.dumps(arguments))
 
 
-def wait_until(check: Callable[[], Any], seconds: float, what: str) -> Any:
-    """What `check` returns once it is true."""
-    end = time.monotonic() + seconds
-    while True:
-        found = check()
-        if found:
-            return found
-        assert time.monotonic() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.2)
-
-
 class Jobs:
-    """Submits jobs as users, and cancels what is left of them."""
+    """Submits jobs as users, and cancels those that still run."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
@@ -88,52 +76,54 @@ class Jobs:
         self._made: list[int] = []
 
     def submit(self, user: str, *options: str, command: str = "sleep 600") -> int:
-        """A job that sleeps, unless told otherwise; its id."""
+        """Submit a job, which sleeps by default; returns its ID."""
         base = ["sbatch", "--parsable", "--output=/dev/null", "--chdir=/tmp", "--mem=200"]
-        done = self._cluster.run_as(user, [*base, *options, "--wrap", command])
-        assert done.returncode == 0, done.stderr
-        self._made.append(int(done.stdout.strip()))
+        result = self._cluster.run_as(user, [*base, *options, "--wrap", command])
+        assert result.returncode == 0, result.stderr
+        self._made.append(int(result.stdout.strip()))
         return self._made[-1]
 
     def adopt(self, job_id: int) -> None:
-        """Cancel this job, too, at the end."""
+        """Also cancel this job at the end."""
         self._made.append(job_id)
 
-    def wait(self, job_id: int, ready: Callable[[Job], bool], what: str) -> Job:
+    def wait(self, job_id: int, ready: Callable[[Job], bool], event: str) -> Job:
         """The job once it is `ready`."""
 
         def check() -> Job | None:
             job = next((j for j in self._client.jobs() if j.id == job_id), None)
             return job if job and ready(job) else None
 
-        found: Job = wait_until(check, 30, f"job {job_id} {what}")
-        return found
+        ready_job: Job = wait_for(check, 30, f"job {job_id} {event}")
+        return ready_job
 
     def running(self, job_id: int) -> Job:
         """The job once it runs."""
         return self.wait(job_id, lambda job: job.state.value == "RUNNING", "runs")
 
     def clear(self) -> None:
-        """Cancel everything and wait until it is gone from the nodes."""
+        """Cancel all jobs and wait until they have ended."""
         if self._made:
             self._cluster.run(["scancel", *map(str, self._made)])
-            made = set(self._made)
-            wait_until(
-                lambda: not any(j.id in made and not j.state.ended for j in self._client.jobs()),
+            submitted = set(self._made)
+            wait_for(
+                lambda: (
+                    not any(j.id in submitted and not j.state.ended for j in self._client.jobs())
+                ),
                 30,
                 "the test's jobs end",
             )
 
 
 def take_cpu_node(cluster: Any) -> str:
-    """A job of the first user that has all cores of cpu01; its id, once it runs."""
+    """Submit a job of the first user with all cores of cpu01; returns its ID when it runs."""
     User(cluster, cluster.users[0]).login()  # makes the home
     argv = ["sbatch", "--parsable", "-p", "cpu", "-c", "8", "--mem=100", "-D", "/tmp"]
     script = "#!/bin/sh\nsleep 1000\n"
     job = cluster.run_as(cluster.users[0], [*argv, "-o", "/dev/null"], input=script).stdout.strip()
 
     def runs() -> bool:
-        # The node may still be cleaning up after the job before.
+        # The node may still be cleaning up after the previous job.
         return any(
             j["id"] == job and j["state"] == "RUNNING" for j in cluster.jobs(cluster.users[0])
         )

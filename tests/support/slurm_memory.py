@@ -1,4 +1,4 @@
-"""A Slurm that lives in memory, and a view that serves it: for tests of what lies on top."""
+"""A Slurm in memory and a view that serves it, for tests of the view's clients."""
 
 import asyncio
 import threading
@@ -52,7 +52,7 @@ NODE = Node(name="gpu01", state=NodeState.MIXED, partitions=("gpu",), cpus=8, cp
 
 
 class Cluster(Client):
-    """A Slurm in memory that counts what it is asked, and can go away."""
+    """A Slurm in memory that records requests and can be unavailable."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -61,8 +61,8 @@ class Cluster(Client):
         self.extended: list[tuple[int, int]] = []
         self.known_rights = RIGHTS
 
-    def _ask(self, what: str) -> None:
-        self.asked.append(what)
+    def _ask(self, request: str) -> None:
+        self.asked.append(request)
         if self.away:
             raise UnavailableError("the controller is away")
 
@@ -92,8 +92,8 @@ class Cluster(Client):
         self, since: int, until: int | None = None, users: Sequence[str] = ()
     ) -> tuple[HistoryJob, ...]:
         self._ask("history")
-        mine = HistoryJob(id=1, user="alice"), HistoryJob(id=2, user="bob")
-        return tuple(job for job in mine if not users or job.user in users)
+        jobs = HistoryJob(id=1, user="alice"), HistoryJob(id=2, user="bob")
+        return tuple(job for job in jobs if not users or job.user in users)
 
     def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         self._ask("test-only")
@@ -116,7 +116,7 @@ def config(tmp_path: Path, **view: Any) -> Config:
 
 
 class Serving:
-    """A view in a thread of its own, as it would be in a process of its own."""
+    """A view in its own thread."""
 
     def __init__(self, cluster: Cluster, settings: Config) -> None:
         self.cluster = cluster
@@ -141,11 +141,11 @@ class Serving:
         polling.cancel()
         await server.stop()
 
-    def call(self, made: Callable[[], Awaitable[Any]]) -> Any:
-        """What the coroutine returns, run in the view's loop."""
+    def call(self, function: Callable[[], Awaitable[Any]]) -> Any:
+        """The result of the coroutine, run in the view's event loop."""
 
         async def run() -> Any:
-            return await made()
+            return await function()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
 

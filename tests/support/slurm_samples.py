@@ -1,4 +1,4 @@
-"""What Slurm prints, written down once for the tests of its parsers."""
+"""Output of Slurm's commands, for the tests of the parsers."""
 
 from typing import Any
 
@@ -184,7 +184,7 @@ ClusterName             = carme
 """
 
 
-# 22.05, with `format=`: the header has names of its own for some columns.
+# 22.05 with `format=`: some columns have other names in the header.
 ASSOCIATIONS = """\
 Cluster|Account|User|Partition|ParentName|QOS|Def QOS|MaxJobs|MaxSubmit|MaxWall|MaxTRES|\
 MaxTRESPerNode|GrpJobs|GrpSubmit|GrpTRES
@@ -209,7 +209,7 @@ short|100|00:00:00|||cluster|DenyOnLimit,OverPartQOS||1.000000||||||||||01:00:00
 """
 
 
-# 23.11 and later have two columns more in the middle.
+# 23.11 and later have two more columns in the middle.
 QOS_24 = """\
 Name|Priority|GraceTime|Preempt|PreemptExemptTime|PreemptMode|Flags|UsageThres|UsageFactor|\
 GrpTRES|GrpTRESMins|GrpTRESRunMins|GrpJobs|GrpSubmit|GrpWall|MaxTRES|MaxTRESPerNode|MaxTRESMins|\

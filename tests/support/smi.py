@@ -1,4 +1,4 @@
-"""GPUs out of nvidia-smi's text: a replay of captures, for tests and for reports from users."""
+"""GPUs from the text of nvidia-smi: a replay of captures, for tests and users' reports."""
 
 import csv
 import re
@@ -50,7 +50,7 @@ def gpus(capture: str, phase: str = "load") -> list[GpuReading]:
 
 
 def parse(query: str, details: str = "", listing: str = "", apps: str = "") -> list[GpuReading]:
-    """The GPUs in the CSV of --query-gpu; `-q`, `-L` and the compute apps add what it lacks."""
+    """The GPUs in the CSV of --query-gpu; `-q`, `-L` and the compute apps add missing values."""
     tree = _details(details)
     running: dict[str, list[GpuProcess]] = {}
     for row in _rows(apps):
@@ -72,7 +72,7 @@ def _gpu(
         value = _number(row.get(name, ""))
         return None if value is None else value * factor
 
-    def whole(name: str, factor: int = 1) -> int | None:
+    def integer(name: str, factor: int = 1) -> int | None:
         value = _number(row.get(name, ""))
         return None if value is None else round(value * factor)
 
@@ -80,7 +80,7 @@ def _gpu(
     detail = tree.get(bus_id, [])
     has_mig = row.get("mig.mode.current", "").lower() == "enabled"
     return GpuReading(
-        index=whole("index") or 0,
+        index=integer("index") or 0,
         uuid=uuid,
         name=row.get("name", ""),
         minor=_whole(_find(detail, "/Minor Number")),
@@ -88,24 +88,24 @@ def _gpu(
         driver=row.get("driver_version", ""),
         utilisation=number("utilization.gpu", 0.01),
         memory_utilisation=number("utilization.memory", 0.01),
-        memory_total_bytes=whole("memory.total", 2**20),
-        memory_used_bytes=whole("memory.used", 2**20),
-        memory_reserved_bytes=whole("memory.reserved", 2**20),
+        memory_total_bytes=integer("memory.total", 2**20),
+        memory_used_bytes=integer("memory.used", 2**20),
+        memory_reserved_bytes=integer("memory.reserved", 2**20),
         power_watts=number("power.draw"),
         power_limit_watts=number("enforced.power.limit"),
         temperature_celsius=number("temperature.gpu"),
         clocks_hertz={
             clock: hertz
             for clock in ("graphics", "sm", "memory", "video")
-            if (hertz := whole(f"clocks.current.{clock}", 10**6)) is not None
+            if (hertz := integer(f"clocks.current.{clock}", 10**6)) is not None
         },
         throttle=frozenset(
             reason
             for name, reason in _THROTTLE.items()
             if row.get(f"clocks_event_reasons.{name}", "").lower() == "active"
         ),
-        ecc_corrected=whole("ecc.errors.corrected.aggregate.total"),
-        ecc_uncorrected=whole("ecc.errors.uncorrected.aggregate.total"),
+        ecc_corrected=integer("ecc.errors.corrected.aggregate.total"),
+        ecc_uncorrected=integer("ecc.errors.uncorrected.aggregate.total"),
         pcie_send=_kilobytes(_find(detail, "/Tx Throughput")),
         pcie_receive=_kilobytes(_find(detail, "/Rx Throughput")),
         mig=has_mig,
@@ -117,19 +117,19 @@ def _gpu(
 def _slices(detail: list[tuple[str, str]], listing: str) -> Iterator[MigSlice]:
     totals = [value for path, value in detail if path.endswith("Shared FB Memory Usage/Total")]
     used = [value for path, value in detail if path.endswith("Shared FB Memory Usage/Used")]
-    for place, found in enumerate(_PROFILE.finditer(listing)):
-        total = _number(totals[place]) if place < len(totals) else None
-        taken = _number(used[place]) if place < len(used) else None
+    for index, profile in enumerate(_PROFILE.finditer(listing)):
+        total = _number(totals[index]) if index < len(totals) else None
+        taken = _number(used[index]) if index < len(used) else None
         yield MigSlice(
-            found[2],
-            int(found[1]) / 7,
+            profile[2],
+            int(profile[1]) / 7,
             None if total is None else int(total * 2**20),
             None if taken is None else int(taken * 2**20),
         )
 
 
 def _rows(text: str) -> Iterator[dict[str, str]]:
-    """Rows of a CSV section; a cut-off last line is left out. Units in the header are dropped."""
+    """Rows of a CSV section, without a truncated last line and without units in the header."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if len(lines) < 2:
         return
@@ -141,12 +141,12 @@ def _rows(text: str) -> Iterator[dict[str, str]]:
 
 def _details(text: str) -> dict[str, list[tuple[str, str]]]:
     """`-q` by GPU: (path by headings, value) in order."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    details: dict[str, list[tuple[str, str]]] = {}
     current: list[tuple[str, str]] = []
     path: list[tuple[int, str]] = []
     for line in text.splitlines():
         if match := re.match(r"GPU ([0-9A-Fa-f:.]+)\s*$", line):
-            current = found.setdefault(match[1], [])
+            current = details.setdefault(match[1], [])
             path = []
             continue
         indent = len(line) - len(line.lstrip())
@@ -157,7 +157,7 @@ def _details(text: str) -> dict[str, list[tuple[str, str]]]:
             current.append(("/" + "/".join([step for _, step in path] + [name]), value))
         elif name:
             path.append((indent, name))
-    return found
+    return details
 
 
 def _find(detail: list[tuple[str, str]], ending: str) -> str:

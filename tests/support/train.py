@@ -3,12 +3,12 @@
     python train.py --run 2x128 --run 1x256 --rounds 10 --steps 2 --out steps.csv
 
 Workers exchange gradients through shared memory: each reduces its slice, then all read the mean.
-Every step's compute, communication and update are timed, as `carme calibrate` takes them: each
-begins when the slowest worker has finished the one before, so that together they are the step.
+Every step's compute, communication and update are timed for `carme calibrate`: each begins when the
+slowest worker has finished the previous phase, so that together they are the step.
 
 Before the steps each worker computes and updates a few times while the others wait, with the batch
-of the steps: `alone_compute` and `alone_update`. Runs take turns, round by round, so that they see
-the same neighbours.
+of the steps: `alone_compute` and `alone_update`. Runs alternate round by round, so that other
+processes disturb all of them alike.
 """
 
 import argparse
@@ -40,28 +40,28 @@ def count():
 
 def views(flat):
     """The layers' matrices in one flat array."""
-    found, begin = [], 0
+    matrices, begin = [], 0
     for a, b in shapes():
-        found.append(flat[begin : begin + a * b].reshape(a, b))
+        matrices.append(flat[begin : begin + a * b].reshape(a, b))
         begin += a * b
-    return found
+    return matrices
 
 
 def gradients(weights, into, x, labels):
     """Forward and backward pass of a batch."""
-    kept = [x]
+    activations = [x]
     for w in weights[:-1]:
-        kept.append(np.maximum(kept[-1] @ w, 0))
-    logits = kept[-1] @ weights[-1]
+        activations.append(np.maximum(activations[-1] @ w, 0))
+    logits = activations[-1] @ weights[-1]
     logits -= logits.max(axis=1, keepdims=True)
     error = np.exp(logits)
     error /= error.sum(axis=1, keepdims=True)
     error[np.arange(len(labels)), labels] -= 1
     error /= len(labels)
     for index in range(len(weights) - 1, -1, -1):
-        np.matmul(kept[index].T, error, out=into[index])
+        np.matmul(activations[index].T, error, out=into[index])
         if index:
-            error = (error @ weights[index].T) * (kept[index] > 0)
+            error = (error @ weights[index].T) * (activations[index] > 0)
 
 
 def worker(rank, workers, batch, steps, names, barrier, results):
@@ -85,7 +85,7 @@ def worker(rank, workers, batch, steps, names, barrier, results):
         momentum += gradient
         flat -= 0.01 * momentum
 
-    kept = flat.copy()
+    initial = flat.copy()
     alone = []
     for turn in range(workers):
         for _ in range(WARM + ALONE if rank == turn and workers > 1 else 0):
@@ -95,7 +95,7 @@ def worker(rank, workers, batch, steps, names, barrier, results):
             update(own)
             alone.append((computed - begin, time.perf_counter() - computed))
         barrier.wait()
-    flat[:], momentum[:] = kept, 0  # workers begin alike
+    flat[:], momentum[:] = initial, 0  # workers begin alike
     rows = []
     for step in range(steps + WARM):
         barrier.wait()
@@ -124,26 +124,26 @@ def worker(rank, workers, batch, steps, names, barrier, results):
 
 
 def train(workers, batch, steps):
-    """Rows (seconds, compute, communication, update, alone…) of so many steps."""
+    """Rows (seconds, compute, communication, update, alone…) of a number of steps."""
     context = mp.get_context("fork")
     parts = [shared_memory.SharedMemory(create=True, size=4 * count()) for _ in range(workers + 1)]
     names = [part.name for part in parts]
     barrier, results = context.Barrier(workers), context.Queue()
-    people = [
+    processes = [
         context.Process(target=worker, args=(r, workers, batch, steps, names, barrier, results))
         for r in range(workers)
     ]
-    for process in people:
+    for process in processes:
         process.start()
-    told = [results.get(timeout=240) for _ in people]
-    for process in people:
+    reports = [results.get(timeout=240) for _ in processes]
+    for process in processes:
         process.join()
     for part in parts:
         part.close()
         part.unlink()
-    alone = np.mean([own for _, own in told], axis=0)
+    alone = np.mean([own for _, own in reports], axis=0)
     rows = []
-    for seconds, computed, reduced in np.max([rows for rows, _ in told], axis=0):
+    for seconds, computed, reduced in np.max([rows for rows, _ in reports], axis=0):
         rows.append((seconds, computed, reduced - computed, seconds - reduced, *alone))
     return rows
 
@@ -158,14 +158,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=2, help="in a round")
     parser.add_argument("--out", required=True)
-    given = parser.parse_args()
-    with Path(given.out).open("w") as file:
+    options = parser.parse_args()
+    with Path(options.out).open("w") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        for _ in range(given.rounds):
-            for run in given.run:
+        for _ in range(options.rounds):
+            for run in options.run:
                 workers, batch = (int(word) for word in run.split("x"))
-                for row in train(workers, batch, given.steps):
+                for row in train(workers, batch, options.steps):
                     writer.writerow([batch, workers, *(f"{value:.6f}" for value in row)])
 
 
