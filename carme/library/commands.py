@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from carme import library
-from carme.simulator.commands.tables import print_wide
-from carme.simulator.hardware.cluster import LibraryEntry
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.commands.options import print_wide
+from carme.simulator.hardware import LibraryEntry
+from carme.simulator.workload import Workload
 from carme.units import format_bytes
 
 KINDS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from carme.errors import InputError, MissingError
-from carme.simulator.workloads.layers import (
+from carme.simulator.layers import (
     Convolution,
     Dense,
     Elementwise,
@@ -20,7 +20,7 @@ from carme.simulator.workloads.layers import (
     Lstm,
     Product,
 )
-from carme.simulator.workloads.workload import Dataset, Workload
+from carme.simulator.workload import Dataset, Workload
 
 MOST_BYTES = 2 * 2**30
 """Protocol buffers end there, too."""

@@ -14,11 +14,10 @@ from typing import Any
 
 from carme import library
 from carme.errors import CarmeError, ConfigError
-from carme.library.plans import make_plan
 from carme.simulator.analysis.suite import Outcome, Point, SearchStrategy
-from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.hardware import Cluster
 from carme.simulator.runs import simulate
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
 STORE_VERSION = "2"
 """Changes when the meaning of a stored figure does: since 2, node energy is the charged share."""
@@ -40,7 +39,7 @@ class Suite:
         try:
             fields = {**self.fields, **point}
             gpu = fields.pop("gpu", None)
-            plan = make_plan(self.kind, fields)
+            plan = library.plan(self.kind, fields)
             cluster = self.cluster
             if gpu is not None:
                 cluster = library.cluster_of(f"{plan.gpus}x{gpu}")

@@ -23,11 +23,11 @@ from carme.errors import InputError
 from carme.predict.coefficients import BOUNDS, Calibration, Coefficients, Provenance
 from carme.predict.estimates import Spread
 from carme.predict.measurements import PhaseName, SingleWorkerPhase, TrackedStep
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.hardware import Cluster
+from carme.simulator.plans import Synchronous
 from carme.simulator.runs import simulate
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
 Floats = NDArray[np.float64]
 SCALES = ("compute", "memory", "network")

@@ -8,7 +8,7 @@ from typing import Any
 from carme.errors import CarmeError, InputError, MissingError
 from carme.library.onnx import from_model
 from carme.service.sandbox_process import SandboxProcess
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
 SECONDS = 30
 _DEEP = 20

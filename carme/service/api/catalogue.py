@@ -23,7 +23,7 @@ from carme.service.models.catalogue import (
 from carme.service.models.requests import PageQuery, Word
 from carme.service.store import WorkloadRow, new_id, next_cursor, now
 from carme.service.uploads import read_upload
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
 MOST_WORKLOADS = 200
 """Of one user."""

@@ -19,7 +19,7 @@ from carme.service.hub_client import Caller
 from carme.service.models.cluster import ClusterAnswer, GpuCount, PartitionItem
 from carme.service.models.predictions import PredictionRequest
 from carme.service.models.requests import HardwareQuery
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.plans import Synchronous
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
 from carme.view.client import ViewClient

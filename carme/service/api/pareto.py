@@ -37,7 +37,7 @@ from carme.service.request_resolution import (
 )
 from carme.service.tasks import BackgroundTask
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Point, Random, front
-from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.hardware import Cluster
 
 _KEPT_REASONS = 5
 

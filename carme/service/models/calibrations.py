@@ -10,8 +10,8 @@ from carme.predict.coefficients import Calibration
 from carme.predict.estimates import FrozenModel
 from carme.predict.measurements import Steps
 from carme.service.models.requests import HardwareQuery, WorkloadName
-from carme.simulator.plans.plan import Synchronous
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.plans import Synchronous
+from carme.simulator.workload import Workload
 
 
 class CalibrationRequest(FrozenModel):

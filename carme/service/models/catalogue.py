@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from carme.predict.estimates import FrozenModel
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
 
 class WorkloadItem(FrozenModel):

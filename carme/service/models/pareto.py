@@ -10,8 +10,8 @@ from pydantic import Field
 from carme.predict.coefficients import Provenance
 from carme.predict.estimates import FrozenModel
 from carme.service.models.requests import HardwareQuery, Word, WorkloadName
-from carme.simulator.plans.plan import Plan, Synchronous
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.plans import Plan, Synchronous
+from carme.simulator.workload import Workload
 
 Objective = Literal["time", "energy", "gpu_energy", "power", "emissions"]
 Values = Annotated[

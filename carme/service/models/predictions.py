@@ -9,8 +9,8 @@ from pydantic import Field
 from carme.predict.estimates import FrozenModel
 from carme.predict.prediction import Prediction
 from carme.service.models.requests import HardwareQuery, WorkloadName
-from carme.simulator.plans.plan import Plan, Synchronous
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.plans import Plan, Synchronous
+from carme.simulator.workload import Workload
 
 
 class PredictionRequest(FrozenModel):

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from carme.errors import InputError
 from carme.simulator.costs.step import Step, plan_step
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.hardware import Cluster
+from carme.simulator.plans import Synchronous
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.runs.synchronous import run_from_step
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.runs.synchronous import run_synchronous
+from carme.simulator.workload import Workload
 
 COMPUTE = "compute"
 """The limit where no cause costs a noticeable time."""
@@ -110,7 +110,7 @@ def _points(
             step = plan_step(workload, larger, scaled)
         except InputError:
             break  # fewer samples than copies: the batch cannot be divided further
-        result = run_from_step(workload, larger, scaled, step)
+        result = run_synchronous(workload, larger, scaled, step)
         per_sample = step.kernels * scaled.data_parallel / step.samples
         best = min(best or per_sample, per_sample)
         losses = _losses(result, step.data_loading, best * step.samples / scaled.data_parallel)

@@ -12,7 +12,8 @@ import click
 
 from carme import library
 from carme.config import load
-from carme.errors import ConfigError, InputError
+from carme.errors import InputError
+from carme.simulator.commands.options import write_file
 from carme.view.client import ViewClient
 
 
@@ -45,14 +46,11 @@ def cluster() -> None:
 )
 def describe(gpu: str | None, output: Path | None) -> None:
     """Write a cluster file from what Slurm says; check its comments before you trust it."""
-    text = describe_nodes(slurm_nodes(), gpu)
+    text = describe_nodes(ViewClient.of(load().view).snapshot().nodes, gpu)
     if output is None:
         click.echo(text, nl=False)
         return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{output}: cannot be written: {error.strerror}") from error
+    write_file(output, text)
     click.echo(f"{output}: written; try carme simulate resnet-50 --cluster {output}")
 
 
@@ -66,11 +64,6 @@ def check(path: str) -> None:
         f"{path}: fine: {described.nodes} nodes x {node.gpus} {node.gpu.name}, "
         f"{node.gpu_link.name} inside, {node.adapters} x {node.network.name} between"
     )
-
-
-def slurm_nodes() -> Iterable[SlurmNode]:
-    """The nodes from carme-view's snapshot."""
-    return ViewClient.of(load().view).snapshot().nodes
 
 
 def describe_nodes(nodes: Iterable[SlurmNode], gpu_type: str | None = None) -> str:
@@ -89,10 +82,11 @@ def describe_nodes(nodes: Iterable[SlurmNode], gpu_type: str | None = None) -> s
         message = f"no node has GPUs of type {gpu_type!r}" if gpu_type else "no node has GPUs"
         raise InputError(message, "carme nodes shows what Slurm knows")
     kind, count = max(groups, key=lambda key: (groups[key] * key[1], key))
-    bundled = match_gpu(kind)
+    bundled = library.match_gpu(kind)
     lines = [
         f"# {groups[kind, count]} nodes with {count} GPUs that Slurm calls {kind!r}: "
-        + _some(names[kind, count]),
+        + ", ".join(names[kind, count][:4])
+        + (f" and {groups[kind, count] - 4} more" if groups[kind, count] > 4 else ""),
         *(
             f"# Left out: {number} nodes with {each[1]} of {each[0]!r}"
             for each, number in sorted(groups.items())
@@ -129,26 +123,8 @@ def describe_nodes(nodes: Iterable[SlurmNode], gpu_type: str | None = None) -> s
     return "\n".join(lines) + "\n"
 
 
-def match_gpu(slurm_name: str) -> str | None:
-    """The bundled GPU that Slurm's type means: `nvidia_a100-sxm4-80gb` → `a100-80gb`."""
-    name = re.sub(r"[_\s]+", "-", slurm_name.lower())
-    name = re.sub(r"\b(virtual|nvidia|tesla|geforce|quadro|gtx)-", "", name)
-    bundled = library.names("gpus")
-    if name in bundled:
-        return name
-    words = set(re.findall(r"[a-z0-9]+", name))
-    fits = [k for k in bundled if set(re.findall(r"[a-z0-9]+", k)) <= words]
-    # The form factor affects speed more than the memory size does.
-    return max(fits, key=lambda k: ("pcie" in k, len(k)), default=None)
-
-
 def _network(features: set[str]) -> str | None:
     """A link that one of the nodes' features names, such as `hdr` or `edr`."""
     words = {word for feature in features for word in re.findall(r"[a-z]+", feature.lower())}
     rate = next((r for r in ("ndr", "hdr", "edr", "fdr", "qdr") if r in words), None)
     return f"infiniband-{rate}" if rate else None
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:4])
-    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"

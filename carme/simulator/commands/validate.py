@@ -1,4 +1,5 @@
-"""`carme validate`: errors of the simulator against published measurements.
+"""`carme reproduce`: the published figures of a paper beside ours. `carme validate`: errors of the
+simulator against published measurements.
 
 The measurements are not part of Carme: --data or CARME_DATA names their folder. Nothing is fitted
 here: the figures are those of the bundled hardware files, some of which were fitted to part of
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -21,16 +24,16 @@ from rich.table import Table
 
 from carme import library
 from carme.errors import InputError, MissingError
-from carme.simulator.commands.tables import print_wide, working
+from carme.simulator.commands.options import print_wide, spinner
 from carme.simulator.costs.collectives import all_reduce_seconds, collective_group
-from carme.simulator.costs.jitter import lognormal
-from carme.simulator.costs.kernels import gemm_seconds
+from carme.simulator.costs.shard import gemm_seconds
 from carme.simulator.costs.step import plan_step
-from carme.simulator.hardware.cluster import Cluster, Gpu
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.hardware import Cluster, Gpu
+from carme.simulator.layers import Transformer
+from carme.simulator.papers import PublishedFigure, candle, limits, merpsys, sprint
+from carme.simulator.plans import Synchronous, lognormal
 from carme.simulator.runs import simulate
-from carme.simulator.workloads.transformer import Transformer
-from carme.simulator.workloads.workload import Dataset, Workload
+from carme.simulator.workload import Dataset, Workload
 
 Floats = NDArray[np.float64]
 Pairs = list[tuple[float, float]]
@@ -65,6 +68,75 @@ class Accuracy:
         )
 
 
+def _workloads(*names: str) -> dict[str, Workload]:
+    return {name: library.workload(name) for name in names}
+
+
+PAPERS: dict[str, Callable[[], list[PublishedFigure]]] = {
+    "merpsys": lambda: merpsys.rows(library.workload("kaldi-lstm"), library.cluster("merpsys")),
+    "sprint": sprint.rows,
+    "candle": lambda: candle.rows(
+        _workloads("nt3", "p1b1", "p1b2", "p1b3"), library.cluster("summit")
+    ),
+    "limits": lambda: limits.rows(
+        _workloads("alexnet", "googlenet", "vgg-19"), library.node("tsubame-kfc-dl")
+    ),
+}
+
+
+@click.command()
+@click.argument("paper", type=click.Choice(list(PAPERS)))
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def reproduce(paper: str, as_json: bool) -> None:
+    """Compute the figures of PAPER; exit 1 if one is outside its band."""
+    with spinner(f"computing the figures of {paper}"):
+        rows = PAPERS[paper]()
+    if as_json:
+        click.echo(json.dumps([_plain(row) for row in rows], indent=2))
+    else:
+        _print_figures(rows)
+    if not all(row.inside for row in rows):
+        sys.exit(1)
+
+
+def _plain(row: PublishedFigure) -> dict[str, Any]:
+    """JSON has no infinity: a row without a band has none there."""
+    band = [row.low, row.high] if row.judged else None
+    return {
+        "figure": row.figure,
+        "published": row.published,
+        "here": float(row.simulated),
+        "unit": row.unit,
+        "band": band,
+        "inside": row.inside,
+        "note": row.note,
+    }
+
+
+def _print_figures(rows: list[PublishedFigure]) -> None:
+    table = Table(
+        "figure", "published", "here", "difference", "band", "", box=None, header_style="bold"
+    )
+    for row in rows:
+        unit = f" {row.unit}" if row.unit else ""
+        try:
+            difference = f"{row.simulated - float(row.published):+.3g}{unit}"
+        except ValueError:
+            difference = ""
+        band = f"{row.low:.4g} to {row.high:.4g}{unit}" if row.judged else "not judged"
+        verdict = ("[green]in[/]" if row.inside else "[bold red]outside[/]") if row.judged else ""
+        note = f"{verdict} [dim]{row.note}[/]" if row.note else verdict
+        table.add_row(
+            row.figure,
+            f"{row.published}{unit}",
+            f"{row.simulated:.4g}{unit}",
+            difference,
+            band,
+            note,
+        )
+    print_wide(table)
+
+
 @click.command()
 @click.option(
     "--data",
@@ -77,7 +149,7 @@ def validate(data: Path | None, as_json: bool) -> None:
     """Compare the simulator with published measurements and print its errors."""
     if data is None:
         raise InputError("name the folder of measurements with --data or CARME_DATA")
-    with working("comparing with measurements"):
+    with spinner("comparing with measurements"):
         results = accuracies(data)
     if as_json:
         click.echo(json.dumps([a.__dict__ for a in results], indent=2))

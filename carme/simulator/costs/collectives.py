@@ -18,8 +18,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from carme.simulator.hardware.cluster import LinkModel, NodeModel
-from carme.simulator.plans.plan import AllReduce
+from carme.simulator.hardware import LinkModel, NodeModel
+from carme.simulator.plans import AllReduce
 
 T = TypeVar("T", float, NDArray[np.float64])
 

@@ -1,4 +1,4 @@
-"""One synchronous step: seconds of each part, before jitter.
+"""One synchronous step: seconds of each part, before jitter; and reading the data set.
 
 The parts are those of the busiest GPU. `Step.seconds(slowest)` combines them, given the jitter
 factor of the slowest worker: it multiplies kernel times, not communication.
@@ -6,6 +6,7 @@ factor of the slowest worker: it multiplies kernel times, not communication.
 
 from __future__ import annotations
 
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -17,14 +18,11 @@ from carme.simulator.costs.collectives import (
     collective_group,
     send_seconds,
 )
-from carme.simulator.costs.data_loading import step_loading_seconds
 from carme.simulator.costs.memory import Memory, measured_memory, shard_memory
 from carme.simulator.costs.shard import Shard, batch_sizes, shard_workload
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.hardware.power import check_cap, under_cap, wait_watts
-from carme.simulator.plans.pipeline_schedule import makespan
-from carme.simulator.plans.plan import BasePlan, Synchronous, require
-from carme.simulator.workloads.workload import OPTIMIZER_STATES, Workload
+from carme.simulator.hardware import Cluster, check_cap, under_cap, wait_watts
+from carme.simulator.plans import BasePlan, Synchronous, makespan, require
+from carme.simulator.workload import OPTIMIZER_STATES, Workload
 
 Floats = NDArray[np.float64]
 
@@ -249,3 +247,63 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
         memory=measured_memory(workload, cluster, plan.optimizer or workload.optimizer),
         memory_busy=0.5,  # a measured time does not tell it
     )
+
+
+def pick_loader(workload: Workload, name: str | None) -> str:
+    """The loading method of this name, or the first; empty if the data set has none."""
+    loaders = workload.dataset.loaders
+    require(
+        name is None or name in loaders,
+        f"no loading method {name!r} for {workload.name}",
+        f"it has {', '.join(loaders) or 'none'}",
+    )
+    return name or next(iter(loaders), "")
+
+
+def step_loading_seconds(
+    workload: Workload, cluster: Cluster, plan: BasePlan, global_batch: int
+) -> float:
+    """Seconds to read one step's samples, limited by the readers' parsing or by storage."""
+    data = workload.dataset
+    loader = pick_loader(workload, plan.loader)
+    if data.at_start or not data.sample_bytes:
+        return 0.0
+    nodes = -(-plan.gpus // cluster.node.gpus)
+    size = global_batch * data.sample_bytes
+    rates = []
+    if cluster.storage:
+        rates.append(min(cluster.storage.bandwidth, cluster.storage.reader_bandwidth * nodes))
+    if loader:
+        rates.append(data.loaders[loader].bytes_per_second * plan.loaders_per_gpu * plan.gpus)
+    return size / min(rates) if rates else 0.0
+
+
+def loading_skew_seconds(workload: Workload, plan: BasePlan) -> float:
+    """Seconds that the first reader waits for the last before the weights are broadcast."""
+    data = workload.dataset
+    if not data.at_start or plan.gpus == 1:
+        return 0.0
+    loader = pick_loader(workload, plan.loader)
+    rate = data.loaders[loader].bytes_per_second if loader else float("inf")
+    return plan.load_skew * data.samples * data.sample_bytes / rate
+
+
+def initial_loading_seconds(workload: Workload, cluster: Cluster, plan: BasePlan) -> float:
+    """Seconds in which every GPU reads the whole set before the first step.
+
+    A reader is limited by its parsing or by its share of the storage. Many readers also slow each
+    other by metadata and locks: the storage's `contention`.
+    """
+    data = workload.dataset
+    if not data.at_start:
+        return 0.0
+    loader = pick_loader(workload, plan.loader)
+    size = data.samples * data.sample_bytes
+    rate = data.loaders[loader].bytes_per_second if loader else float("inf")
+    parsing = size / rate
+    if not cluster.storage:
+        return parsing
+    storage = cluster.storage
+    share = min(storage.reader_bandwidth, storage.bandwidth / plan.gpus)
+    contention = 1 + storage.contention * log2(plan.gpus)
+    return max(parsing * contention, size / share)

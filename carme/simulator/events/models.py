@@ -12,12 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carme.simulator.costs.step import Step
-from carme.simulator.events.engine import Simulation, Steps
-from carme.simulator.events.operations import Arrive, Compute, Get, Put, Transfer, Wait
-from carme.simulator.events.resources import Barrier, Device, Link, Mailbox
-from carme.simulator.events.task_graph import TaskGraph
-from carme.simulator.events.trace import TraceReport
-from carme.simulator.plans.pipeline_schedule import ScheduleSlot, stage_schedule
+from carme.simulator.events.engine import Simulation, Steps, TaskGraph, TraceReport
+from carme.simulator.events.operations import (
+    Arrive,
+    Barrier,
+    Compute,
+    Device,
+    Get,
+    Link,
+    Mailbox,
+    Put,
+    Transfer,
+    Wait,
+)
+from carme.simulator.plans import ScheduleSlot, stage_schedule
 
 Floats = NDArray[np.float64]
 

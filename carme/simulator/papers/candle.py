@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 from carme.simulator.costs.step import plan_step
-from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.hardware import Cluster
 from carme.simulator.papers import PublishedFigure, around
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.plans import Synchronous
+from carme.simulator.runs import simulate
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.runs.synchronous import run
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
 STRONG = (1, 6, 12, 24, 48, 96, 192, 384)
 WEAK = (6, 12, 24, 48, 96, 192, 384, 768, 1536, 3072)
@@ -123,7 +123,7 @@ def _fitted(
 def _p1b3(workload: Workload, cluster: Cluster) -> PublishedFigure:
     def saved(gpus: int) -> float:
         original, chunked = (
-            run(
+            simulate(
                 workload,
                 cluster,
                 Synchronous(
@@ -162,7 +162,7 @@ def _pair(
 ) -> tuple[SimulationResult, SimulationResult]:
     """The original loading and the chunked one."""
     original, chunked = (
-        run(workload, cluster, _plan(gpus, loader, scaling, fixed))
+        simulate(workload, cluster, _plan(gpus, loader, scaling, fixed))
         for loader in ("pandas", "chunked")
     )
     return original, chunked

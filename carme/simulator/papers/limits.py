@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from carme.simulator.analysis.scaling_limits import scaling_limits
-from carme.simulator.hardware.cluster import Cluster, NodeModel
+from carme.simulator.hardware import Cluster, NodeModel
 from carme.simulator.papers import PublishedFigure, around
-from carme.simulator.plans.plan import Synchronous
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.plans import Synchronous
+from carme.simulator.workload import Workload
 
 BATCHES = {"alexnet": 256, "googlenet": 32}
 CAUSES = ("communication", "skinny products")

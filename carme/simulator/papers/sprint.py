@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carme.simulator.papers import PublishedFigure
-from carme.simulator.runs.staleness import closed_form, simulate_staleness
+from carme.simulator.runs.asynchronous import closed_form, simulate_staleness
 
 SAMPLES = 1_281_167
 GPUS_PER_NODE = 8

@@ -19,7 +19,7 @@ from carme.simulator.analysis.timeline import (
     series,
     simulate_window,
 )
-from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
+from carme.simulator.plans import Asynchronous, Averaging, ParameterServer, Synchronous
 
 RESNET = library.workload("resnet-50")
 CLUSTER = library.cluster_of("8xV100")
