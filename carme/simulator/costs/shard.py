@@ -23,7 +23,7 @@ from carme.simulator.hardware import (
     Precision,
     under_cap,
 )
-from carme.simulator.plans import BasePlan, Synchronous, require
+from carme.simulator.plans import Synchronous, require
 from carme.simulator.workload import LayerArrays, Optimizer, Workload
 
 Floats = NDArray[np.float64]
@@ -142,12 +142,16 @@ class Shard(NamedTuple):
 
 def shard_workload(workload: Workload, cluster: Cluster, plan: Synchronous) -> Shard:
     """The shard of one GPU. Raises InputError if the workload cannot be divided by this plan."""
-    precision = chosen_precision(workload, cluster, plan)
+    precision, gpu = plan.precision or workload.precision, cluster.node.gpu
+    require(
+        precision in gpu.peak_flops,
+        f"{gpu.name} has no {precision}",
+        f"it has {', '.join(gpu.peak_flops)}; set the precision",
+    )
     local_batch, global_batch = batch_sizes(workload, plan)
     micro_batch = plan.micro_batch or (local_batch if plan.pipeline == 1 else 1)
     micro_batch = min(micro_batch, local_batch)
     arrays = _tensor_parallel(workload, plan)
-    gpu = cluster.node.gpu
     times = layer_times(arrays, micro_batch, gpu, precision, cluster.node.launch_seconds)
     capped_gpu = under_cap(gpu, times.activity, plan.power_cap_watts)
     slowdown = times.clock_bound / capped_gpu.clock + 1 - times.clock_bound
@@ -174,18 +178,6 @@ def shard_workload(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
         micro_batch=micro_batch,
         micro_batches=-(-local_batch // micro_batch),
     )
-
-
-def chosen_precision(workload: Workload, cluster: Cluster, plan: BasePlan) -> Precision:
-    """The plan's precision, else the workload's. Raises InputError if the GPU does not have it."""
-    precision = plan.precision or workload.precision
-    gpu = cluster.node.gpu
-    require(
-        precision in gpu.peak_flops,
-        f"{gpu.name} has no {precision}",
-        f"it has {', '.join(gpu.peak_flops)}; set the precision",
-    )
-    return precision
 
 
 def batch_sizes(workload: Workload, plan: Synchronous) -> tuple[int, int]:

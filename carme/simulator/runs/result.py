@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from carme.simulator.costs.collectives import broadcast_seconds, collective_group
 from carme.simulator.costs.memory import Memory, model_bytes
-from carme.simulator.costs.step import initial_loading_seconds, loading_skew_seconds
+from carme.simulator.costs.step import initial_loading_seconds
 from carme.simulator.hardware import Cluster, NodeModel
 from carme.simulator.plans import BasePlan
 from carme.simulator.workload import Workload
@@ -186,13 +186,12 @@ def total_epochs(workload: Workload, plan: BasePlan, batch: float) -> float:
 def startup(workload: Workload, cluster: Cluster, plan: BasePlan) -> list[Segment]:
     """Segments before the first step, in which the GPUs idle."""
     idle = cluster.node.gpu.power.idle_watts
-    load = initial_loading_seconds(workload, cluster, plan)
+    load, skew = initial_loading_seconds(workload, cluster, plan)
     segments = [Segment("startup", plan.startup_seconds, idle), Segment("load", load, idle)]
     if plan.broadcast and plan.gpus > 1:
         group = collective_group(plan.gpus, cluster.node)
         seconds = broadcast_seconds(model_bytes(workload, plan), group, cluster.node)
-        seconds += loading_skew_seconds(workload, plan)
-        segments.append(Segment("broadcast", seconds, idle))
+        segments.append(Segment("broadcast", seconds + skew, idle))
     return segments
 
 
