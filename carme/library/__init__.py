@@ -93,7 +93,8 @@ def cluster_of(gpus: str, *, node_name: str | None = None, network: str | None =
     chosen_gpu = gpu(gpu_name)
     host = node(node_name or chosen_gpu.default_node)
     if not node_name and host.gpu != chosen_gpu:
-        host = with_gpu(host, chosen_gpu)
+        name, title = f"{host.name}-{chosen_gpu.name}"[:48], f"{host.title} with {chosen_gpu.title}"
+        host = host.model_copy(update={"gpu": chosen_gpu, "name": name, "title": title})
     if host.gpu.name != chosen_gpu.name:
         raise InputError(
             f"{host.name} has {host.gpu.name}, not {gpu_name}", "name the node or the GPU, not both"
@@ -104,12 +105,6 @@ def cluster_of(gpus: str, *, node_name: str | None = None, network: str | None =
     return Cluster(
         name=f"{nodes}x{host.name}", title=f"{nodes} x {host.title}", node=host, nodes=nodes
     )
-
-
-def with_gpu(host: NodeModel, other: Gpu) -> NodeModel:
-    """The node with another GPU in it."""
-    name, title = f"{host.name}-{other.name}"[:48], f"{host.title} with {other.title}"
-    return host.model_copy(update={"gpu": other, "name": name, "title": title})
 
 
 def parse_gpus(text: str) -> tuple[int, str]:
@@ -193,16 +188,13 @@ def _bundled(kind: str, name: str, build: Callable[[dict[str, Any]], M]) -> M:
         return entry
     bundled = names(kind)
     if plain not in bundled:
-        raise MissingError(f"no {kind.removesuffix('s')} {name!r}", _suggest(plain, bundled))
+        hint = ", ".join(bundled)
+        if close := get_close_matches(plain, bundled, n=3, cutoff=0.5):
+            hint = f"did you mean {' or '.join(close)}? all: {hint}"
+        raise MissingError(f"no {kind.removesuffix('s')} {name!r}", hint)
     text = files("carme.data").joinpath(kind, f"{plain}.toml").read_text(encoding="utf-8")
     built = _entries[kind, plain] = build({"name": plain, **tomllib.loads(text)})
     return built
-
-
-def _suggest(name: str, bundled: list[str]) -> str:
-    close = get_close_matches(name, bundled, n=3, cutoff=0.5)
-    everything = ", ".join(bundled)
-    return f"did you mean {' or '.join(close)}? all: {everything}" if close else everything
 
 
 def _plain(name: str) -> str:

@@ -6,11 +6,12 @@
     cluster = library.cluster_of("8xV100")
     result = simulate(library.workload("resnet-50"), cluster, Synchronous(gpus=8))
 
-The subpackages lead from the inputs to a result; each imports only those above it:
+The modules and subpackages lead from the inputs to a result; each imports only those above it:
 
     hardware   GPUs, links, nodes, storage, and the power they draw
-    workloads  layers and transformers with their flops, activations and parameters; the data set
-    plans      how a workload is distributed: data, tensor and pipeline parallel, and schedules
+    layers     layers and transformers with their flops, activations and parameters
+    workload   a network with its data set and usual training parameters
+    plans      how a workload is distributed: data, tensor and pipeline parallel, schedules, jitter
     costs      one GPU's shard, kernel times, collectives, data loading, memory: one step
     events     the discrete-event engine, and compiled queues for plans without a closed form
     runs       whole runs: `simulate` sums steps into a SimulationResult

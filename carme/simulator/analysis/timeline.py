@@ -173,7 +173,7 @@ def chrome_trace(window: Window) -> dict[str, Any]:
                 "tid": tid,
                 "args": {
                     "process": record.process,
-                    "queued_seconds": record.start - record.asked,
+                    "queued_seconds": record.start - record.requested,
                     "bytes": record.size_bytes,
                     "watts": record.watts,
                 },

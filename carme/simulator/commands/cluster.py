@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 import click
 
@@ -14,22 +13,8 @@ from carme import library
 from carme.config import load
 from carme.errors import InputError
 from carme.simulator.commands.options import write_file
+from carme.slurm.models import Node
 from carme.view.client import ViewClient
-
-
-class SlurmNode(Protocol):
-    """The attributes of `carme.slurm.models.Node` that a cluster file needs."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def cpus(self) -> int: ...
-    @property
-    def memory_bytes(self) -> int: ...
-    @property
-    def gpus(self) -> Mapping[str, int]: ...
-    @property
-    def features(self) -> Sequence[str]: ...
 
 
 @click.group()
@@ -66,33 +51,28 @@ def check(path: str) -> None:
     )
 
 
-def describe_nodes(nodes: Iterable[SlurmNode], gpu_type: str | None = None) -> str:
+def describe_nodes(nodes: Iterable[Node], gpu_type: str | None = None) -> str:
     """A cluster file for the nodes with one GPU type; comments mark what is guessed."""
-    groups: Counter[tuple[str, int]] = Counter()
-    names: dict[tuple[str, int], list[str]] = {}
-    features: dict[tuple[str, int], set[str]] = {}
+    groups: dict[tuple[str, int], list[Node]] = defaultdict(list)
     for node in nodes:
         for kind, count in node.gpus.items():
             if count > 0 and (gpu_type is None or kind == gpu_type):
-                key = (kind, count)
-                groups[key] += 1
-                names.setdefault(key, []).append(node.name)
-                features.setdefault(key, set()).update(node.features)
+                groups[kind, count].append(node)
     if not groups:
         message = f"no node has GPUs of type {gpu_type!r}" if gpu_type else "no node has GPUs"
         raise InputError(message, "carme nodes shows what Slurm knows")
-    kind, count = max(groups, key=lambda key: (groups[key] * key[1], key))
+    kind, count = max(groups, key=lambda key: (len(groups[key]) * key[1], key))
+    described = groups.pop((kind, count))
+    names = ", ".join(node.name for node in described[:4])
+    more = f" and {len(described) - 4} more" if len(described) > 4 else ""
     bundled = library.match_gpu(kind)
     lines = [
-        f"# {groups[kind, count]} nodes with {count} GPUs that Slurm calls {kind!r}: "
-        + ", ".join(names[kind, count][:4])
-        + (f" and {groups[kind, count] - 4} more" if groups[kind, count] > 4 else ""),
+        f"# {len(described)} nodes with {count} GPUs that Slurm calls {kind!r}: {names}{more}",
         *(
-            f"# Left out: {number} nodes with {each[1]} of {each[0]!r}"
-            for each, number in sorted(groups.items())
-            if each != (kind, count)
+            f"# Left out: {len(others)} nodes with {number} of {other!r}"
+            for (other, number), others in sorted(groups.items(), key=lambda group: group[0])
         ),
-        f"nodes = {groups[kind, count]}",
+        f"nodes = {len(described)}",
         "",
         "# Yours; the world's average of 2023 is the default.",
         "# grams_co2_per_kwh = 480",
@@ -112,19 +92,15 @@ def describe_nodes(nodes: Iterable[SlurmNode], gpu_type: str | None = None) -> s
         lines.append(f'like = "{default_node}"')
         if library.node(default_node).gpu.name != bundled:
             lines.append(f'gpu = "{bundled}"')
-    network = _network(features[kind, count])
+    # A link that one of the nodes' features names, such as `hdr` or `edr`.
+    features = {feature.lower() for node in described for feature in node.features}
+    words = {word for feature in features for word in re.findall(r"[a-z]+", feature)}
+    rate = next((r for r in ("ndr", "hdr", "edr", "fdr", "qdr") if r in words), None)
     lines += [
         f"gpus = {count}",
-        f'network = "{network}"'
-        if network
+        f'network = "infiniband-{rate}"'
+        if rate
         else '# network = "infiniband-hdr"   # Slurm does not say',
         "# adapters = 1",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _network(features: set[str]) -> str | None:
-    """A link that one of the nodes' features names, such as `hdr` or `edr`."""
-    words = {word for feature in features for word in re.findall(r"[a-z]+", feature.lower())}
-    rate = next((r for r in ("ndr", "hdr", "edr", "fdr", "qdr") if r in words), None)
-    return f"infiniband-{rate}" if rate else None

@@ -38,12 +38,12 @@ from carme.simulator.events.operations import (
 
 
 class OperationRecord(NamedTuple):
-    """One completed operation; from `asked` to `start` it waited for the resource."""
+    """One completed operation; from `requested` to `start` it waited for the resource."""
 
     process: str
     label: str
     resource: str
-    asked: float
+    requested: float
     start: float
     end: float
     size_bytes: float

@@ -1,7 +1,7 @@
 """The plans as models of the event engine, written as a user would write them.
 
-They are slow and simple. The fast paths (`compiled_queues.py`, `synchronous.py`,
-`asynchronous.py`) are tested against them, and timelines are drawn from them.
+They are slow and simple. The fast paths (`compiled_queues.py`, `runs/`) are tested
+against them, and timelines are drawn from them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def shared_link(
 
     def worker(gpu: Device, seconds: Sequence[float]) -> Steps:
         send = Transfer(link, transfer)
-        for each in seconds:
-            yield Compute(gpu, each)
+        for duration in seconds:
+            yield Compute(gpu, duration)
             yield send
 
     for index, seconds in enumerate(compute):
@@ -160,13 +160,13 @@ def asynchronous(
     collected: list[int] = []
 
     def thread(gpu: Device, seconds: Floats) -> Steps:
-        for each in seconds:
-            yield Compute(gpu, each, label="gradient")
+        for duration in seconds:
+            yield Compute(gpu, duration, label="gradient")
             waiting[0] += 1
 
     def updater(host: Device) -> Steps:
-        for each in update:
-            yield Compute(host, each, label="update")
+        for duration in update:
+            yield Compute(host, duration, label="update")
             collected.append(waiting[0])
             waiting[0] = 0
 

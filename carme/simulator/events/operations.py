@@ -30,8 +30,8 @@ class Operation(Protocol):
 def _check(value: float, quantity: str, *, allow_zero: bool = True) -> None:
     """Raises InputError unless the value is finite and above zero, or zero where allowed."""
     if not 0 <= value < float("inf") or (value == 0 and not allow_zero):
-        wanted = "a finite number, zero or more" if allow_zero else "a finite number above zero"
-        raise InputError(f"{quantity} is {value}", f"it must be {wanted}")
+        limit = ", zero or more" if allow_zero else " above zero"
+        raise InputError(f"{quantity} is {value}", f"it must be a finite number{limit}")
 
 
 @dataclass(slots=True, eq=False)
