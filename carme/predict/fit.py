@@ -16,7 +16,6 @@ from math import log, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from carme.errors import InputError
@@ -33,9 +32,8 @@ from carme.simulator.hardware import Cluster
 from carme.simulator.plans import Synchronous
 from carme.simulator.runs import simulate
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.workload import Workload
+from carme.simulator.workload import Floats, Workload
 
-Floats = NDArray[np.float64]
 SCALES = ("compute", "memory", "network")
 SHARES: dict[str, SingleWorkerPhase] = {"shared_compute": "compute", "shared_update": "update"}
 NAMES = (*SCALES, "overhead_seconds", *SHARES)

@@ -108,7 +108,7 @@ class Prediction(FrozenModel):
     gpu_energy: Estimate
     node_energy: Estimate
     whole_node_energy: Estimate | None = None
-    """Of the nodes as a meter reads them: hosts and all GPUs, those of nobody included; unset in
+    """Of the nodes as a meter reads them: hosts and all GPUs, also unallocated ones; unset in
     predictions stored by older releases."""
     average_gpu_power: Estimate
     """Of one GPU."""

@@ -13,9 +13,8 @@ from pydantic import Field, model_validator
 
 from carme.errors import InputError
 from carme.simulator.hardware import Count, NotNegative, Positive, Precision, Share, SimulatorModel
-from carme.simulator.workload import Optimizer, Workload
+from carme.simulator.workload import Floats, Optimizer, Workload
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 AllReduce = Literal["auto", "ring", "tree", "hierarchical"]
 BatchRule = Literal["constant", "linear", "square-root", "cube-root"]

@@ -135,4 +135,10 @@ def _point(result: SimulationResult, data_loading: float, ideal_kernels: float) 
     if not result.memory.fits:
         limit = "memory"
     efficiency = max(1 - sum(losses.values()) / result.seconds, 0.0)
-    return ScalingPoint(result.gpus, result.seconds, efficiency, limit, losses)
+    return ScalingPoint(
+        gpus=result.gpus,
+        seconds=result.seconds,
+        efficiency=efficiency,
+        limit=limit,
+        losses=losses,
+    )

@@ -9,14 +9,13 @@ from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from carme.errors import InputError
 from carme.simulator.hardware import Cluster
 from carme.simulator.plans import BasePlan
 from carme.simulator.runs import simulate
 from carme.simulator.runs.result import QUANTILES
-from carme.simulator.workload import Workload
+from carme.simulator.workload import Floats, Workload
 
 Point = dict[str, Any]
 """Values of the parameters that vary."""
@@ -70,7 +69,7 @@ class Exhaustive:
         return batch
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Nothing to learn."""
+        """Does nothing: the points are chosen beforehand."""
 
 
 class Random(Exhaustive):
@@ -101,9 +100,6 @@ def front(outcomes: Sequence[Outcome], objectives: Sequence[str]) -> list[Outcom
             chosen.append(int(index))
             best = np.vstack([best, row])
     return [valid[i] for i in chosen]
-
-
-Floats = NDArray[np.float64]
 
 
 class Replicas(NamedTuple):
@@ -147,7 +143,7 @@ def replicate(
         return np.asarray(array.mean() + (array - array.mean()) * shrink)
 
     return Replicas(
-        scaled([r.seconds for r in runs]),
-        scaled([r.gpu_joules for r in runs]),
-        scaled([r.node_joules for r in runs]),
+        seconds=scaled([r.seconds for r in runs]),
+        gpu_joules=scaled([r.gpu_joules for r in runs]),
+        node_joules=scaled([r.node_joules for r in runs]),
     )

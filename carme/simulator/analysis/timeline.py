@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from carme.jobs.bursts import Bursts, bursts
 from carme.simulator.costs.collectives import (
@@ -35,9 +34,8 @@ from carme.simulator.plans import (
 from carme.simulator.runs.asynchronous import thread_seconds
 from carme.simulator.runs.queued import package_seconds, push_pull_seconds
 from carme.simulator.runs.result import startup
-from carme.simulator.workload import Workload
+from carme.simulator.workload import Floats, Workload
 
-Floats = NDArray[np.float64]
 RESOURCES = ("gpu_utilization", "gpu_memory_utilization", "network_sent", "network_received")
 MOST_WORKERS = 256
 MOST_UPDATES = 20_000
@@ -123,7 +121,7 @@ def simulate_window(
         case _:
             raise TypeError(f"no such plan: {type(plan).__name__}")
     before = sum(segment.seconds for segment in startup(workload, cluster, plan))
-    return Window(report, before, step, rate, steps)
+    return Window(report=report, before=before, step=step, bytes_per_second=rate, steps=steps)
 
 
 def _network_rate(step: Step, cluster: Cluster, plan: Synchronous) -> float:

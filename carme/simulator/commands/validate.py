@@ -19,7 +19,6 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from rich.table import Table
 
 from carme import library
@@ -35,7 +34,6 @@ from carme.simulator.plans import Synchronous, lognormal
 from carme.simulator.runs import simulate
 from carme.simulator.workload import Dataset, Workload
 
-Floats = NDArray[np.float64]
 Pairs = list[tuple[float, float]]
 """Measured and simulated."""
 

@@ -24,9 +24,7 @@ from carme.simulator.hardware import (
     under_cap,
 )
 from carme.simulator.plans import Synchronous, require
-from carme.simulator.workload import LayerArrays, Optimizer, Workload
-
-Floats = NDArray[np.float64]
+from carme.simulator.workload import Floats, LayerArrays, Optimizer, Workload
 
 # A product with few tiles is also split along its depth, in pieces no shorter than this.
 SPLIT_DEPTH = 512

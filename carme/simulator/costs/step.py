@@ -10,7 +10,6 @@ from math import inf, log2
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from carme.simulator.costs.collectives import (
     all_reduce_costs,
@@ -22,9 +21,7 @@ from carme.simulator.costs.memory import Memory, measured_memory, shard_memory
 from carme.simulator.costs.shard import Shard, batch_sizes, shard_workload
 from carme.simulator.hardware import Cluster, check_cap, under_cap, wait_watts
 from carme.simulator.plans import BasePlan, Synchronous, makespan, require
-from carme.simulator.workload import OPTIMIZER_STATES, Workload
-
-Floats = NDArray[np.float64]
+from carme.simulator.workload import OPTIMIZER_STATES, Floats, Workload
 
 
 class Step(NamedTuple):

@@ -21,7 +21,6 @@ from heapq import heappop, heappush
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from carme.errors import InputError
 from carme.simulator.events.link_sharing import Flow, Sharing
@@ -35,6 +34,7 @@ from carme.simulator.events.operations import (
     Resource,
     Storage,
 )
+from carme.simulator.workload import Floats
 
 
 class OperationRecord(NamedTuple):
@@ -86,7 +86,7 @@ class TraceReport:
             total[label] += end - start
         return dict(total)
 
-    def power_curve(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def power_curve(self, name: str) -> tuple[Floats, Floats]:
         """Times and watts of a first-come resource: watts[i] holds from times[i] to times[i+1]."""
         resource = next(r for r in self.resources if r.name == name)
         held = sorted(

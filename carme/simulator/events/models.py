@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from carme.simulator.costs.step import Step
 from carme.simulator.events.engine import Simulation, Steps, TaskGraph, TraceReport
 from carme.simulator.events.operations import (
@@ -26,8 +23,7 @@ from carme.simulator.events.operations import (
     Wait,
 )
 from carme.simulator.plans import ScheduleSlot, stage_schedule
-
-Floats = NDArray[np.float64]
+from carme.simulator.workload import Floats
 
 
 def shared_link(
@@ -153,7 +149,7 @@ def asynchronous(
     """SPRINT: gradient[w, k] seconds of GPU thread w's k-th gradient, update[u] of the u-th update.
 
     Returns the report and the number of gradients in each update. The update threads of all nodes
-    meet in their all-reduce, so one process stands for them.
+    meet in their all-reduce, so one process represents them.
     """
     simulation = Simulation()
     waiting = [0]

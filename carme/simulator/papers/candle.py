@@ -1,7 +1,7 @@
 """Wu et al. 2019: CANDLE benchmarks with Horovod on Summit, and what faster loading gains.
 
 Every GPU reads the whole set and runs over all of it; epochs are divided (strong scaling) or
-constant (weak scaling, 8 a GPU). Fitted, and said so in the rows: NT3's time per epoch on 1 and
+constant (weak scaling, 8 a GPU). Fitted, as the rows note: NT3's time per epoch on 1 and
 384 GPUs, the contention of the file system (153 s of loading on 384), and the fixed time of P1B1
 and P1B2. The rest follows.
 """
@@ -34,7 +34,7 @@ NETWORK_EFFICIENCY = 0.7
 """Fitted with it: of both rails, between two nodes."""
 
 
-def as_seen(summit: Cluster) -> Cluster:
+def fitted_summit(summit: Cluster) -> Cluster:
     """Summit as the paper's runs saw it, with NCCL 2.3.7."""
     network = summit.node.network.model_copy(update={"efficiency": NETWORK_EFFICIENCY})
     node = summit.node.model_copy(update={"congestion": CONGESTION, "network": network})
@@ -43,7 +43,7 @@ def as_seen(summit: Cluster) -> Cluster:
 
 def rows(workloads: Mapping[str, Workload], summit: Cluster) -> list[PublishedFigure]:
     """The anchors and gains of the paper's text."""
-    cluster = as_seen(summit)
+    cluster = fitted_summit(summit)
     nt3 = _with_epoch(workloads["nt3"], cluster, 1, 10.3)
     return [
         *_nt3(nt3, cluster),

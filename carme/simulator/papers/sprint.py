@@ -6,12 +6,11 @@ from math import log2
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from carme.simulator.papers import PublishedFigure, around
 from carme.simulator.runs.asynchronous import AsyncStatistics, closed_form, simulate_staleness
+from carme.simulator.workload import Floats
 
-Floats = NDArray[np.float64]
 SAMPLES = 1_281_167
 GPUS_PER_NODE = 8
 """Not in the text; with it the table's rows are consistent."""

@@ -17,7 +17,6 @@ from math import floor
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from carme.simulator.costs.collectives import all_reduce_seconds, collective_group
 from carme.simulator.costs.memory import model_bytes
@@ -32,11 +31,10 @@ from carme.simulator.runs.result import (
     total_epochs,
     totals,
 )
-from carme.simulator.workload import Workload
+from carme.simulator.workload import Floats, Workload
 
 MOST_GRADIENTS = 5_000_000
 """Limit of a simulated run: two seconds and some hundred megabytes."""
-Floats = NDArray[np.float64]
 
 
 class AsyncStatistics(NamedTuple):
@@ -54,13 +52,13 @@ def closed_form(
     q = update_seconds / gradient_seconds
     r = 1 / q
     share = q - floor(q)
-    extra = np.arange(gpus + 1)
-    mini_batch = sub_batch * (gpus * floor(q) + extra)
+    mini_batch = sub_batch * (gpus * floor(q) + np.arange(gpus + 1.0))
     later = r - floor(r)
+    updates = np.array([floor(r) + 1.0, floor(r) + 2.0])
     return AsyncStatistics(
-        samples * gradient_seconds / (gpus * sub_batch),
-        Distribution(mini_batch.astype(float), _binomial(gpus, share)),
-        Distribution(np.array([floor(r) + 1.0, floor(r) + 2.0]), np.array([1 - later, later])),
+        epoch_seconds=samples * gradient_seconds / (gpus * sub_batch),
+        mini_batch=Distribution(mini_batch, _binomial(gpus, share)),
+        staleness=Distribution(updates, np.array([1 - later, later])),
     )
 
 
@@ -106,9 +104,9 @@ def staleness_statistics(
     late = applied >= settled
     rate = inside.sum() * sub_batch / updated[-1]
     return AsyncStatistics(
-        float(samples / rate) if rate else float("inf"),
-        Distribution.of(mini_batch[settled:]),
-        Distribution.of((applied - read + 1)[late]),
+        epoch_seconds=float(samples / rate) if rate else float("inf"),
+        mini_batch=Distribution.of(mini_batch[settled:]),
+        staleness=Distribution.of((applied - read + 1)[late]),
     )
 
 

@@ -17,7 +17,6 @@ from carme.simulator.costs.step import Step, check_size, plan_step
 from carme.simulator.hardware import Cluster
 from carme.simulator.plans import (
     Averaging,
-    Floats,
     ParameterServer,
     averaging_schedule,
     jitter_factors,
@@ -33,7 +32,7 @@ from carme.simulator.runs.result import (
     total_epochs,
     totals,
 )
-from carme.simulator.workload import Workload
+from carme.simulator.workload import Floats, Workload
 
 
 def push_pull_seconds(workload: Workload, cluster: Cluster, plan: ParameterServer) -> float:

@@ -13,12 +13,11 @@ from carme.simulator.costs.memory import Memory, model_bytes
 from carme.simulator.costs.step import initial_loading_seconds
 from carme.simulator.hardware import Cluster, NodeModel
 from carme.simulator.plans import BasePlan
-from carme.simulator.workload import Workload
+from carme.simulator.workload import Floats, Workload
 
 PHASES = ("startup", "load", "broadcast", "compute", "communication", "update", "wait")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 JOULES_PER_KWH = 3.6e6
-Floats = NDArray[np.float64]
 
 
 class Distribution(NamedTuple):
@@ -78,7 +77,7 @@ class SimulationResult:
     """Charged to the job: its GPUs and its share of the hosts, by the rule of the energy ledger;
     without cooling."""
     whole_node_joules: float
-    """Of the nodes as a meter reads them: hosts and all GPUs, those of nobody included."""
+    """Of the nodes as a meter reads them: hosts and all GPUs, also unallocated ones."""
     facility_joules: float
     """Node energy times PUE."""
     grams_co2: float
