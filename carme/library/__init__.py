@@ -1,4 +1,5 @@
-"""The library of hardware and workloads for `carme.simulator`, read from TOML files.
+"""The library of hardware and workloads for `carme.simulator`, read from TOML files, and plans from
+their fields.
 
 An entry is given by a bundled name (`v100`), by a path to a file of the same form, or by a TOML
 table inside a cluster file. Files refer to each other (a node to its GPU) by name.
@@ -17,17 +18,24 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from carme.errors import ConfigError, InputError, MissingError
-from carme.simulator.hardware.cluster import (
+from carme.simulator.hardware import (
     Cluster,
     Gpu,
     LinkModel,
     NodeModel,
     StorageModel,
 )
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.plans import Asynchronous, Averaging, BasePlan, ParameterServer, Synchronous
+from carme.simulator.workload import Workload
 from carme.validation import explain
 
 M = TypeVar("M", bound=BaseModel)
+PLANS: dict[str, type[BasePlan]] = {
+    "synchronous": Synchronous,
+    "asynchronous": Asynchronous,
+    "parameter-server": ParameterServer,
+    "averaging": Averaging,
+}
 _COUNTED = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([A-Za-z0-9][A-Za-z0-9._ -]*)")
 
 
@@ -85,7 +93,8 @@ def cluster_of(gpus: str, *, node_name: str | None = None, network: str | None =
     chosen_gpu = gpu(gpu_name)
     host = node(node_name or chosen_gpu.default_node)
     if not node_name and host.gpu != chosen_gpu:
-        host = with_gpu(host, chosen_gpu)
+        name, title = f"{host.name}-{chosen_gpu.name}"[:48], f"{host.title} with {chosen_gpu.title}"
+        host = host.model_copy(update={"gpu": chosen_gpu, "name": name, "title": title})
     if host.gpu.name != chosen_gpu.name:
         raise InputError(
             f"{host.name} has {host.gpu.name}, not {gpu_name}", "name the node or the GPU, not both"
@@ -98,18 +107,37 @@ def cluster_of(gpus: str, *, node_name: str | None = None, network: str | None =
     )
 
 
-def with_gpu(host: NodeModel, other: Gpu) -> NodeModel:
-    """The node with another GPU in it."""
-    name, title = f"{host.name}-{other.name}"[:48], f"{host.title} with {other.title}"
-    return host.model_copy(update={"gpu": other, "name": name, "title": title})
-
-
 def parse_gpus(text: str) -> tuple[int, str]:
     """`8xV100` → (8, "v100"); `V100` → (1, "v100")."""
     match = _COUNTED.fullmatch(text.strip())
     if not match or match[1] == "0":
         raise InputError(f"{text!r} does not name GPUs", "write a number and a GPU, such as 8xV100")
     return int(match[1] or 1), _plain(match[2])
+
+
+def match_gpu(slurm_name: str) -> str | None:
+    """The bundled GPU that Slurm's type means: `nvidia_a100-sxm4-80gb` → `a100-80gb`."""
+    name = re.sub(r"[_\s]+", "-", slurm_name.lower())
+    name = re.sub(r"\b(virtual|nvidia|tesla|geforce|quadro|gtx)-", "", name)
+    bundled = names("gpus")
+    if name in bundled:
+        return name
+    words = set(re.findall(r"[a-z0-9]+", name))
+    fits = [k for k in bundled if set(re.findall(r"[a-z0-9]+", k)) <= words]
+    # The form factor affects speed more than the memory size does.
+    return max(fits, key=lambda k: ("pcie" in k, len(k)), default=None)
+
+
+def plan(kind: str, fields: dict[str, Any]) -> BasePlan:
+    """A plan from its fields. Raises InputError that names every wrong field."""
+    model = PLANS[kind]
+    if unknown := sorted(set(fields) - set(model.model_fields)):
+        allowed = ", ".join(name for name in model.model_fields if name != "kind")
+        raise InputError(f"a {kind} plan has no {', '.join(unknown)}", f"it has {allowed}")
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise InputError("; ".join(explain(error))) from None
 
 
 def build_cluster(data: dict[str, Any], source: str = "cluster") -> Cluster:
@@ -160,16 +188,13 @@ def _bundled(kind: str, name: str, build: Callable[[dict[str, Any]], M]) -> M:
         return entry
     bundled = names(kind)
     if plain not in bundled:
-        raise MissingError(f"no {kind.removesuffix('s')} {name!r}", _suggest(plain, bundled))
+        hint = ", ".join(bundled)
+        if close := get_close_matches(plain, bundled, n=3, cutoff=0.5):
+            hint = f"did you mean {' or '.join(close)}? all: {hint}"
+        raise MissingError(f"no {kind.removesuffix('s')} {name!r}", hint)
     text = files("carme.data").joinpath(kind, f"{plain}.toml").read_text(encoding="utf-8")
     built = _entries[kind, plain] = build({"name": plain, **tomllib.loads(text)})
     return built
-
-
-def _suggest(name: str, bundled: list[str]) -> str:
-    close = get_close_matches(name, bundled, n=3, cutoff=0.5)
-    everything = ", ".join(bundled)
-    return f"did you mean {' or '.join(close)}? all: {everything}" if close else everything
 
 
 def _plain(name: str) -> str:

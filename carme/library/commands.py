@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from carme import library
-from carme.simulator.commands.tables import print_wide
-from carme.simulator.hardware.cluster import LibraryEntry
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.commands.options import print_wide
+from carme.simulator.hardware import LibraryEntry
+from carme.simulator.workload import Workload
 from carme.units import format_bytes
 
 KINDS = {
@@ -42,9 +42,9 @@ def hardware(name: str | None, as_json: bool) -> None:
         return
     for kind in kinds:
         table = Table("name", "what", "figures", title=kind, title_justify="left", box=None)
-        for each in library.names(kind):
-            entry: Any = KINDS[kind](each)
-            table.add_row(each, entry.title, _figures(kind, entry))
+        for entry_name in library.names(kind):
+            entry: Any = KINDS[kind](entry_name)
+            table.add_row(entry_name, entry.title, _figures(kind, entry))
         print_wide(table)
         click.echo()
 
@@ -61,11 +61,11 @@ def workloads(name: str | None, as_json: bool) -> None:
         click.echo(json.dumps(library.names("workloads"), indent=2))
         return
     table = Table("name", "what", "parameters", "forward", "samples", "batch", box=None)
-    for each in library.names("workloads"):
-        w = library.workload(each)
+    for entry_name in library.names("workloads"):
+        w = library.workload(entry_name)
         flops = f"{w.forward_flops / 1e9:.3g} Gflop" if w.forward_flops else "measured"
         count = f"{w.parameter_count / 1e6:.4g} M"
-        table.add_row(each, w.title, count, flops, f"{w.dataset.samples:,}", str(w.batch))
+        table.add_row(entry_name, w.title, count, flops, f"{w.dataset.samples:,}", str(w.batch))
     print_wide(table)
 
 
@@ -84,7 +84,7 @@ def _figures(kind: str, entry: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value of a file in one line; a entry with a name is its name."""
+    """A value of a file in one line; an entry with a name is its name."""
     if isinstance(value, dict):
         if "name" in value:
             return str(value["name"])

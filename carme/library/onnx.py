@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from carme.errors import InputError, MissingError
-from carme.simulator.workloads.layers import (
+from carme.simulator.layers import (
     Convolution,
     Dense,
     Elementwise,
@@ -20,7 +20,7 @@ from carme.simulator.workloads.layers import (
     Lstm,
     Product,
 )
-from carme.simulator.workloads.workload import Dataset, Workload
+from carme.simulator.workload import Dataset, Workload
 
 MOST_BYTES = 2 * 2**30
 """Protocol buffers end there, too."""
@@ -88,7 +88,11 @@ def from_model(model: Any, name: str, source: str) -> Workload:
     if len(graph.node) > MOST_NODES:
         raise InputError(f"{source}: {len(graph.node):,} operators", f"at most {MOST_NODES:,}")
     _check_order(graph, source)
-    _set_batch(graph)
+    # A batch of 1 where the file leaves the first dimension open; 1 for other open ones, too.
+    for value in graph.input:
+        for dimension in value.type.tensor_type.shape.dim:
+            if not dimension.HasField("dim_value") or dimension.dim_value <= 0:
+                dimension.dim_value = 1
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception as error:
@@ -135,14 +139,6 @@ def _check_order(graph: Any, source: str) -> None:
                 f"{source}: the graph has a cycle through {stuck!r}", "ONNX graphs have none"
             )
         waiting = left
-
-
-def _set_batch(graph: Any) -> None:
-    """A batch of 1 where the file leaves the first dimension open; other open ones, too."""
-    for value in graph.input:
-        for dimension in value.type.tensor_type.shape.dim:
-            if not dimension.HasField("dim_value") or dimension.dim_value <= 0:
-                dimension.dim_value = 1
 
 
 class _Reader:

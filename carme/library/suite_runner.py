@@ -14,11 +14,10 @@ from typing import Any
 
 from carme import library
 from carme.errors import CarmeError, ConfigError
-from carme.library.plans import make_plan
 from carme.simulator.analysis.suite import Outcome, Point, SearchStrategy
-from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.hardware import Cluster
 from carme.simulator.runs import simulate
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
 STORE_VERSION = "2"
 """Changes when the meaning of a stored figure does: since 2, node energy is the charged share."""
@@ -40,7 +39,7 @@ class Suite:
         try:
             fields = {**self.fields, **point}
             gpu = fields.pop("gpu", None)
-            plan = make_plan(self.kind, fields)
+            plan = library.plan(self.kind, fields)
             cluster = self.cluster
             if gpu is not None:
                 cluster = library.cluster_of(f"{plan.gpus}x{gpu}")
@@ -87,53 +86,41 @@ def run_suite(
     next run; `done` is called with the number of points finished since its last call."""
     stored = _read(store, suite.key()) if store else {}
     outcomes: list[Outcome] = []
-    with _Evaluator(suite, jobs) as evaluator:
+    pool = None
+    if jobs > 1:
+        # Not fork: the caller may have threads, and a forked child may then hang.
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(
+            jobs, mp_context=context, initializer=_set_suite, initargs=(suite,)
+        )
+    try:
         while batch := strategy.ask():
             fresh = [point for point in batch if _name(point) not in stored]
-            old = [stored[_name(point)] for point in batch if _name(point) in stored]
-            done(len(old))
-            new: list[Outcome] = []
-            for begin in range(0, len(fresh), CHUNK * max(jobs, 1)):
-                part = evaluator(fresh[begin : begin + CHUNK * max(jobs, 1)])
+            results = [stored[_name(point)] for point in batch if _name(point) in stored]
+            done(len(results))
+            for begin in range(0, len(fresh), CHUNK * jobs):
+                part = fresh[begin : begin + CHUNK * jobs]
+                new = (
+                    list(pool.map(_evaluate, part, chunksize=CHUNK))
+                    if pool
+                    else [suite.evaluate(point) for point in part]
+                )
                 if store:
-                    _append(store, suite.key(), part)
-                new += part
-                done(len(part))
-            strategy.tell(old + new)
-            outcomes += old + new
+                    _append(store, suite.key(), new)
+                results += new
+                done(len(new))
+            strategy.tell(results)
+            outcomes += results
+    finally:
+        if pool:
+            pool.shutdown(cancel_futures=True)
     return outcomes
-
-
-class _Evaluator:
-    """Evaluates points in this process, or in a pool of `jobs` processes."""
-
-    def __init__(self, suite: Suite, jobs: int) -> None:
-        self._suite = suite
-        self._pool: ProcessPoolExecutor | None = None
-        if jobs > 1:
-            # Not fork: the caller may have threads, and a forked child may then hang.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(
-                jobs, mp_context=context, initializer=_begin, initargs=(suite,)
-            )
-
-    def __call__(self, points: Sequence[Point]) -> list[Outcome]:
-        if self._pool:
-            return list(self._pool.map(_evaluate, points, chunksize=CHUNK))
-        return [self._suite.evaluate(point) for point in points]
-
-    def __enter__(self) -> _Evaluator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool:
-            self._pool.shutdown(cancel_futures=True)
 
 
 _suite: Suite
 
 
-def _begin(suite: Suite) -> None:
+def _set_suite(suite: Suite) -> None:
     """In a pool worker: keep the suite, instead of sending it with every point."""
     global _suite
     _suite = suite

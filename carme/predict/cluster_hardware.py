@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from carme import library
 from carme.errors import InputError, MissingError
-from carme.simulator.hardware.cluster import Cluster, Gpu
+from carme.simulator.hardware import Cluster, Gpu
 from carme.slurm.snapshot import Snapshot
 
 CORE = "cpu-core"
@@ -16,20 +16,12 @@ CORE = "cpu-core"
 
 def known_gpu(kind: str, names: Mapping[str, str]) -> Gpu:
     """The GPU that Slurm calls `kind`, by the site's list or by name. Raises MissingError."""
-    if kind in names:
-        return library.gpu(names[kind])
-    words = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-").removeprefix("virtual-")
-    bundled = sorted(library.names("gpus"), key=len, reverse=True)
-    for name in bundled:
-        if name == words:
-            return library.gpu(name)
-    for name in bundled:
-        if set(name.split("-")) <= set(words.split("-")):
-            return library.gpu(name)
+    if name := names.get(kind) or library.match_gpu(kind):
+        return library.gpu(name)
     raise MissingError(
         f"no figures of a GPU that Slurm calls {kind!r}",
         f"an administrator can name it in carme.toml: [service.hardware] {kind} = "
-        f'"{bundled[0]}" (carme hardware gpus)',
+        f'"{max(library.names("gpus"), key=len)}" (carme hardware gpus)',
     )
 
 

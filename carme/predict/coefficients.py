@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from carme.predict.estimates import FrozenModel, Spread
-from carme.simulator.hardware.cluster import Cluster, LinkModel
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.hardware import Cluster, LinkModel
+from carme.simulator.workload import Workload
 
 Source = Literal["data sheet", "fit", "history"]
 

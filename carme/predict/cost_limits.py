@@ -7,10 +7,15 @@ from math import isnan
 from typing import Any
 
 from carme.errors import InputError
-from carme.simulator.plans.averaging_schedule import package_count
-from carme.simulator.plans.pipeline_schedule import MOST_SLOTS
-from carme.simulator.plans.plan import Averaging, BasePlan, ParameterServer, Synchronous
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.plans import (
+    MOST_SLOTS,
+    Averaging,
+    BasePlan,
+    ParameterServer,
+    Synchronous,
+    package_count,
+)
+from carme.simulator.workload import Workload
 
 MOST_LAYERS = 20_000
 """Layers including repeats: the largest bundled network has some hundreds."""

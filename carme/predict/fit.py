@@ -1,11 +1,11 @@
 """Coefficients of the simulator from measured steps, by bounded least squares.
 
 Steps of one batch and worker count are combined by their medians, so that disturbed steps do not
-count. The unknowns are the logarithms
-of the coefficients (overhead and sharing as they are). Each timed phase, and each total, is one
-equation, weighted by the step's length; so is each phase that a worker was timed in alone, with
-the same samples of its own. A weak pull towards the data sheet holds what the steps do not
-determine. A coefficient is `unseen` if doubling it hardly changes a fitted step.
+count. The unknowns are the logarithms of the coefficients (overhead and sharing as they are). Each
+timed phase, and each total, is one equation, weighted by the step's length; so is each phase that a
+worker was timed in alone, with the same samples of its own. A weak pull towards the data sheet
+holds what the steps do not determine. A coefficient is `unseen` if doubling it hardly changes a
+fitted step.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from math import log, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from carme.errors import InputError
-from carme.predict.coefficients import BOUNDS, Calibration, Coefficients, Provenance
+from carme.predict.coefficients import (
+    BOUNDS,
+    UNCALIBRATED_POWER,
+    Calibration,
+    Coefficients,
+    Provenance,
+)
 from carme.predict.estimates import Spread
 from carme.predict.measurements import PhaseName, SingleWorkerPhase, TrackedStep
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.hardware import Cluster
+from carme.simulator.plans import Synchronous
 from carme.simulator.runs import simulate
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Floats, Workload
 
-Floats = NDArray[np.float64]
 SCALES = ("compute", "memory", "network")
 SHARES: dict[str, SingleWorkerPhase] = {"shared_compute": "compute", "shared_update": "update"}
 NAMES = (*SCALES, "overhead_seconds", *SHARES)
@@ -103,203 +107,164 @@ def fit(
     """The calibration whose coefficients make the simulator reproduce the steps. Raises InputError
     if no coefficients within their bounds do."""
     points = group(steps)
-    _check(cluster, points)
-    start = _start(workload, cluster, plan, points)
-    undetermined = _undetermined_shares(points)
-    low, high = _bounds(undetermined)
-    scales = len(SCALES)
-
-    def coefficients(x: Floats) -> Coefficients:
-        values = [*np.exp(x[:scales]), *x[scales:]]
-        clipped = {
-            name: float(min(max(value, BOUNDS[name][0]), BOUNDS[name][1]))
-            for name, value in zip(NAMES, values, strict=True)
-        }
-        return Coefficients(**clipped)
-
-    def residuals(x: Floats) -> Floats:
-        rows: list[float] = []
-        for point in points:
-            rows += _relative_errors(_run(workload, cluster, plan, point, coefficients(x)), point)
-            if point.gpus > 1 and point.alone:
-                simulated = step_phases(
-                    _run(workload, cluster, plan, point.single_worker, coefficients(x))
-                )
-                rows += [
-                    (simulated[n] - point.alone[n]) / point.seconds for n in sorted(point.alone)
-                ]
-        pulls = x.copy()
-        pulls[scales] /= points[0].seconds
-        pulls[scales + 1 :] /= 10  # they have equations of their own, or are held
-        return np.array([*rows, *(PULL * pulls)])
-
-    solution = least_squares(
-        residuals, np.clip(start, low, high), bounds=(low, high), x_scale="jac"
-    )
-    best = coefficients(solution.x).model_copy(update=dict.fromkeys(undetermined, 0.0))
-    unseen = _unseen(workload, cluster, plan, points, best)
-    best = best.model_copy(update=dict.fromkeys(unseen, 1.0))
-    best = _with_power(workload, cluster, plan, points, best)
-    return _calibration(workload, cluster, plan, points, best, (*unseen, *undetermined))
-
-
-def _check(cluster: Cluster, points: list[MeasuredPoint]) -> None:
     most = max(point.gpus for point in points)
     if most > cluster.gpus:
         raise InputError(
             f"steps of {most} workers, but the hardware named has {cluster.gpus} GPUs",
             f"name hardware with at least {most}",
         )
-
-
-def _undetermined_shares(points: list[MeasuredPoint]) -> tuple[str, ...]:
-    """Contention coefficients that the points do not determine: that takes a phase timed with one
-    worker alone, or several worker counts."""
-    if len({point.gpus for point in points}) > 1:
-        return ()
-    timed_alone = {name for point in points if point.gpus > 1 for name in point.alone}
-    return tuple(share for share, phase in SHARES.items() if phase not in timed_alone)
-
-
-def _bounds(undetermined: tuple[str, ...]) -> tuple[Floats, Floats]:
-    """Bounds of the unknowns; undetermined shares stay 0."""
-    pairs = [tuple(log(v) for v in BOUNDS[name]) for name in SCALES]
-    pairs += [
-        (0.0, 1e-9) if name in undetermined else BOUNDS[name] for name in NAMES[len(SCALES) :]
-    ]
-    low, high = zip(*pairs, strict=True)
-    return np.array(low), np.array(high)
-
-
-def _run(
-    workload: Workload, cluster: Cluster, plan: Synchronous, point: MeasuredPoint, c: Coefficients
-) -> SimulationResult:
-    """The result of one epoch with the point's batch and workers."""
-    calibrated, hardware = c.apply(workload, cluster)
-    point_plan = plan.model_copy(
-        update={"gpus": point.gpus, "batch": point.batch, "batch_rule": "constant", "epochs": 1.0}
-    )
-    return simulate(calibrated, hardware, point_plan)
+    return _Fit(workload, cluster, plan, points).calibration()
 
 
 def step_phases(result: SimulationResult) -> dict[PhaseName, float]:
     """Seconds of the mean step by phase, as in a TrackedStep."""
-    steps = max(result.steps, 1.0)
-    return {
-        "compute": result.phases["compute"] / steps,
-        "communication": result.phases["communication"] / steps,
-        "update": result.phases["update"] / steps,
-        "wait": result.phases["wait"] / steps,
-    }
+    phases: tuple[PhaseName, ...] = ("compute", "communication", "update", "wait")
+    return {name: result.phases[name] / max(result.steps, 1.0) for name in phases}
 
 
-def _relative_errors(result: SimulationResult, point: MeasuredPoint) -> list[float]:
-    """Relative errors (simulated minus measured, over the measured step) of the total and of each
-    timed phase."""
-    simulated = step_phases(result)
-    rows = [(result.step_seconds - point.seconds) / point.seconds]
-    for name, seconds in point.phases.items():
-        if name in simulated and name != "wait":
-            rows.append((simulated[name] - seconds) / point.seconds)
-    return rows
+def _clip(name: str, value: float) -> float:
+    """The value within the bounds of a coefficient."""
+    low, high = BOUNDS[name]
+    return float(min(max(value, low), high))
 
 
-def _start(
-    workload: Workload, cluster: Cluster, plan: Synchronous, points: list[MeasuredPoint]
-) -> Floats:
-    """Start values: ratios of the measured times to those of the data sheet."""
-    ratios: dict[str, float] = dict.fromkeys(SCALES, 0.0)
-    point = max(points, key=lambda p: p.steps)
-    simulated = step_phases(_run(workload, cluster, plan, point, Coefficients()))
-    pairs: tuple[tuple[str, PhaseName], ...] = (
-        ("compute", "compute"), ("memory", "update"), ("network", "communication"),
-    )  # fmt: skip
-    for scale, phase in pairs:
-        measured = point.phases.get(phase)
-        if measured and simulated[phase] > 0:
-            ratios[scale] = log(measured / simulated[phase])
-    if not point.phases:
-        ratios["compute"] = log(point.seconds / max(sum(simulated.values()), 1e-12))
-    rest = point.seconds - sum(point.phases.values()) if point.phases else 0.0
-    return np.array([*(ratios[name] for name in SCALES), max(rest, 0.0), *(0.0 for _ in SHARES)])
+class _Fit(NamedTuple):
+    """A workload on the hardware and by the plan that were measured, and the measured points."""
 
+    workload: Workload
+    cluster: Cluster
+    plan: Synchronous
+    points: list[MeasuredPoint]
 
-def _unseen(
-    workload: Workload,
-    cluster: Cluster,
-    plan: Synchronous,
-    points: list[MeasuredPoint],
-    best: Coefficients,
-) -> tuple[str, ...]:
-    """Coefficients whose doubling changes no fitted step noticeably."""
-    unseen = []
-    for name in SCALES:
-        value = min(2 * getattr(best, name), BOUNDS[name][1])
-        doubled = best.model_copy(update={name: value})
-        change = max(
-            abs(
-                _run(workload, cluster, plan, p, doubled).step_seconds
-                / _run(workload, cluster, plan, p, best).step_seconds
-                - 1
+    def calibration(self) -> Calibration:
+        undetermined = self.undetermined_shares()
+        bounds = [tuple(log(v) for v in BOUNDS[name]) for name in SCALES]
+        bounds += [
+            (0.0, 1e-9) if name in undetermined else BOUNDS[name] for name in NAMES[len(SCALES) :]
+        ]
+        low, high = np.array(bounds).T
+        solution = least_squares(
+            self.residuals, np.clip(self.start(), low, high), bounds=(low, high), x_scale="jac"
+        )
+        best = _coefficients(solution.x).model_copy(update=dict.fromkeys(undetermined, 0.0))
+        unseen = self.unseen_scales(best)
+        best = self.with_power(best.model_copy(update=dict.fromkeys(unseen, 1.0)))
+        return self.judged(best, (*unseen, *undetermined))
+
+    def run(self, point: MeasuredPoint, coefficients: Coefficients) -> SimulationResult:
+        """The result of one epoch with the point's batch and workers."""
+        workload, cluster = coefficients.apply(self.workload, self.cluster)
+        fields = {"batch": point.batch, "batch_rule": "constant", "epochs": 1.0}
+        plan = self.plan.model_copy(update={"gpus": point.gpus, **fields})
+        return simulate(workload, cluster, plan)
+
+    def undetermined_shares(self) -> tuple[str, ...]:
+        """Contention coefficients that the points do not determine: that takes a phase timed with
+        one worker alone, or several worker counts."""
+        if len({point.gpus for point in self.points}) > 1:
+            return ()
+        timed_alone = {name for point in self.points if point.gpus > 1 for name in point.alone}
+        return tuple(share for share, phase in SHARES.items() if phase not in timed_alone)
+
+    def start(self) -> Floats:
+        """Start values: ratios of the measured times to those of the data sheet."""
+        ratios: dict[str, float] = dict.fromkeys(SCALES, 0.0)
+        point = max(self.points, key=lambda p: p.steps)
+        simulated = step_phases(self.run(point, Coefficients()))
+        pairs: tuple[tuple[str, PhaseName], ...] = (
+            ("compute", "compute"), ("memory", "update"), ("network", "communication"),
+        )  # fmt: skip
+        for scale, phase in pairs:
+            measured = point.phases.get(phase)
+            if measured and simulated[phase] > 0:
+                ratios[scale] = log(measured / simulated[phase])
+        if not point.phases:
+            ratios["compute"] = log(point.seconds / max(sum(simulated.values()), 1e-12))
+        rest = point.seconds - sum(point.phases.values()) if point.phases else 0.0
+        return np.array([*ratios.values(), max(rest, 0.0), *(0.0 for _ in SHARES)])
+
+    def residuals(self, x: Floats) -> Floats:
+        """Relative errors (simulated minus measured, over the measured step) of each step, of each
+        of its timed phases and of the phases timed alone; then the pulls to the data sheet."""
+        coefficients = _coefficients(x)
+        rows: list[float] = []
+        for point in self.points:
+            result = self.run(point, coefficients)
+            simulated = step_phases(result)
+            rows.append((result.step_seconds - point.seconds) / point.seconds)
+            for name, seconds in point.phases.items():
+                if name in simulated and name != "wait":
+                    rows.append((simulated[name] - seconds) / point.seconds)
+            if point.gpus > 1 and point.alone:
+                simulated = step_phases(self.run(point.single_worker, coefficients))
+                rows += [
+                    (simulated[n] - point.alone[n]) / point.seconds for n in sorted(point.alone)
+                ]
+        pulls = x.copy()
+        pulls[len(SCALES)] /= self.points[0].seconds
+        pulls[len(SCALES) + 1 :] /= 10  # they have equations of their own, or are held
+        return np.array([*rows, *(PULL * pulls)])
+
+    def unseen_scales(self, best: Coefficients) -> tuple[str, ...]:
+        """Coefficients whose doubling changes no fitted step noticeably."""
+        unseen = []
+        seconds = [self.run(point, best).step_seconds for point in self.points]
+        for name in SCALES:
+            doubled = best.model_copy(update={name: min(2 * getattr(best, name), BOUNDS[name][1])})
+            changes = (
+                abs(self.run(point, doubled).step_seconds / before - 1)
+                for point, before in zip(self.points, seconds, strict=True)
             )
-            for p in points
+            if max(changes) < SEEN:
+                unseen.append(name)
+        return tuple(unseen)
+
+    def with_power(self, best: Coefficients) -> Coefficients:
+        """The coefficients with `power` set where watts were measured; the draw is linear in it."""
+        idle = self.cluster.node.gpu.power.idle_watts
+        measured = simulated = 0.0
+        for point in self.points:
+            if point.watts is not None:
+                measured += max(point.watts - idle, 0.0)
+                simulated += self.run(point, best).average_gpu_watts - idle
+        if simulated <= 0:
+            return best
+        return best.model_copy(update={"power": _clip("power", measured / simulated)})
+
+    def judged(self, best: Coefficients, unseen: tuple[str, ...]) -> Calibration:
+        """The calibration with its uncertainty. Raises InputError if the fit misses a step."""
+        points = self.points
+        errors = [self.run(p, best).step_seconds / p.seconds - 1 for p in points]
+        worst, point = max(zip(map(abs, errors), points, strict=True), key=lambda pair: pair[0])
+        if worst > MOST_MISS:
+            raise InputError(
+                f"no coefficients within their bounds make a step of {point.batch} samples on"
+                f" {point.gpus} workers take {point.seconds:.3g} s",
+                "are workload, batch and hardware those that were measured?",
+            )
+        count = sum(p.steps for p in points)
+        noise = sqrt(float(np.mean([p.spread**2 for p in points])))
+        sigma = sqrt(MODEL_ERROR**2 + noise**2 + float(np.mean(np.square(errors))))
+        has_watts = any(p.watts is not None for p in points)
+        return Calibration(
+            coefficients=best,
+            provenance=Provenance(
+                source="fit",
+                calibrated=True,
+                words=f"fitted to {count} measured steps on this hardware",
+                steps=count,
+                batches=tuple(sorted({p.batch for p in points})),
+                workers=tuple(sorted({p.gpus for p in points})),
+                points=tuple((p.batch, p.gpus) for p in points),
+                unseen=unseen if has_watts else (*unseen, "power"),
+            ),
+            time=Spread(sigma=sigma),
+            power=Spread(sigma=0.08) if has_watts else UNCALIBRATED_POWER,
         )
-        if change < SEEN:
-            unseen.append(name)
-    return tuple(unseen)
 
 
-def _with_power(
-    workload: Workload,
-    cluster: Cluster,
-    plan: Synchronous,
-    points: list[MeasuredPoint],
-    best: Coefficients,
-) -> Coefficients:
-    """The coefficients with `power` set where watts were measured; the draw is linear in it."""
-    measured = [(p, p.watts) for p in points if p.watts is not None]
-    idle = cluster.node.gpu.power.idle_watts
-    above_idle, simulated = 0.0, 0.0
-    for point, watts in measured:
-        above_idle += max(watts - idle, 0.0)
-        simulated += _run(workload, cluster, plan, point, best).average_gpu_watts - idle
-    if not measured or simulated <= 0:
-        return best
-    low, high = BOUNDS["power"]
-    return best.model_copy(update={"power": min(max(above_idle / simulated, low), high)})
-
-
-def _calibration(
-    workload: Workload,
-    cluster: Cluster,
-    plan: Synchronous,
-    points: list[MeasuredPoint],
-    best: Coefficients,
-    unseen: tuple[str, ...],
-) -> Calibration:
-    errors = [_run(workload, cluster, plan, p, best).step_seconds / p.seconds - 1 for p in points]
-    worst, point = max(zip(map(abs, errors), points, strict=True), key=lambda pair: pair[0])
-    if worst > MOST_MISS:
-        raise InputError(
-            f"no coefficients within their bounds make a step of {point.batch} samples on"
-            f" {point.gpus} workers take {point.seconds:.3g} s",
-            "are workload, batch and hardware those that were measured?",
-        )
-    count = sum(p.steps for p in points)
-    noise = sqrt(float(np.mean([p.spread**2 for p in points])))
-    sigma = sqrt(MODEL_ERROR**2 + noise**2 + float(np.mean(np.square(errors))))
-    watts = any(p.watts is not None for p in points)
-    provenance = Provenance(
-        source="fit",
-        calibrated=True,
-        words=f"fitted to {count} measured steps on this hardware",
-        steps=count,
-        batches=tuple(sorted({p.batch for p in points})),
-        workers=tuple(sorted({p.gpus for p in points})),
-        points=tuple((p.batch, p.gpus) for p in points),
-        unseen=unseen if watts else (*unseen, "power"),
-    )
-    power = Spread(sigma=0.08) if watts else Calibration().power
-    return Calibration(
-        coefficients=best, provenance=provenance, time=Spread(sigma=sigma), power=power
-    )
+def _coefficients(x: Floats) -> Coefficients:
+    """The coefficients of the unknowns `x`, clipped to their bounds."""
+    values = [*np.exp(x[: len(SCALES)]), *x[len(SCALES) :]]
+    named = zip(NAMES, values, strict=True)
+    return Coefficients(**{name: _clip(name, value) for name, value in named})

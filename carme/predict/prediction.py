@@ -13,13 +13,12 @@ from carme.predict.estimates import Estimate, FrozenModel, Spread
 from carme.simulator.analysis.scaling_limits import scaling_limits, scaling_point
 from carme.simulator.analysis.timeline import burst_figures, simulate_window
 from carme.simulator.costs.step import Step, plan_step
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.plan import BasePlan, Synchronous
+from carme.simulator.hardware import Cluster
+from carme.simulator.plans import BasePlan, Synchronous
 from carme.simulator.runs import simulate
-from carme.simulator.runs.result import SimulationResult
-from carme.simulator.runs.synchronous import run_from_step
-from carme.simulator.runs.totals import JOULES_PER_KWH
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.runs.result import JOULES_PER_KWH, SimulationResult
+from carme.simulator.runs.synchronous import run_synchronous
+from carme.simulator.workload import Workload
 
 EXTRAPOLATION = 0.04
 """Standard deviation for each doubling of the local batch or of the workers from a measured one."""
@@ -108,7 +107,7 @@ class Prediction(FrozenModel):
     gpu_energy: Estimate
     node_energy: Estimate
     whole_node_energy: Estimate | None = None
-    """Of the nodes as a meter reads them: hosts and all GPUs, those of nobody included; unset in
+    """Of the nodes as a meter reads them: hosts and all GPUs, also unallocated ones; unset in
     predictions stored by older releases."""
     average_gpu_power: Estimate
     """Of one GPU."""
@@ -146,12 +145,11 @@ def predict(
     hardware = hardware.model_copy(
         update={"grams_co2_per_kwh": rates.grams_co2_per_kwh, "pue": rates.pue}
     )
-    step = plan_step(calibrated, hardware, plan) if isinstance(plan, Synchronous) else None
-    result = (
-        run_from_step(calibrated, hardware, plan, step)
-        if step and isinstance(plan, Synchronous)
-        else simulate(calibrated, hardware, plan)
-    )
+    if isinstance(plan, Synchronous):
+        step = plan_step(calibrated, hardware, plan)
+        result = run_synchronous(calibrated, hardware, plan, step)
+    else:
+        step, result = None, simulate(calibrated, hardware, plan)
     time = calibration.time * _extrapolation(calibration.provenance, result)
     energy = time * calibration.power
     facility_kwh = result.facility_joules / JOULES_PER_KWH

@@ -14,14 +14,8 @@ from carme.config import load
 from carme.errors import InputError
 from carme.predict.fit import fit
 from carme.predict.measurements import parse_steps, with_watts
-from carme.simulator.commands.options import (
-    find_cluster,
-    find_plan,
-    find_workload,
-    hardware_options,
-    plan_options,
-)
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.commands.options import simulation_inputs, simulation_options
+from carme.simulator.plans import Synchronous
 from carme.view.client import ViewClient
 
 _MAX_BYTES = 20_000_000
@@ -30,8 +24,7 @@ _MAX_BYTES = 20_000_000
 @click.command()
 @click.argument("workload")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@hardware_options
-@plan_options
+@simulation_options
 @click.option(
     "--job", "job_id", type=click.IntRange(1), help="A job of yours that was measured: its power."
 )
@@ -43,9 +36,7 @@ def calibrate(workload: str, file: Path, job_id: int | None, as_json: bool, **op
     load, wait, gpu_watts, and alone_compute and alone_update: the seconds of a worker while the
     others wait.
     """
-    subject = find_workload(workload, options)
-    cluster, gpus = find_cluster(options)
-    plan = find_plan(options, gpus)
+    subject, cluster, plan = simulation_inputs(workload, options)
     if not isinstance(plan, Synchronous):
         raise InputError("only synchronous plans can be fitted", "leave --plan away")
     steps = parse_steps(_read(file), str(file))

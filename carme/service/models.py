@@ -12,8 +12,8 @@ from carme.predict.coefficients import Calibration, Provenance
 from carme.predict.estimates import Estimate, FrozenModel
 from carme.predict.measurements import Steps
 from carme.predict.prediction import Prediction
-from carme.simulator.plans.plan import Plan, Synchronous
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.plans import Plan, Synchronous
+from carme.simulator.workload import Workload
 
 WorkloadName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,63}$")]
 GpuText = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ ×*-]{0,63}$")]

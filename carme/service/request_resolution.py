@@ -13,9 +13,9 @@ from carme.service.context import ServiceContext
 from carme.service.hub_client import Caller
 from carme.service.models import HardwareQuery
 from carme.service.store import CalibrationRow, WorkloadRow
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.plan import BasePlan
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.hardware import Cluster
+from carme.simulator.plans import BasePlan
+from carme.simulator.workload import Workload
 
 MOST_GPUS = 100_000
 

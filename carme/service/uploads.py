@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from carme.errors import CarmeError, InputError, MissingError, UnavailableError
 from carme.library.onnx import from_model
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
 T = TypeVar("T")
 SECONDS = 30

@@ -6,11 +6,12 @@
     cluster = library.cluster_of("8xV100")
     result = simulate(library.workload("resnet-50"), cluster, Synchronous(gpus=8))
 
-The subpackages lead from the inputs to a result; each imports only those above it:
+The modules and subpackages lead from the inputs to a result; each imports only those above it:
 
     hardware   GPUs, links, nodes, storage, and the power they draw
-    workloads  layers and transformers with their flops, activations and parameters; the data set
-    plans      how a workload is distributed: data, tensor and pipeline parallel, and schedules
+    layers     layers and transformers with their flops, activations and parameters
+    workload   a network with its data set and usual training parameters
+    plans      how a workload is distributed: data, tensor and pipeline parallel, schedules, jitter
     costs      one GPU's shard, kernel times, collectives, data loading, memory: one step
     events     the discrete-event engine, and compiled queues for plans without a closed form
     runs       whole runs: `simulate` sums steps into a SimulationResult
@@ -22,24 +23,22 @@ Pure, except for `commands`: no I/O, no wall clock, no global random state. `car
 hardware and workload files.
 """
 
-from carme.simulator.analysis.monte_carlo import replicate
 from carme.simulator.analysis.scaling_limits import scaling_limits
-from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
+from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points, replicate
 from carme.simulator.analysis.timeline import burst_figures, chrome_trace, simulate_window
-from carme.simulator.events.engine import Simulation
+from carme.simulator.events.engine import Simulation, TaskGraph
 from carme.simulator.events.operations import Arrive, Compute, Get, Join, Load, Put, Transfer, Wait
-from carme.simulator.events.task_graph import TaskGraph
-from carme.simulator.hardware.cluster import (
+from carme.simulator.hardware import (
     Cluster,
     Gpu,
     LinkModel,
     NodeModel,
     StorageModel,
 )
-from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
+from carme.simulator.plans import Asynchronous, Averaging, ParameterServer, Synchronous
 from carme.simulator.runs import simulate
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.workloads.workload import Dataset, Workload
+from carme.simulator.workload import Dataset, Workload
 
 __all__ = [
     "Arrive",

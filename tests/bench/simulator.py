@@ -23,10 +23,9 @@ from carme.simulator.events import compiled_queues, models
 from carme.simulator.events.engine import Simulation
 from carme.simulator.events.operations import Compute, Transfer
 from carme.simulator.papers import merpsys
-from carme.simulator.plans.averaging_schedule import package_sizes, schedule
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.plans import Synchronous, averaging_schedule, package_sizes
 from carme.simulator.runs import simulate
-from carme.simulator.runs.averaging import run as run_averaging
+from carme.simulator.runs.queued import run_averaging
 
 WORKERS, ROUNDS, TRANSFER = 64, 500, 0.015
 TARGETS = {
@@ -132,7 +131,7 @@ def merpsys_points():
             size = model_bytes(workload, plan)
             near, far = (send_seconds(size, cluster.node, crosses) for crosses in (False, True))
             report = models.averaging(
-                schedule(packages, plan.first_slaves, plan.gpus).tolist(),
+                averaging_schedule(packages, plan.first_slaves, plan.gpus).tolist(),
                 (seconds * package_sizes(plan, packages)).tolist(),
                 cluster.node.gpus,
                 near,

@@ -81,7 +81,7 @@ def test_extras():
         *("dev", "local", "service", "simulator", "spawner"),
     }
     code = BLOCKED.replace('("numpy", "numba", "llvmlite", "scipy")', '("scipy", "flask")')
-    code += "from carme.simulator.commands import pareto, reproduce, simulate, timeline, validate"
+    code += "from carme.simulator.commands import pareto, simulate, validate"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

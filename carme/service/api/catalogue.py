@@ -24,7 +24,7 @@ from carme.service.models import (
 from carme.service.request_resolution import with_samples
 from carme.service.store import WorkloadRow, next_cursor
 from carme.service.uploads import read_upload
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
 MOST_WORKLOADS = 200
 """Stored workloads of one user."""

@@ -22,7 +22,7 @@ from carme.service.models import (
     PartitionItem,
     PredictionRequest,
 )
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.plans import Synchronous
 from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of

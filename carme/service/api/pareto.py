@@ -37,7 +37,7 @@ from carme.service.request_resolution import (
 )
 from carme.service.tasks import BackgroundTask, Evaluator
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Point, Random, front
-from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.hardware import Cluster
 
 _MAX_REASONS = 5
 _HINT = "GET hardware lists GPUs with known figures, GET cluster those of the partitions"

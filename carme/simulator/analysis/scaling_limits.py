@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from carme.errors import InputError
 from carme.simulator.costs.step import Step, plan_step
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.hardware import Cluster
+from carme.simulator.plans import Synchronous
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.runs.synchronous import run_from_step
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.runs.synchronous import run_synchronous
+from carme.simulator.workload import Workload
 
 COMPUTE = "compute"
 """The limit where no cause costs a noticeable time."""
@@ -92,9 +92,7 @@ def scaling_point(
             best = min(per_sample, single.kernels / single.samples)
         except InputError:
             best = per_sample
-    return _point(
-        result, _losses(result, step.data_loading, best * step.samples / plan.data_parallel)
-    )
+    return _point(result, step.data_loading, best * step.samples / plan.data_parallel)
 
 
 def _points(
@@ -110,34 +108,37 @@ def _points(
             step = plan_step(workload, larger, scaled)
         except InputError:
             break  # fewer samples than copies: the batch cannot be divided further
-        result = run_from_step(workload, larger, scaled, step)
+        result = run_synchronous(workload, larger, scaled, step)
         per_sample = step.kernels * scaled.data_parallel / step.samples
         best = min(best or per_sample, per_sample)
-        losses = _losses(result, step.data_loading, best * step.samples / scaled.data_parallel)
-        points.append(_point(result, losses))
+        ideal_kernels = best * step.samples / scaled.data_parallel
+        points.append(_point(result, step.data_loading, ideal_kernels))
     return points
 
 
-def _losses(
-    result: SimulationResult, data_loading: float, ideal_kernels: float
-) -> dict[str, float]:
+def _point(result: SimulationResult, data_loading: float, ideal_kernels: float) -> ScalingPoint:
+    """The limit of a run, from the seconds that a step's data loading takes and the seconds that
+    its kernels would take at best."""
     phases, steps = result.phases, result.steps
     compute = phases["compute"] / steps
     rest = (phases["compute"] + phases["communication"] + phases["update"]) / steps
     late = max(min(data_loading - rest, phases["wait"] / steps), 0.0)
-    return {
+    losses = {
         "communication": phases["communication"] + phases["broadcast"],
         "skinny products": max(compute - ideal_kernels, 0.0) * steps,
         "input": phases["load"] + late * steps,
         "imbalance and bubbles": phases["wait"] - late * steps,
         "fixed costs": phases["startup"] + phases["update"],
     }
-
-
-def _point(result: SimulationResult, losses: dict[str, float]) -> ScalingPoint:
     cause = max(losses, key=lambda name: losses[name])
     limit = cause if losses[cause] > NOTICEABLE * result.seconds else COMPUTE
     if not result.memory.fits:
         limit = "memory"
     efficiency = max(1 - sum(losses.values()) / result.seconds, 0.0)
-    return ScalingPoint(result.gpus, result.seconds, efficiency, limit, losses)
+    return ScalingPoint(
+        gpus=result.gpus,
+        seconds=result.seconds,
+        efficiency=efficiency,
+        limit=limit,
+        losses=losses,
+    )

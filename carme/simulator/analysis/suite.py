@@ -1,15 +1,21 @@
-"""Suites: ranges of parameters, the points in them, and strategies that choose points to run."""
+"""Many runs: suites of points in ranges of parameters, strategies that choose points to run, and
+Monte Carlo with different seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from carme.errors import InputError
+from carme.simulator.hardware import Cluster
+from carme.simulator.plans import BasePlan
+from carme.simulator.runs import simulate
+from carme.simulator.runs.result import QUANTILES
+from carme.simulator.workload import Floats, Workload
 
 Point = dict[str, Any]
 """Values of the parameters that vary."""
@@ -63,7 +69,7 @@ class Exhaustive:
         return batch
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Nothing to learn."""
+        """Does nothing: the points are chosen beforehand."""
 
 
 class Random(Exhaustive):
@@ -94,3 +100,50 @@ def front(outcomes: Sequence[Outcome], objectives: Sequence[str]) -> list[Outcom
             chosen.append(int(index))
             best = np.vstack([best, row])
     return [valid[i] for i in chosen]
+
+
+class Replicas(NamedTuple):
+    """One value for each replica."""
+
+    seconds: Floats
+    gpu_joules: Floats
+    node_joules: Floats
+
+    def quantiles(self) -> dict[str, dict[str, float]]:
+        """Quantiles and mean of each quantity, and the number of replicas."""
+        quantities = {"count": {"replicas": float(len(self.seconds))}}
+        for name, values in self._asdict().items():
+            quantities[name] = {f"{q:g}": float(np.quantile(values, q)) for q in QUANTILES}
+            quantities[name]["mean"] = float(values.mean())
+        return quantities
+
+
+def replicate(
+    workload: Workload,
+    cluster: Cluster,
+    plan: BasePlan,
+    count: int,
+    done: Callable[[], object] = lambda: None,
+) -> Replicas:
+    """`count` runs whose seeds derive from the plan's; `done` is called after each.
+
+    A run with more steps than were drawn averages more of them, so the deviation of its total is
+    smaller by the square root of that ratio.
+    """
+    seeds = np.random.SeedSequence(plan.seed).generate_state(count, dtype=np.uint32)
+    runs = []
+    for seed in seeds:
+        runs.append(simulate(workload, cluster, plan.model_copy(update={"seed": int(seed)})))
+        done()
+    drawn = min(plan.sample_steps, max(runs[0].steps, 1))
+    shrink = (drawn / max(runs[0].steps, 1)) ** 0.5
+
+    def scaled(values: list[float]) -> Floats:
+        array = np.array(values)
+        return np.asarray(array.mean() + (array - array.mean()) * shrink)
+
+    return Replicas(
+        seconds=scaled([r.seconds for r in runs]),
+        gpu_joules=scaled([r.gpu_joules for r in runs]),
+        node_joules=scaled([r.node_joules for r in runs]),
+    )

@@ -5,41 +5,37 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from carme.jobs.bursts import Bursts, bursts
 from carme.simulator.costs.collectives import (
     CollectiveGroup,
     all_reduce_bytes,
-    all_reduce_seconds,
     collective_group,
     send_seconds,
 )
-from carme.simulator.costs.jitter import jitter_factors
 from carme.simulator.costs.memory import model_bytes
 from carme.simulator.costs.shard import shard_workload
 from carme.simulator.costs.step import Step, plan_step, stage_seconds
 from carme.simulator.events import models
-from carme.simulator.events.trace import TraceReport
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.averaging_schedule import (
-    package_count,
-    package_sizes,
-    schedule,
-)
-from carme.simulator.plans.plan import (
+from carme.simulator.events.engine import TraceReport
+from carme.simulator.hardware import Cluster
+from carme.simulator.plans import (
     Asynchronous,
     Averaging,
     BasePlan,
     ParameterServer,
     Synchronous,
+    averaging_schedule,
+    jitter_factors,
+    package_count,
     require,
     single_gpu_plan,
 )
-from carme.simulator.runs.totals import startup
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.runs.asynchronous import thread_seconds
+from carme.simulator.runs.queued import package_seconds, push_pull_seconds
+from carme.simulator.runs.result import startup
+from carme.simulator.workload import Floats, Workload
 
-Floats = NDArray[np.float64]
 RESOURCES = ("gpu_utilization", "gpu_memory_utilization", "network_sent", "network_received")
 MOST_WORKERS = 256
 MOST_UPDATES = 20_000
@@ -76,126 +72,66 @@ def simulate_window(
         f"a timeline of {plan.gpus} GPUs",
         f"at most {MOST_WORKERS}: take a smaller count, their steps look alike",
     )
+    idle_watts = cluster.node.gpu.power.idle_watts
+    jitter = jitter_factors(plan, steps, plan.gpus, np.random.default_rng(plan.seed))
+    size = model_bytes(workload, plan)
+    step_plan = plan if isinstance(plan, Synchronous) else single_gpu_plan(plan)
+    step = step or plan_step(workload, cluster, step_plan)
+    watts = {"idle_watts": idle_watts, "busy_watts": step.busy_watts}
     match plan:
-        case Synchronous() if plan.pipeline > 1:
-            return _pipeline(workload, cluster, plan)
         case Synchronous():
-            return _synchronous(workload, cluster, plan, steps, workers, step)
+            if plan.pipeline == 1:
+                report = models.synchronous(step, jitter[:, :workers], idle_watts=idle_watts)
+            else:
+                steps = 1
+                shard = shard_workload(workload, cluster, plan)
+                all_reduce = float(step.bucket_all_reduce.sum())
+                forward, backward, send = stage_seconds(shard)
+                report = models.pipeline(
+                    forward, backward, send, shard.micro_batches, all_reduce=all_reduce, **watts
+                )
+            rate = _network_rate(step, cluster, plan)
         case ParameterServer():
-            return _parameter_server(workload, cluster, plan, steps)
+            transfer = push_pull_seconds(workload, cluster, plan)
+            compute = (step.kernels + step.overhead) * jitter.T
+            report = models.shared_link(compute.tolist(), transfer, **watts)
+            rate = size / transfer
         case Asynchronous():
-            return _asynchronous(workload, cluster, plan, steps)
+            gradient, update = thread_seconds(workload, cluster, plan, step)
+            updates = steps * gradient / update
+            require(
+                updates <= MOST_UPDATES,
+                f"a timeline of {updates:,.0f} updates",
+                f"at most {MOST_UPDATES:,}: is one of the times in another unit?",
+            )
+            update_seconds = np.full(max(int(updates), 1), update)
+            report, _ = models.asynchronous(
+                gradient * jitter.T, update_seconds, cluster.node.gpus, **watts
+            )
+            nodes = collective_group(plan.gpus, cluster.node).nodes
+            rate = all_reduce_bytes(size, CollectiveGroup(1, nodes)) / update
         case Averaging():
-            return _averaging(workload, cluster, plan, steps)
-    raise TypeError(f"no such plan: {type(plan).__name__}")
-
-
-def _before(workload: Workload, cluster: Cluster, plan: BasePlan) -> float:
-    return sum(segment.seconds for segment in startup(workload, cluster, plan))
-
-
-def _jitter(plan: BasePlan, steps: int) -> Floats:
-    return jitter_factors(plan, steps, plan.gpus, np.random.default_rng(plan.seed))
+            near, far = (send_seconds(size, cluster.node, crosses) for crosses in (False, True))
+            slaves = averaging_schedule(
+                package_count(plan, workload), plan.first_slaves, plan.gpus
+            )[-steps:].tolist()
+            work = package_seconds(workload, cluster, plan, step).tolist()
+            report = models.averaging(slaves, work, cluster.node.gpus, near, far, **watts)
+            rate = size / far
+        case _:
+            raise TypeError(f"no such plan: {type(plan).__name__}")
+    before = sum(segment.seconds for segment in startup(workload, cluster, plan))
+    return Window(report=report, before=before, step=step, bytes_per_second=rate, steps=steps)
 
 
 def _network_rate(step: Step, cluster: Cluster, plan: Synchronous) -> float:
+    """Bytes per second out of a node during the all-reduces of gradients."""
     group = collective_group(plan.data_parallel, cluster.node, plan.tensor * plan.pipeline)
     seconds = float(step.bucket_all_reduce.sum())
     # All groups on the node send; the stages of a pipeline have a link each.
     groups = group.sharing / plan.pipeline
     sent = groups * all_reduce_bytes(step.gradient_bytes, CollectiveGroup(1, group.nodes))
     return sent / seconds if seconds else 0.0
-
-
-def _synchronous(
-    workload: Workload,
-    cluster: Cluster,
-    plan: Synchronous,
-    steps: int,
-    workers: int | None,
-    step: Step | None,
-) -> Window:
-    step = step or plan_step(workload, cluster, plan)
-    idle = cluster.node.gpu.power.idle_watts
-    report = models.synchronous(step, _jitter(plan, steps)[:, :workers], idle_watts=idle)
-    rate = _network_rate(step, cluster, plan)
-    return Window(report, _before(workload, cluster, plan), step, rate, steps)
-
-
-def _pipeline(workload: Workload, cluster: Cluster, plan: Synchronous) -> Window:
-    step = plan_step(workload, cluster, plan)
-    shard = shard_workload(workload, cluster, plan)
-    forward, backward, send = stage_seconds(shard)
-    report = models.pipeline(
-        forward,
-        backward,
-        send,
-        shard.micro_batches,
-        all_reduce=float(step.bucket_all_reduce.sum()),
-        idle_watts=cluster.node.gpu.power.idle_watts,
-        busy_watts=step.busy_watts,
-    )
-    rate = _network_rate(step, cluster, plan)
-    return Window(report, _before(workload, cluster, plan), step, rate, 1)
-
-
-def _parameter_server(
-    workload: Workload, cluster: Cluster, plan: ParameterServer, steps: int
-) -> Window:
-    step = plan_step(workload, cluster, single_gpu_plan(plan))
-    size, link = model_bytes(workload, plan), cluster.node.network
-    transfer = 2 * (link.latency_seconds + size / (plan.servers * link.rate))
-    compute = (step.kernels + step.overhead) * _jitter(plan, steps).T
-    idle = cluster.node.gpu.power.idle_watts
-    report = models.shared_link(
-        compute.tolist(), transfer, idle_watts=idle, busy_watts=step.busy_watts
-    )
-    return Window(report, _before(workload, cluster, plan), step, size / transfer, steps)
-
-
-def _asynchronous(workload: Workload, cluster: Cluster, plan: Asynchronous, steps: int) -> Window:
-    step = plan_step(workload, cluster, single_gpu_plan(plan))
-    size, group = model_bytes(workload, plan), collective_group(plan.gpus, cluster.node)
-    gradient = plan.gradient_seconds or step.kernels + step.overhead
-    update = plan.update_seconds or all_reduce_seconds(size, group, cluster.node) + step.update
-    updates = steps * gradient / update
-    require(
-        updates <= MOST_UPDATES,
-        f"a timeline of {updates:,.0f} updates",
-        f"at most {MOST_UPDATES:,}: is one of the times in another unit?",
-    )
-    report, _ = models.asynchronous(
-        gradient * _jitter(plan, steps).T,
-        np.full(max(int(updates), 1), update),
-        cluster.node.gpus,
-        idle_watts=cluster.node.gpu.power.idle_watts,
-        busy_watts=step.busy_watts,
-    )
-    sent = all_reduce_bytes(size, CollectiveGroup(1, group.nodes))
-    return Window(report, _before(workload, cluster, plan), step, sent / update, steps)
-
-
-def _averaging(workload: Workload, cluster: Cluster, plan: Averaging, steps: int) -> Window:
-    step = plan_step(workload, cluster, single_gpu_plan(plan))
-    packages = package_count(plan, workload)
-    per_package = workload.dataset.samples / packages
-    seconds = (
-        workload.measured_seconds(cluster.node.gpu.name, per_package)
-        if workload.measured
-        else step.nominal * per_package / step.samples
-    )
-    size = model_bytes(workload, plan)
-    near, far = send_seconds(size, cluster.node, False), send_seconds(size, cluster.node, True)
-    report = models.averaging(
-        schedule(packages, plan.first_slaves, plan.gpus)[-steps:].tolist(),
-        (seconds * package_sizes(plan, packages)).tolist(),
-        cluster.node.gpus,
-        near,
-        far,
-        idle_watts=cluster.node.gpu.power.idle_watts,
-        busy_watts=step.busy_watts,
-    )
-    return Window(report, _before(workload, cluster, plan), step, size / far, steps)
 
 
 def chrome_trace(window: Window) -> dict[str, Any]:
@@ -207,19 +143,23 @@ def chrome_trace(window: Window) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     rows: dict[str, int] = {}
 
+    def metadata(kind: str, tid: int, **values: Any) -> None:
+        events.append({"name": kind, "ph": "M", "pid": 1, "tid": tid, "args": values})
+
     def row(name: str) -> int:
         if name not in rows:
             rows[name] = len(rows) + 1
-            events.append(_meta("thread_name", rows[name], name))
-            events.append(_meta("thread_sort_index", rows[name], len(rows)))
+            metadata("thread_name", rows[name], name=name)
+            metadata("thread_sort_index", rows[name], sort_index=len(rows))
         return rows[name]
 
-    events.append(_meta("process_name", 0, "carme"))
+    metadata("process_name", 0, name="carme")
     for resource in window.report.resources:
         row(resource.name)
     for record in window.report.records():
         if record.end <= record.start or record.process == "gradient":
             continue
+        tid = row(record.resource or record.process)
         events.append(
             {
                 "name": record.label,
@@ -228,10 +168,10 @@ def chrome_trace(window: Window) -> dict[str, Any]:
                 "ts": record.start * 1e6,
                 "dur": (record.end - record.start) * 1e6,
                 "pid": 1,
-                "tid": row(record.resource or record.process),
+                "tid": tid,
                 "args": {
                     "process": record.process,
-                    "queued_seconds": record.start - record.asked,
+                    "queued_seconds": record.start - record.requested,
                     "bytes": record.size_bytes,
                     "watts": record.watts,
                 },
@@ -250,11 +190,6 @@ def chrome_trace(window: Window) -> dict[str, Any]:
         "displayTimeUnit": "ms",
         "otherData": {"window begins after seconds": window.before},
     }
-
-
-def _meta(kind: str, tid: int, value: Any) -> dict[str, Any]:
-    key = "sort_index" if kind == "thread_sort_index" else "name"
-    return {"name": kind, "ph": "M", "pid": 1, "tid": tid, "args": {key: value}}
 
 
 def series(window: Window, period_seconds: float) -> dict[str, Floats]:

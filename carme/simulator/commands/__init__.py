@@ -1,1 +1,1 @@
-"""The simulator's commands: simulate, pareto, timeline, reproduce, hardware, workloads, cluster."""
+"""The simulator's commands: simulate, timeline, pareto, reproduce, validate, cluster."""

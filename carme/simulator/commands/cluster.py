@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 import click
 
 from carme import library
 from carme.config import load
-from carme.errors import ConfigError, InputError
+from carme.errors import InputError
+from carme.simulator.commands.options import write_file
+from carme.slurm.models import Node
 from carme.view.client import ViewClient
-
-
-class SlurmNode(Protocol):
-    """The attributes of `carme.slurm.models.Node` that a cluster file needs."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def cpus(self) -> int: ...
-    @property
-    def memory_bytes(self) -> int: ...
-    @property
-    def gpus(self) -> Mapping[str, int]: ...
-    @property
-    def features(self) -> Sequence[str]: ...
 
 
 @click.group()
@@ -45,14 +31,11 @@ def cluster() -> None:
 )
 def describe(gpu: str | None, output: Path | None) -> None:
     """Write a cluster file from what Slurm says; check its comments before you trust it."""
-    text = describe_nodes(slurm_nodes(), gpu)
+    text = describe_nodes(ViewClient.of(load().view).snapshot().nodes, gpu)
     if output is None:
         click.echo(text, nl=False)
         return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{output}: cannot be written: {error.strerror}") from error
+    write_file(output, text)
     click.echo(f"{output}: written; try carme simulate resnet-50 --cluster {output}")
 
 
@@ -68,37 +51,28 @@ def check(path: str) -> None:
     )
 
 
-def slurm_nodes() -> Iterable[SlurmNode]:
-    """The nodes from carme-view's snapshot."""
-    return ViewClient.of(load().view).snapshot().nodes
-
-
-def describe_nodes(nodes: Iterable[SlurmNode], gpu_type: str | None = None) -> str:
+def describe_nodes(nodes: Iterable[Node], gpu_type: str | None = None) -> str:
     """A cluster file for the nodes with one GPU type; comments mark what is guessed."""
-    groups: Counter[tuple[str, int]] = Counter()
-    names: dict[tuple[str, int], list[str]] = {}
-    features: dict[tuple[str, int], set[str]] = {}
+    groups: dict[tuple[str, int], list[Node]] = defaultdict(list)
     for node in nodes:
         for kind, count in node.gpus.items():
             if count > 0 and (gpu_type is None or kind == gpu_type):
-                key = (kind, count)
-                groups[key] += 1
-                names.setdefault(key, []).append(node.name)
-                features.setdefault(key, set()).update(node.features)
+                groups[kind, count].append(node)
     if not groups:
         message = f"no node has GPUs of type {gpu_type!r}" if gpu_type else "no node has GPUs"
         raise InputError(message, "carme nodes shows what Slurm knows")
-    kind, count = max(groups, key=lambda key: (groups[key] * key[1], key))
-    bundled = match_gpu(kind)
+    kind, count = max(groups, key=lambda key: (len(groups[key]) * key[1], key))
+    described = groups.pop((kind, count))
+    names = ", ".join(node.name for node in described[:4])
+    more = f" and {len(described) - 4} more" if len(described) > 4 else ""
+    bundled = library.match_gpu(kind)
     lines = [
-        f"# {groups[kind, count]} nodes with {count} GPUs that Slurm calls {kind!r}: "
-        + _some(names[kind, count]),
+        f"# {len(described)} nodes with {count} GPUs that Slurm calls {kind!r}: {names}{more}",
         *(
-            f"# Left out: {number} nodes with {each[1]} of {each[0]!r}"
-            for each, number in sorted(groups.items())
-            if each != (kind, count)
+            f"# Left out: {len(others)} nodes with {number} of {other!r}"
+            for (other, number), others in sorted(groups.items(), key=lambda group: group[0])
         ),
-        f"nodes = {groups[kind, count]}",
+        f"nodes = {len(described)}",
         "",
         "# Yours; the world's average of 2023 is the default.",
         "# grams_co2_per_kwh = 480",
@@ -118,37 +92,15 @@ def describe_nodes(nodes: Iterable[SlurmNode], gpu_type: str | None = None) -> s
         lines.append(f'like = "{default_node}"')
         if library.node(default_node).gpu.name != bundled:
             lines.append(f'gpu = "{bundled}"')
-    network = _network(features[kind, count])
+    # A link that one of the nodes' features names, such as `hdr` or `edr`.
+    features = {feature.lower() for node in described for feature in node.features}
+    words = {word for feature in features for word in re.findall(r"[a-z]+", feature)}
+    rate = next((r for r in ("ndr", "hdr", "edr", "fdr", "qdr") if r in words), None)
     lines += [
         f"gpus = {count}",
-        f'network = "{network}"'
-        if network
+        f'network = "infiniband-{rate}"'
+        if rate
         else '# network = "infiniband-hdr"   # Slurm does not say',
         "# adapters = 1",
     ]
     return "\n".join(lines) + "\n"
-
-
-def match_gpu(slurm_name: str) -> str | None:
-    """The bundled GPU that Slurm's type means: `nvidia_a100-sxm4-80gb` → `a100-80gb`."""
-    name = re.sub(r"[_\s]+", "-", slurm_name.lower())
-    name = re.sub(r"\b(virtual|nvidia|tesla|geforce|quadro|gtx)-", "", name)
-    bundled = library.names("gpus")
-    if name in bundled:
-        return name
-    words = set(re.findall(r"[a-z0-9]+", name))
-    fits = [k for k in bundled if set(re.findall(r"[a-z0-9]+", k)) <= words]
-    # The form factor affects speed more than the memory size does.
-    return max(fits, key=lambda k: ("pcie" in k, len(k)), default=None)
-
-
-def _network(features: set[str]) -> str | None:
-    """A link that one of the nodes' features names, such as `hdr` or `edr`."""
-    words = {word for feature in features for word in re.findall(r"[a-z]+", feature.lower())}
-    rate = next((r for r in ("ndr", "hdr", "edr", "fdr", "qdr") if r in words), None)
-    return f"infiniband-{rate}" if rate else None
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:4])
-    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"

@@ -1,4 +1,5 @@
-"""Options that several commands share, and the workload, cluster and plan that they describe."""
+"""What several commands share: options, the workload, cluster and plan that they describe, and
+terminal output."""
 
 from __future__ import annotations
 
@@ -7,17 +8,20 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.status import Status
+from rich.table import Table
 
 from carme import library
 from carme.errors import ConfigError, InputError
-from carme.library.plans import PLANS, make_plan
-from carme.simulator.hardware.cluster import Cluster, Precision
-from carme.simulator.plans.plan import (
+from carme.simulator.hardware import Cluster, Precision
+from carme.simulator.plans import (
     AllReduce,
     BasePlan,
     BatchRule,
 )
-from carme.simulator.workloads.workload import Optimizer, Workload
+from carme.simulator.workload import Optimizer, Workload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +30,12 @@ def _choice(alias: Any) -> click.Choice[str]:
     return click.Choice([str(value) for value in get_args(alias)])
 
 
-_HARDWARE = (
+_OPTIONS = (
+    click.option(
+        "--samples",
+        type=click.IntRange(1, 10**13),
+        help="Of the data set; its own number if unset.",
+    ),
     click.option(
         "--gpus",
         metavar="NxGPU",
@@ -40,17 +49,12 @@ _HARDWARE = (
         metavar="FILE",
         help="A cluster's TOML file (or a bundled name), instead of --node.",
     ),
-)
-_WORKLOAD = (
     click.option(
-        "--samples",
-        type=click.IntRange(1, 10**13),
-        help="Of the data set; its own number if unset.",
-    ),
-)
-_PLAN = (
-    click.option(
-        "--plan", "kind", type=click.Choice(list(PLANS)), default="synchronous", show_default=True
+        "--plan",
+        "kind",
+        type=click.Choice(list(library.PLANS)),
+        default="synchronous",
+        show_default=True,
     ),
     click.option("--batch", type=int, help="Before its rule; the workload's usual one if unset."),
     click.option(
@@ -100,35 +104,20 @@ _PLAN = (
 )
 
 
-def hardware_options(command: F) -> F:
-    """Add the options that describe hardware and data."""
-    return _apply((*_WORKLOAD, *_HARDWARE), command)
-
-
-def plan_options(command: F) -> F:
-    """Add the options that describe a plan."""
-    return _apply(_PLAN, command)
-
-
-def _apply(options: tuple[Callable[[Any], Any], ...], command: F) -> F:
-    for option in reversed(options):
+def simulation_options(command: F) -> F:
+    """Add the options that describe data, hardware and a plan."""
+    for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def find_workload(name: str, options: dict[str, Any]) -> Workload:
-    """The workload; --samples replaces the number of its data set."""
-    samples = options.pop("samples")
+def simulation_inputs(name: str, options: dict[str, Any]) -> tuple[Workload, Cluster, BasePlan]:
+    """The workload, the cluster and the plan that the options describe."""
+    options = dict(options)
     workload = library.workload(name)
-    if samples is None:
-        return workload
-    dataset = workload.dataset.model_copy(update={"samples": samples})
-    return workload.model_copy(update={"dataset": dataset})
-
-
-def find_cluster(options: dict[str, Any]) -> tuple[Cluster, int]:
-    """The cluster that the hardware options describe, and the number of GPUs; removes these options
-    from `options`."""
+    if samples := options.pop("samples"):
+        dataset = workload.dataset.model_copy(update={"samples": samples})
+        workload = workload.model_copy(update={"dataset": dataset})
     gpus, node, network = options.pop("gpus"), options.pop("node"), options.pop("network")
     file, storage = options.pop("cluster"), options.pop("storage")
     if file:
@@ -141,7 +130,14 @@ def find_cluster(options: dict[str, Any]) -> tuple[Cluster, int]:
         raise InputError("no hardware given", "say --gpus 8xV100 or --cluster FILE")
     if storage:
         cluster = cluster.model_copy(update={"storage": library.storage(storage)})
-    return cluster, count
+    kind, jitter_file = options.pop("kind"), options.pop("jitter_file")
+    fields: dict[str, Any] = {"gpus": count}
+    if jitter_file:
+        fields["jitter_samples"] = _read_numbers(jitter_file)
+    if options.pop("no_overlap"):
+        fields["overlap"] = False
+    fields |= {k: v for k, v in options.items() if v is not None and v is not False}
+    return workload, cluster, library.plan(kind, fields)
 
 
 def _count(text: str, cluster: Cluster) -> int:
@@ -153,23 +149,6 @@ def _count(text: str, cluster: Cluster) -> int:
     return count
 
 
-def find_plan(options: dict[str, Any], gpus: int) -> BasePlan:
-    """The plan that the plan options describe; removes them from `options`."""
-    kind = options.pop("kind")
-    fields: dict[str, Any] = {"gpus": gpus}
-    if path := options.pop("jitter_file"):
-        fields["jitter_samples"] = _read_numbers(path)
-    if options.pop("no_overlap"):
-        fields["overlap"] = False
-    for option in _PLAN:
-        name = _parameter(option)
-        if name in options:
-            value = options.pop(name)
-            if value is not None and value is not False:
-                fields[name] = value
-    return make_plan(kind, fields)
-
-
 def _read_numbers(path: Path) -> list[float]:
     try:
         return [float(line) for line in path.read_text(encoding="utf-8").split()]
@@ -179,11 +158,50 @@ def _read_numbers(path: Path) -> list[float]:
         raise InputError(f"{path}: {error}", "write one number a line") from None
 
 
-def _parameter(option: Callable[[Any], Any]) -> str:
-    """The parameter name of a click option decorator."""
+def write_file(path: Path, text: str) -> None:
+    """Write a file that the user named. Raises ConfigError if it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
-    def probe() -> None:
-        """A command to attach the option to."""
 
-    name = option(probe).__click_params__[0].name
-    return str(name)
+def print_wide(table: Table) -> None:
+    """Print a table at least 140 columns wide, also into a pipe."""
+    width = max(Console().width, 140)
+    Console(highlight=False, width=width).print(table)
+
+
+def progress_bar(text: str) -> Progress:
+    """A progress bar on stderr that disappears at the end."""
+    return Progress(
+        text,
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def spinner(text: str) -> Status:
+    """A spinner on stderr for work of a second or more without countable steps."""
+    return Console(stderr=True).status(text)
+
+
+def format_emissions(grams: float) -> str:
+    """`820 g`, `13.9 kg`, `1.56 t` of CO₂ equivalents."""
+    for size, unit in ((1e6, "t"), (1e3, "kg")):
+        if grams >= size:
+            return f"{grams / size:.3g} {unit} CO₂e"
+    return f"{grams:.3g} g CO₂e"
+
+
+def format_watts(watts: float) -> str:
+    """`245 W`, `13.9 kW`."""
+    return f"{watts / 1000:.3g} kW" if watts >= 1000 else f"{watts:.3g} W"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `8 nodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

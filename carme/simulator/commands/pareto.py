@@ -1,4 +1,5 @@
-"""`carme pareto`: simulates many points and shows the Pareto front."""
+"""`carme pareto`: simulates many points and shows the Pareto front, also as one HTML file that
+needs no network."""
 
 from __future__ import annotations
 
@@ -6,38 +7,49 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.table import Table
 
-from carme.errors import InputError
+from carme.errors import InputError, MissingError
 from carme.library.suite_runner import Suite, run_suite
 from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
 from carme.simulator.commands.options import (
-    find_cluster,
-    find_plan,
-    find_workload,
-    hardware_options,
-    plan_options,
+    format_emissions,
+    format_watts,
+    print_wide,
+    progress_bar,
+    simulation_inputs,
+    simulation_options,
+    write_file,
 )
-from carme.simulator.commands.tables import format_emissions, format_watts, print_wide, progress_bar
+from carme.simulator.runs.result import JOULES_PER_KWH
 from carme.units import format_duration, format_joules
 
-OBJECTIVES: dict[str, tuple[str, Callable[[float], str]]] = {
-    "time": ("time", format_duration),
-    "power": ("mean node power", format_watts),
-    "energy": ("node energy", format_joules),
-    "gpu_energy": ("GPU energy", format_joules),
-    "emissions": ("emissions", format_emissions),
+
+class Objective(NamedTuple):
+    """A figure of a run that less is better of."""
+
+    title: str
+    format: Callable[[float], str]
+    axis_title: str
+    axis_unit: float
+
+
+OBJECTIVES = {
+    "time": Objective("time", format_duration, "time (h)", 3600.0),
+    "power": Objective("mean node power", format_watts, "mean node power (kW)", 1000.0),
+    "energy": Objective("node energy", format_joules, "node energy (kWh)", JOULES_PER_KWH),
+    "gpu_energy": Objective("GPU energy", format_joules, "GPU energy (kWh)", JOULES_PER_KWH),
+    "emissions": Objective("emissions", format_emissions, "emissions (kg CO₂e)", 1000.0),
 }
 _RANGE = re.compile(r"(-?[\d.]+):(-?[\d.]+)(?::([\d.]+))?")
 
 
 @click.command()
 @click.argument("name", metavar="WORKLOAD")
-@hardware_options
-@plan_options
+@simulation_options
 @click.option(
     "--vary", "vary", multiple=True, required=True, metavar="NAME=VALUES",
     help="A plan's field, or gpu; values as 1,2,4 or first:last:step. Repeat for more.",
@@ -78,16 +90,17 @@ def pareto(
     **options: Any,
 ) -> None:
     """Simulate WORKLOAD over ranges of parameters and show the Pareto front."""
-    workload = find_workload(name, options)
-    axes = _objectives(objectives)
+    axes = [name.strip().replace("-", "_") for name in objectives.split(",") if name.strip()]
+    unknown = [name for name in axes if name not in OBJECTIVES]
+    if unknown or not axes:
+        wrong = ", ".join(unknown) or repr(objectives)
+        raise InputError(f"no objective {wrong}", f"take {', '.join(OBJECTIVES)}")
     ranges = dict(parse_range(text) for text in vary)
     if options["gpus"] is None and options["cluster"] is None and "gpu" in ranges:
         options["gpus"] = f"1x{ranges['gpu'][0]}"
-    cluster, gpus = find_cluster(options)
-    plan = find_plan(options, gpus)
-    fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": gpus}
-    kind = str(plan.model_dump()["kind"])
-    suite = Suite(workload, cluster, kind, fields)
+    workload, cluster, plan = simulation_inputs(name, options)
+    fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": plan.gpus}
+    suite = Suite(workload, cluster, str(options["kind"]), fields)
     strategy = Random(ranges, random_count, plan.seed) if random_count else Exhaustive(ranges)
     total = random_count or sum(1 for _ in points(ranges))
     with progress_bar("simulating") as progress:
@@ -101,13 +114,17 @@ def pareto(
         reasons = sorted({o.error for o in outcomes if o.error})
         raise InputError("no point can run", reasons[0] if reasons else "no point is kept")
     if as_json:
-        click.echo(json.dumps(_document(outcomes, best, axes), indent=2))
+        front_rows, rows = (
+            [{"point": o.point, "error": o.error, **o.figures} for o in chosen]
+            for chosen in (best, outcomes)
+        )
+        document = {"objectives": axes, "front": front_rows, "points": rows}
+        click.echo(json.dumps(document, indent=2))
     else:
         _print(outcomes, best, axes, list(ranges), show_all)
     if html:
-        from carme.simulator.commands.pareto_page import write_page  # Plotly is an extra
-
-        write_page(html, outcomes, best, axes, list(ranges), workload.title or workload.name)
+        title = workload.title or workload.name
+        write_file(html, pareto_page(outcomes, best, axes, list(ranges), title))
         click.echo(f"{html}: {len(outcomes)} points", err=True)
 
 
@@ -143,16 +160,6 @@ def _number(value: float) -> float | int:
     return int(value) if value == int(value) else round(value, 12)
 
 
-def _objectives(text: str) -> list[str]:
-    names = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in OBJECTIVES]
-    if unknown or not names:
-        raise InputError(
-            f"no objective {', '.join(unknown) or text!r}", f"take {', '.join(OBJECTIVES)}"
-        )
-    return names
-
-
 def _is_in_ranges(outcome: Outcome, keep: Sequence[str]) -> bool:
     for text in keep:
         name, _, limits = text.partition("=")
@@ -169,19 +176,6 @@ def _is_in_ranges(outcome: Outcome, keep: Sequence[str]) -> bool:
     return True
 
 
-def _document(
-    outcomes: list[Outcome], best: list[Outcome], objectives: list[str]
-) -> dict[str, Any]:
-    def plain(outcome: Outcome) -> dict[str, Any]:
-        return {"point": outcome.point, "error": outcome.error, **outcome.figures}
-
-    return {
-        "objectives": objectives,
-        "front": [plain(o) for o in best],
-        "points": [plain(o) for o in outcomes],
-    }
-
-
 def _print(
     outcomes: list[Outcome],
     best: list[Outcome],
@@ -191,14 +185,14 @@ def _print(
 ) -> None:
     others = [name for name in OBJECTIVES if name not in objectives]
     table = Table(
-        *varied, *(OBJECTIVES[name][0] for name in (*objectives, *others)),
+        *varied, *(OBJECTIVES[name].title for name in (*objectives, *others)),
         *(["on the front"] if show_all else []), box=None, header_style="bold",
     )  # fmt: skip
     chosen = {id(o) for o in best}
     shown = [o for o in outcomes if not o.error] if show_all else best
     for outcome in shown:
         cells = [f"{outcome.point[name]}" for name in varied]
-        cells += [OBJECTIVES[name][1](outcome.figures[name]) for name in (*objectives, *others)]
+        cells += [OBJECTIVES[name].format(outcome.figures[name]) for name in (*objectives, *others)]
         if show_all:
             cells.append("●" if id(outcome) in chosen else "")
         table.add_row(*cells)
@@ -209,3 +203,76 @@ def _print(
     )
     for reason in sorted({o.error for o in failed})[:3]:
         click.echo(f"  impossible: {reason}", err=True)
+
+
+def pareto_page(
+    outcomes: list[Outcome],
+    best: list[Outcome],
+    objectives: list[str],
+    varied: list[str],
+    title: str,
+) -> str:
+    """The HTML page: the first two objectives are the axes, the first parameter the colour, and
+    hovering shows what varies."""
+    try:
+        import plotly.graph_objects as go
+    except ModuleNotFoundError:
+        raise MissingError("the HTML page needs Plotly", "pip install 'carme[service]'") from None
+    x, y = objectives[0], objectives[1] if len(objectives) > 1 else "energy"
+    good = [o for o in outcomes if not o.error]
+    figure = go.Figure()
+
+    def scatter(points: list[Outcome], **settings: Any) -> None:
+        xs, ys = (
+            [point.figures[axis] / OBJECTIVES[axis].axis_unit for point in points]
+            for axis in (x, y)
+        )
+        figure.add_trace(go.Scatter(x=xs, y=ys, **settings))
+
+    scatter(
+        best, mode="lines", name="front",
+        line={"color": "#c44", "width": 2, "shape": "hv"}, hoverinfo="skip",
+    )  # fmt: skip
+    colours, bar = _colours(good, varied[0])
+    scatter(
+        good, mode="markers", name="points",
+        marker={"size": 9, "color": colours, "line": {"width": 1, "color": "#fff"}, **bar},
+        text=[_hover(o, varied) for o in good], hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+    scatter(
+        best, mode="markers", name="on the front", hoverinfo="skip",
+        marker={"size": 14, "color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "#c44"}},
+    )  # fmt: skip
+    figure.update_layout(
+        title=f"{title}: {len(good)} choices, {len(best)} that no other beats",
+        template="plotly_white",
+        xaxis_title=OBJECTIVES[x].axis_title,
+        yaxis_title=OBJECTIVES[y].axis_title,
+        hoverlabel={"align": "left"},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+    )
+    page = figure.to_html(include_plotlyjs=True, full_html=True, config={"displaylogo": False})
+    return str(page)
+
+
+def _colours(outcomes: list[Outcome], name: str) -> tuple[list[Any], dict[str, Any]]:
+    """Numbers get a colour bar; words get a number each."""
+    values = [outcome.point[name] for outcome in outcomes]
+    if all(isinstance(value, int | float) for value in values):
+        return values, {"colorscale": "Viridis", "colorbar": {"title": name}}
+    categories = sorted({str(value) for value in values})
+    ticks = {"tickvals": list(range(len(categories))), "ticktext": categories, "title": name}
+    return [categories.index(str(v)) for v in values], {"colorscale": "Viridis", "colorbar": ticks}
+
+
+def _hover(outcome: Outcome, varied: list[str]) -> str:
+    figures = outcome.figures
+    lines = [f"<b>{name} = {outcome.point[name]}</b>" for name in varied]
+    lines += [
+        f"time {format_duration(figures['time'])}",
+        f"node energy {format_joules(figures['energy'])}",
+        f"GPU energy {format_joules(figures['gpu_energy'])}",
+        f"mean node power {figures['power']:.0f} W",
+        f"emissions {figures['emissions'] / 1000:.3g} kg CO₂e",
+    ]
+    return "<br>".join(lines)

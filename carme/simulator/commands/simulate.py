@@ -1,36 +1,37 @@
-"""`carme simulate`: one run, its phases, its limit."""
+"""`carme simulate`: one run, its phases, its limit. `carme timeline`: a window of a run for
+Chrome's tracing and Perfetto, and its bursts."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from carme.simulator.analysis.monte_carlo import replicate
 from carme.simulator.analysis.scaling_limits import ScalingLimits, scaling_limits
+from carme.simulator.analysis.suite import replicate
+from carme.simulator.analysis.timeline import burst_figures, chrome_trace, simulate_window
 from carme.simulator.commands.options import (
-    find_cluster,
-    find_plan,
-    find_workload,
-    hardware_options,
-    plan_options,
+    counted,
+    format_emissions,
+    format_watts,
+    progress_bar,
+    simulation_inputs,
+    simulation_options,
+    write_file,
 )
-from carme.simulator.commands.tables import counted, format_emissions, format_watts, progress_bar
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.plan import BasePlan, Synchronous
+from carme.simulator.plans import Synchronous
 from carme.simulator.runs import simulate as run_simulation
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.workloads.workload import Workload
 from carme.units import format_bytes, format_duration, format_joules
 
 
 @click.command()
 @click.argument("name", metavar="WORKLOAD")
-@hardware_options
-@plan_options
+@simulation_options
 @click.option(
     "--replicas", type=click.IntRange(2, 100_000), help="Monte Carlo: runs with other seeds."
 )
@@ -40,12 +41,15 @@ def simulate(name: str, replicas: int | None, as_json: bool, **options: Any) -> 
 
     WORKLOAD is a bundled name (carme workloads), a .toml or an .onnx file.
     """
-    workload = find_workload(name, options)
-    cluster, gpus = find_cluster(options)
-    plan = find_plan(options, gpus)
+    workload, cluster, plan = simulation_inputs(name, options)
     result = run_simulation(workload, cluster, plan)
     limits = scaling_limits(workload, cluster, plan) if isinstance(plan, Synchronous) else None
-    replica_quantiles = _replicas(workload, cluster, plan, replicas) if replicas else None
+    replica_quantiles = None
+    if replicas:
+        with progress_bar("replicas") as progress:
+            task = progress.add_task("", total=replicas)
+            runs = replicate(workload, cluster, plan, replicas, lambda: progress.advance(task))
+        replica_quantiles = runs.quantiles()
     if as_json:
         document = result.to_dict()
         if limits:
@@ -58,38 +62,26 @@ def simulate(name: str, replicas: int | None, as_json: bool, **options: Any) -> 
             document["replicas"] = replica_quantiles
         click.echo(json.dumps(document, indent=2))
         return
-    _print(
-        result,
-        limits,
-        replica_quantiles,
-        workload.title or workload.name,
-        cluster.title or cluster.name,
-    )
+    console = Console(highlight=False, width=max(Console().width, 110))
+    title, hardware = workload.title or workload.name, cluster.title or cluster.name
+    console.print(f"[bold]{title}[/] on {counted(result.gpus, 'GPU')} ({hardware})")
+    _print(console, result, limits)
+    if replica_quantiles:
+        time = replica_quantiles["seconds"]
+        low, high = format_duration(time["0.05"]), format_duration(time["0.95"])
+        console.print(f"90 % of {replicas} replicas take {low} to {high}")
     for operator in workload.unknown_operators:
         click.echo(f"estimated from its tensors: operator {operator}", err=True)
 
 
-def _replicas(
-    workload: Workload, cluster: Cluster, plan: BasePlan, count: int
-) -> dict[str, dict[str, float]]:
-    with progress_bar("replicas") as progress:
-        task = progress.add_task("", total=count)
-        replicas = replicate(workload, cluster, plan, count, lambda: progress.advance(task))
-    return replicas.quantiles()
-
-
-def _print(
-    result: SimulationResult,
-    limits: ScalingLimits | None,
-    replica_quantiles: dict[str, dict[str, float]] | None,
-    title: str,
-    hardware: str,
-) -> None:
-    console = Console(highlight=False, width=max(Console().width, 110))
-    console.print(f"[bold]{title}[/] on {counted(result.gpus, 'GPU')} ({hardware})")
+def _print(console: Console, result: SimulationResult, limits: ScalingLimits | None) -> None:
     grid = Table.grid(padding=(0, 2))
+    rate = (
+        f"{result.steps:.0f} steps of {result.step_seconds:.4g} s, batch {result.batch:.4g}, "
+        f"{result.throughput:.4g} samples/s"
+    )
     watts = f"{result.average_gpu_watts:.0f} W a GPU on average"
-    grid.add_row("time", f"[bold]{format_duration(result.seconds)}[/]", _rate(result))
+    grid.add_row("time", f"[bold]{format_duration(result.seconds)}[/]", rate)
     grid.add_row("GPU energy", f"[bold]{format_joules(result.gpu_joules)}[/]", watts)
     grid.add_row(
         "node energy",
@@ -108,11 +100,12 @@ def _print(
     if limits:
         current = next(p for p in limits.points if p.gpus == limits.gpus)
         grid.add_row("efficiency", f"{current.efficiency:.0%}", "of what each GPU would do alone")
-        grid.add_row("limit", f"[bold]{limits.limit}[/]", _next(limits))
-    if result.mini_batch:
-        grid.add_row("mini-batch", *_distribution(result.mini_batch))
-    if result.staleness:
-        grid.add_row("staleness", *_distribution(result.staleness))
+        following = f"next: {limits.next_limit}, from {limits.next_gpus} GPUs on"
+        grid.add_row("limit", f"[bold]{limits.limit}[/]", following if limits.next_limit else "")
+    for name, distribution in (("mini-batch", result.mini_batch), ("staleness", result.staleness)):
+        if distribution:
+            spread = f"mean; standard deviation {distribution.deviation:.3g}"
+            grid.add_row(name, f"{distribution.mean:.4g}", spread)
     console.print(grid)
     phases = Table("phase", "time", "share", box=None, header_style="bold")
     for name, seconds in result.phases.items():
@@ -122,26 +115,46 @@ def _print(
     if result.step_quantiles:
         low, high = result.step_quantiles["0.05"], result.step_quantiles["0.95"]
         console.print(f"90 % of the steps take {low:.4g} to {high:.4g} s")
-    if replica_quantiles:
-        time = replica_quantiles["seconds"]
-        console.print(
-            f"90 % of {int(replica_quantiles['count']['replicas'])} replicas take "
-            f"{format_duration(time['0.05'])} to {format_duration(time['0.95'])}"
-        )
 
 
-def _rate(result: SimulationResult) -> str:
-    return (
-        f"{result.steps:.0f} steps of {result.step_seconds:.4g} s, batch {result.batch:.4g}, "
-        f"{result.throughput:.4g} samples/s"
+@click.command()
+@click.argument("name", metavar="WORKLOAD")
+@simulation_options
+@click.option("--steps", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the trace here.")
+@click.option(
+    "--hertz",
+    type=click.FloatRange(0.1, 1e6),
+    default=20.0,
+    show_default=True,
+    help="Sampling rate of the bursts.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The burst figures for programs.")
+def timeline(
+    name: str, steps: int, output: Path | None, hertz: float, as_json: bool, **options: Any
+) -> None:
+    """Run a few steps of WORKLOAD operation by operation.
+
+    Open the trace in chrome://tracing or ui.perfetto.dev. The burst figures are those that the
+    exporter's samples of such a job would give.
+    """
+    window = simulate_window(*simulation_inputs(name, options), steps)
+    figures = burst_figures(window, 1 / hertz)
+    if output:
+        write_file(output, json.dumps(chrome_trace(window)))
+        click.echo(f"{output}: {window.report.operations} operations", err=True)
+    if as_json:
+        click.echo(json.dumps({name: b._asdict() for name, b in figures.items()}, indent=2))
+        return
+    table = Table(
+        "resource", "burst", "idle", "burst amount", "pattern", box=None, header_style="bold"
     )
-
-
-def _next(limits: ScalingLimits) -> str:
-    if limits.next_limit is None:
-        return ""
-    return f"next: {limits.next_limit}, from {limits.next_gpus} GPUs on"
-
-
-def _distribution(distribution: Any) -> tuple[str, str]:
-    return f"{distribution.mean:.4g}", f"mean; standard deviation {distribution.deviation:.3g}"
+    for name, b in figures.items():
+        is_network = name.startswith("network")
+        amount = f"{b.burst_amount / 1e6:.4g} MB/s" if is_network else f"{b.burst_amount:.1%}"
+        burst, idle = f"{b.burst_seconds:.3g} s", f"{b.idle_seconds:.3g} s"
+        table.add_row(name.replace("_", " "), burst, idle, amount, b.pattern)
+    console = Console(highlight=False)
+    plural = "s" if window.steps > 1 else ""
+    console.print(f"{window.steps} step{plural} in {window.report.seconds:.4g} s")
+    console.print(table)

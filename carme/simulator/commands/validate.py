@@ -1,4 +1,5 @@
-"""`carme validate`: errors of the simulator against published measurements.
+"""`carme reproduce`: the published figures of a paper beside ours. `carme validate`: errors of the
+simulator against published measurements.
 
 The measurements are not part of Carme: --data or CARME_DATA names their folder. Nothing is fitted
 here: the figures are those of the bundled hardware files, some of which were fitted to part of
@@ -9,30 +10,30 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from rich.table import Table
 
 from carme import library
 from carme.errors import InputError, MissingError
-from carme.simulator.commands.tables import print_wide, working
+from carme.simulator.commands.options import print_wide, spinner
 from carme.simulator.costs.collectives import all_reduce_seconds, collective_group
-from carme.simulator.costs.jitter import lognormal
-from carme.simulator.costs.kernels import gemm_seconds
+from carme.simulator.costs.shard import gemm_seconds
 from carme.simulator.costs.step import plan_step
-from carme.simulator.hardware.cluster import Cluster, Gpu
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.hardware import Cluster
+from carme.simulator.layers import Transformer
+from carme.simulator.papers import PublishedFigure, candle, limits, merpsys, sprint
+from carme.simulator.plans import Synchronous, lognormal
 from carme.simulator.runs import simulate
-from carme.simulator.workloads.transformer import Transformer
-from carme.simulator.workloads.workload import Dataset, Workload
+from carme.simulator.workload import Dataset, Workload
 
-Floats = NDArray[np.float64]
 Pairs = list[tuple[float, float]]
 """Measured and simulated."""
 
@@ -55,14 +56,83 @@ class Accuracy:
         measured, simulated = np.array(pairs).T
         error = np.abs(simulated / measured - 1)
         return cls(
-            what,
-            source,
-            len(pairs),
-            float(np.median(error)),
-            float(error.mean()),
-            float(np.quantile(error, 0.9)),
-            float(np.median(simulated / measured)),
+            what=what,
+            source=source,
+            points=len(pairs),
+            median_error=float(np.median(error)),
+            mean_error=float(error.mean()),
+            ninth_decile=float(np.quantile(error, 0.9)),
+            bias=float(np.median(simulated / measured)),
         )
+
+
+def _workloads(*names: str) -> dict[str, Workload]:
+    return {name: library.workload(name) for name in names}
+
+
+PAPERS: dict[str, Callable[[], list[PublishedFigure]]] = {
+    "merpsys": lambda: merpsys.rows(library.workload("kaldi-lstm"), library.cluster("merpsys")),
+    "sprint": sprint.rows,
+    "candle": lambda: candle.rows(
+        _workloads("nt3", "p1b1", "p1b2", "p1b3"), library.cluster("summit")
+    ),
+    "limits": lambda: limits.rows(
+        _workloads("alexnet", "googlenet", "vgg-19"), library.node("tsubame-kfc-dl")
+    ),
+}
+
+
+@click.command()
+@click.argument("paper", type=click.Choice(list(PAPERS)))
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def reproduce(paper: str, as_json: bool) -> None:
+    """Compute the figures of PAPER; exit 1 if one is outside its band."""
+    with spinner(f"computing the figures of {paper}"):
+        rows = PAPERS[paper]()
+    if as_json:
+        click.echo(json.dumps([_plain(row) for row in rows], indent=2))
+    else:
+        _print_figures(rows)
+    if not all(row.inside for row in rows):
+        sys.exit(1)
+
+
+def _plain(row: PublishedFigure) -> dict[str, Any]:
+    """JSON has no infinity: a row without a band has none there."""
+    band = [row.low, row.high] if row.judged else None
+    return {
+        "figure": row.figure,
+        "published": row.published,
+        "here": float(row.simulated),
+        "unit": row.unit,
+        "band": band,
+        "inside": row.inside,
+        "note": row.note,
+    }
+
+
+def _print_figures(rows: list[PublishedFigure]) -> None:
+    table = Table(
+        "figure", "published", "here", "difference", "band", "", box=None, header_style="bold"
+    )
+    for row in rows:
+        unit = f" {row.unit}" if row.unit else ""
+        try:
+            difference = f"{row.simulated - float(row.published):+.3g}{unit}"
+        except ValueError:
+            difference = ""
+        band = f"{row.low:.4g} to {row.high:.4g}{unit}" if row.judged else "not judged"
+        verdict = ("[green]in[/]" if row.inside else "[bold red]outside[/]") if row.judged else ""
+        note = f"{verdict} [dim]{row.note}[/]" if row.note else verdict
+        table.add_row(
+            row.figure,
+            f"{row.published}{unit}",
+            f"{row.simulated:.4g}{unit}",
+            difference,
+            band,
+            note,
+        )
+    print_wide(table)
 
 
 @click.command()
@@ -77,7 +147,7 @@ def validate(data: Path | None, as_json: bool) -> None:
     """Compare the simulator with published measurements and print its errors."""
     if data is None:
         raise InputError("name the folder of measurements with --data or CARME_DATA")
-    with working("comparing with measurements"):
+    with spinner("comparing with measurements"):
         results = accuracies(data)
     if as_json:
         click.echo(json.dumps([a.__dict__ for a in results], indent=2))
@@ -97,28 +167,10 @@ def accuracies(folder: Path) -> list[Accuracy]:
     """All comparisons that the folder has measurements for."""
     if not folder.is_dir():
         raise MissingError(f"no measurements in {folder}", "give --data FOLDER or set CARME_DATA")
-    sets: list[tuple[str, str, Callable[[], Pairs]]] = [
-        ("GPT steps, 2 to 8 A100", "vTrain", lambda: _gpt(folder, "2_to_8_a100")),
-        ("GPT steps, 64 A100", "vTrain", lambda: _gpt(folder, "64_a100")),
-        ("all-reduce, 2 to 8 A100, NVLink", "vTrain", lambda: _nccl(folder)),
-        (
-            "FP32 products, TITAN X",
-            "DeepBench",
-            lambda: _products(folder, "titanx_maxwell", "titan-x"),
-        ),
-        ("FP32 products, M40", "DeepBench", lambda: _products(folder, "m40", "m40")),
-        ("all-reduce, 2 to 32 M40, PCIe and FDR", "DeepBench", lambda: _ring(folder)),
-        ("ResNet-50 epochs, V100", "Zeus", lambda: _epochs(folder, "v100")),
-        ("ResNet-50 epochs, P100", "Zeus", lambda: _epochs(folder, "p100")),
-        ("ResNet-50 slow-down by caps, V100", "Zeus", lambda: _caps(folder, "v100")),
-        ("ResNet-50 slow-down by caps, P100", "Zeus", lambda: _caps(folder, "p100")),
-        ("ResNet-50 GPU power under caps, V100", "Zeus", lambda: _power(folder, "v100")),
-        ("BERT steps, 1 to 16 T4 on 1 to 4 nodes", "Pollux", lambda: _bert(folder)),
-        ("H100 node power in training", "MLPerf 4.0", lambda: _node_power(folder)),
-        ("epochs to target by batch, ShuffleNet", "Zeus", lambda: _convergence(folder)),
-        ("slowest of 10 workers, jobs 1 to 3", "Alibaba", lambda: _stragglers(folder)),
+    return [
+        Accuracy.of(title, source, compare(folder, *arguments))
+        for title, source, compare, *arguments in COMPARISONS
     ]
-    return [Accuracy.of(what, source, pairs()) for what, source, pairs in sets]
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
@@ -173,31 +225,25 @@ def _nccl(folder: Path) -> Pairs:
 
 def _products(folder: Path, file: str, name: str) -> Pairs:
     gpu = library.gpu(name)
+    flops_per_second = gpu.peak_flops["fp32"] * gpu.efficiency("fp32")
     pairs = []
     for row in _rows(folder / "deepbench" / f"gemm_fp32_{file}.csv"):
         m, n, k = (np.array([float(row[c])]) for c in "mnk")
-        pairs.append((float(row["time_ms"]) / 1e3, _product(gpu, m, n, k)))
+        product = gemm_seconds(m, n, k, np.ones(1), gpu, flops_per_second)
+        memory = 4 * (m * k + k * n + m * n) / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
+        seconds = float(np.maximum(product, memory)[0]) + gpu.kernel_seconds
+        pairs.append((float(row["time_ms"]) / 1e3, seconds))
     return pairs
-
-
-def _product(gpu: Gpu, m: Floats, n: Floats, k: Floats) -> float:
-    rate = gpu.peak_flops["fp32"] * gpu.efficiency("fp32")
-    seconds = gemm_seconds(m, n, k, np.ones(1), gpu, rate)
-    moved = 4 * (m * k + k * n + m * n) / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
-    return float(np.maximum(seconds, moved)[0]) + gpu.kernel_seconds
 
 
 def _ring(folder: Path) -> Pairs:
     node = library.node("m40-server")
-    return [
-        (
-            float(row["mean_ms"]) / 1e3,
-            all_reduce_seconds(
-                4 * float(row["floats"]), collective_group(int(row["gpus"]), node), node, "ring"
-            ),
-        )
-        for row in _rows(folder / "deepbench" / "allreduce_m40.csv")
-    ]
+    pairs = []
+    for row in _rows(folder / "deepbench" / "allreduce_m40.csv"):
+        group = collective_group(int(row["gpus"]), node)
+        seconds = all_reduce_seconds(4 * float(row["floats"]), group, node, "ring")
+        pairs.append((float(row["mean_ms"]) / 1e3, seconds))
+    return pairs
 
 
 Zeus = dict[int, dict[int, tuple[float, float]]]
@@ -294,3 +340,24 @@ def _stragglers(folder: Path) -> Pairs:
         drawn = np.exp(mu + sigma * rng.standard_normal((4000, 10)))
         pairs.append((measured, float((drawn.max(axis=1) / drawn.mean(axis=1)).mean())))
     return pairs
+
+
+COMPARISONS: tuple[tuple[Any, ...], ...] = (
+    ("GPT steps, 2 to 8 A100", "vTrain", _gpt, "2_to_8_a100"),
+    ("GPT steps, 64 A100", "vTrain", _gpt, "64_a100"),
+    ("all-reduce, 2 to 8 A100, NVLink", "vTrain", _nccl),
+    ("FP32 products, TITAN X", "DeepBench", _products, "titanx_maxwell", "titan-x"),
+    ("FP32 products, M40", "DeepBench", _products, "m40", "m40"),
+    ("all-reduce, 2 to 32 M40, PCIe and FDR", "DeepBench", _ring),
+    ("ResNet-50 epochs, V100", "Zeus", _epochs, "v100"),
+    ("ResNet-50 epochs, P100", "Zeus", _epochs, "p100"),
+    ("ResNet-50 slow-down by caps, V100", "Zeus", _caps, "v100"),
+    ("ResNet-50 slow-down by caps, P100", "Zeus", _caps, "p100"),
+    ("ResNet-50 GPU power under caps, V100", "Zeus", _power, "v100"),
+    ("BERT steps, 1 to 16 T4 on 1 to 4 nodes", "Pollux", _bert),
+    ("H100 node power in training", "MLPerf 4.0", _node_power),
+    ("epochs to target by batch, ShuffleNet", "Zeus", _convergence),
+    ("slowest of 10 workers, jobs 1 to 3", "Alibaba", _stragglers),
+)
+"""Each comparison: what is compared, who measured it, the function that reads the measurements and
+simulates them, and its arguments after the folder."""

@@ -15,13 +15,11 @@ from __future__ import annotations
 from math import ceil, log2
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from carme.simulator.hardware import LinkModel, NodeModel
+from carme.simulator.plans import AllReduce
+from carme.simulator.workload import Floats
 
-from carme.simulator.hardware.cluster import LinkModel, NodeModel
-from carme.simulator.plans.plan import AllReduce
-
-T = TypeVar("T", float, NDArray[np.float64])
+T = TypeVar("T", float, Floats)
 
 
 class CollectiveGroup(NamedTuple):

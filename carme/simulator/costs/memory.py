@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from carme.simulator.costs.shard import Shard
-from carme.simulator.hardware.cluster import BYTES_PER_ELEMENT, Cluster, Precision
-from carme.simulator.plans.plan import BasePlan
-from carme.simulator.workloads.workload import OPTIMIZER_STATES, Optimizer, Workload
+from carme.simulator.hardware import BYTES_PER_ELEMENT, Cluster, Precision
+from carme.simulator.plans import BasePlan
+from carme.simulator.workload import OPTIMIZER_STATES, Floats, Optimizer, Workload
 from carme.units import format_bytes
-
-Floats = NDArray[np.float64]
 
 # CUDA context, kernels and the allocator's slack of a framework. An assumption, not a data-sheet
 # figure: frameworks take between 0.5 and 1.5 GB.

@@ -1,4 +1,4 @@
-"""One synchronous step: seconds of each part, before jitter.
+"""One synchronous step: seconds of each part, before jitter; and reading the data set.
 
 The parts are those of the busiest GPU. `Step.seconds(slowest)` combines them, given the jitter
 factor of the slowest worker: it multiplies kernel times, not communication.
@@ -6,10 +6,10 @@ factor of the slowest worker: it multiplies kernel times, not communication.
 
 from __future__ import annotations
 
+from math import inf, log2
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from carme.simulator.costs.collectives import (
     all_reduce_costs,
@@ -17,16 +17,11 @@ from carme.simulator.costs.collectives import (
     collective_group,
     send_seconds,
 )
-from carme.simulator.costs.data_loading import step_loading_seconds
 from carme.simulator.costs.memory import Memory, measured_memory, shard_memory
 from carme.simulator.costs.shard import Shard, batch_sizes, shard_workload
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.hardware.power import check_cap, under_cap, wait_watts
-from carme.simulator.plans.pipeline_schedule import makespan
-from carme.simulator.plans.plan import BasePlan, Synchronous, require
-from carme.simulator.workloads.workload import OPTIMIZER_STATES, Workload
-
-Floats = NDArray[np.float64]
+from carme.simulator.hardware import Cluster, check_cap, under_cap, wait_watts
+from carme.simulator.plans import BasePlan, Synchronous, makespan, require
+from carme.simulator.workload import OPTIMIZER_STATES, Floats, Workload
 
 
 class Step(NamedTuple):
@@ -100,18 +95,18 @@ def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
     if workload.measured:
         return _measured_step(workload, cluster, plan)
     shard = shard_workload(workload, cluster, plan)
-    kernels, bubble = _pipeline(shard)
+    kernels, forward, bubble = _pipeline(shard)
     bucket_ready, bucket_all_reduce = _buckets(shard, kernels, bubble)
     return Step(
         kernels=kernels,
-        forward=_forward_seconds(shard),
+        forward=forward,
         bubble=bubble,
         tensor_parallel=_tensor_parallel_seconds(shard),
         bucket_ready=bucket_ready,
         bucket_all_reduce=bucket_all_reduce,
         update=_update_seconds(shard),
         overhead=cluster.node.step_seconds + workload.step_overhead_seconds,
-        data_loading=step_loading_seconds(workload, cluster, plan, shard.global_batch),
+        data_loading=_step_loading_seconds(workload, cluster, plan, shard.global_batch),
         busy_watts=shard.capped_gpu.busy_watts,
         wait_watts=wait_watts(cluster.node.gpu, plan.power_cap_watts),
         clock=shard.capped_gpu.clock,
@@ -147,21 +142,16 @@ def stage_seconds(shard: Shard) -> tuple[list[float], list[float], list[float]]:
     return forward, backward, send
 
 
-def _pipeline(shard: Shard) -> tuple[float, float]:
-    """Kernel seconds of the busiest stage, and its idle seconds in the pipeline (the bubble)."""
+def _pipeline(shard: Shard) -> tuple[float, float, float]:
+    """Kernel seconds of the busiest stage, its forward seconds, and its idle seconds in the
+    pipeline (the bubble)."""
     forward, backward, send = stage_seconds(shard)
-    busiest = max(f + b for f, b in zip(forward, backward, strict=True)) * shard.micro_batches
-    if not send:
-        return busiest, 0.0
-    total, _ = makespan(forward, backward, send, shard.micro_batches)
-    return busiest, total - busiest
-
-
-def _forward_seconds(shard: Shard) -> float:
-    """Forward seconds of the busiest stage."""
-    both = shard.forward + shard.backward
-    busiest = max(shard.stages, key=lambda rows: float(both[rows].sum()))
-    return float(shard.forward[busiest].sum()) * shard.micro_batches
+    kernels, stage = max(
+        (f + b, -s) for s, (f, b) in enumerate(zip(forward, backward, strict=True))
+    )
+    kernels *= shard.micro_batches
+    bubble = makespan(forward, backward, send, shard.micro_batches)[0] - kernels if send else 0.0
+    return kernels, forward[-stage] * shard.micro_batches, bubble
 
 
 def _tensor_parallel_seconds(shard: Shard) -> float:
@@ -227,10 +217,10 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
     capped_gpu = under_cap(node.gpu, 1.0, plan.power_cap_watts)
     compute = workload.measured_seconds(node.gpu.name, local_batch) / capped_gpu.clock
     compute *= node.contention_factor(node.shared_compute, plan.gpus)
-    gradient_bytes = workload.parameter_count * 4 if plan.data_parallel > 1 else 0.0
+    has_gradients = plan.data_parallel > 1
+    gradient_bytes = workload.parameter_count * 4 if has_gradients else 0.0
     group = collective_group(plan.data_parallel, node)
     all_reduce = all_reduce_seconds(gradient_bytes, group, node, plan.all_reduce)
-    has_gradients = plan.data_parallel > 1
     return Step(
         kernels=compute,
         forward=compute / 3,
@@ -240,7 +230,7 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
         bucket_all_reduce=np.array([all_reduce]) if has_gradients else np.empty(0),
         update=0.0,
         overhead=node.step_seconds + workload.step_overhead_seconds,
-        data_loading=step_loading_seconds(workload, cluster, plan, global_batch),
+        data_loading=_step_loading_seconds(workload, cluster, plan, global_batch),
         busy_watts=capped_gpu.busy_watts,
         wait_watts=wait_watts(node.gpu, plan.power_cap_watts),
         clock=capped_gpu.clock,
@@ -249,3 +239,50 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
         memory=measured_memory(workload, cluster, plan.optimizer or workload.optimizer),
         memory_busy=0.5,  # a measured time does not tell it
     )
+
+
+def _parsing_rate(workload: Workload, loader: str | None) -> float:
+    """Bytes per second that one reader parses by this loading method, or by the first; infinite if
+    the data set has none."""
+    loaders = workload.dataset.loaders
+    require(
+        loader is None or loader in loaders,
+        f"no loading method {loader!r} for {workload.name}",
+        f"it has {', '.join(loaders) or 'none'}",
+    )
+    return loaders[loader or next(iter(loaders))].bytes_per_second if loaders else inf
+
+
+def _step_loading_seconds(
+    workload: Workload, cluster: Cluster, plan: BasePlan, global_batch: int
+) -> float:
+    """Seconds to read one step's samples, limited by the readers' parsing or by storage."""
+    data, storage = workload.dataset, cluster.storage
+    rate = _parsing_rate(workload, plan.loader) * plan.loaders_per_gpu * plan.gpus
+    if data.at_start or not data.sample_bytes:
+        return 0.0
+    if storage:
+        nodes = -(-plan.gpus // cluster.node.gpus)
+        rate = min(rate, storage.bandwidth, storage.reader_bandwidth * nodes)
+    return global_batch * data.sample_bytes / rate
+
+
+def initial_loading_seconds(
+    workload: Workload, cluster: Cluster, plan: BasePlan
+) -> tuple[float, float]:
+    """Seconds in which every GPU reads the whole set before the first step, and seconds that the
+    first reader then waits for the last.
+
+    A reader is limited by its parsing or by its share of the storage. Many readers also slow each
+    other by metadata and locks: the storage's `contention`.
+    """
+    data, storage = workload.dataset, cluster.storage
+    if not data.at_start:
+        return 0.0, 0.0
+    rate = _parsing_rate(workload, plan.loader)
+    size = data.samples * data.sample_bytes
+    seconds = size / rate
+    if storage:
+        share = min(storage.reader_bandwidth, storage.bandwidth / plan.gpus)
+        seconds = max(seconds * (1 + storage.contention * log2(plan.gpus)), size / share)
+    return seconds, plan.load_skew * data.samples * data.sample_bytes / rate

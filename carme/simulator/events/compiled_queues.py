@@ -124,14 +124,14 @@ def averaging(
         count = slaves[i]
         ready = np.full(count, np.inf)  # when each slave has its new model and asks for the link
         sent = returned = 0
-        asked = now  # the master sends to one slave after the other
+        send_at = now  # the master sends to one slave after the other
         while returned < count:
             slave = int(np.argmin(ready))
             # A slave that is done at the same moment was put on the calendar before the master.
-            sending = sent < count and asked < ready[slave]
+            sending = sent < count and send_at < ready[slave]
             if sending:
                 slave = sent
-            begin = asked if sending else ready[slave]
+            begin = send_at if sending else ready[slave]
             if slave < near:
                 near_free = end = max(begin, near_free) + near_seconds
             else:
@@ -142,7 +142,7 @@ def averaging(
                 busy[slave] += seconds
                 ready[slave] = end + seconds
                 sent += 1
-                asked = end
+                send_at = end
             else:
                 ready[slave] = np.inf
                 returned += 1

@@ -1,5 +1,5 @@
 """The event engine: processes that yield operations, a calendar ordered by (time, priority,
-sequence), and a record of energy, bytes and every operation.
+sequence), and a report of energy, bytes and every operation.
 
     def worker(gpu, link):
         for _ in range(10):
@@ -14,49 +14,126 @@ sequence), and a record of energy, bytes and every operation.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
-from typing import Any, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
 
 from carme.errors import InputError
 from carme.simulator.events.link_sharing import Flow, Sharing
-from carme.simulator.events.operations import Operation
-from carme.simulator.events.resources import Barrier, Device, Link, Mailbox, Resource, Storage
-from carme.simulator.events.trace import TraceReport
+from carme.simulator.events.operations import (
+    Barrier,
+    Device,
+    Join,
+    Link,
+    Mailbox,
+    Operation,
+    Resource,
+    Storage,
+)
+from carme.simulator.workload import Floats
 
+
+class OperationRecord(NamedTuple):
+    """One completed operation; from `requested` to `start` it waited for the resource."""
+
+    process: str
+    label: str
+    resource: str
+    requested: float
+    start: float
+    end: float
+    size_bytes: float
+    watts: float
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """Operations, bytes and energy of a run of the engine; energy is that of its resources."""
+
+    seconds: float
+    flat: list[Any]
+    """Fields of all records in one flat list, which the garbage collector need not scan."""
+    resources: list[Resource]
+    sent_bytes: dict[str, float]
+    received_bytes: dict[str, float]
+
+    def records(self) -> Iterator[OperationRecord]:
+        """Operations in the order they began (fairly shared transfers: in which they ended)."""
+        for process, label, resource, *figures in self._entries():
+            yield OperationRecord(process.name, label, resource.name if resource else "", *figures)
+
+    def _entries(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*[iter(self.flat)] * len(OperationRecord._fields), strict=True)
+
+    @property
+    def operations(self) -> int:
+        """Number of completed operations."""
+        return len(self.flat) // len(OperationRecord._fields)
+
+    def joules(self, name: str | None = None) -> float:
+        """Energy of one resource, or of all."""
+        chosen = (r for r in self.resources if name is None or r.name == name)
+        return sum(resource.joules(self.seconds) for resource in chosen)
+
+    def seconds_by_label(self) -> dict[str, float]:
+        """Time in each kind of operation, summed over processes."""
+        total: defaultdict[str, float] = defaultdict(float)
+        for _, label, _, _, start, end, _, _ in self._entries():
+            total[label] += end - start
+        return dict(total)
+
+    def power_curve(self, name: str) -> tuple[Floats, Floats]:
+        """Times and watts of a first-come resource: watts[i] holds from times[i] to times[i+1]."""
+        resource = next(r for r in self.resources if r.name == name)
+        held = sorted(
+            (start, end, watts)
+            for _, _, holder, _, start, end, _, watts in self._entries()
+            if holder is resource
+        )
+        times, curve = [0.0], []
+        for start, end, power in held:
+            if start > times[-1]:
+                times.append(start)
+                curve.append(resource.idle_watts)
+            if end > start:
+                times.append(end)
+                curve.append(power)
+        if self.seconds > times[-1]:
+            times.append(self.seconds)
+            curve.append(resource.idle_watts)
+        return np.array(times), np.array(curve)
+
+
+P = ParamSpec("P")
 R = TypeVar("R", bound=Resource)
 FIRST = -1_000_000
 """Priority of the engine's own calls: before any process of the same time."""
 Steps = Generator[Operation, Any, Any]
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedProcess:
     """A running generator, its name in the trace and its priority among simultaneous events."""
 
-    __slots__ = ("blocked_on", "ended", "joiners", "name", "priority", "send", "value")
-
-    def __init__(self, steps: Steps, name: str, priority: int) -> None:
-        self.send = steps.send
-        self.name = name
-        self.priority = priority
-        self.blocked_on = ""
-        self.ended = False
-        self.value: Any = None
-        self.joiners: list[tuple[SimulatedProcess, float]] = []
+    send: Callable[[Any], Operation]
+    name: str
+    priority: int
+    blocked_on: str = ""
+    ended: bool = False
+    value: Any = None
+    joiners: list[tuple[SimulatedProcess, float]] = field(default_factory=list)
 
 
-def _discard(_: Iterable[Any]) -> None:
-    """Records nothing, for a simulation without a trace."""
-
-
+@dataclass(slots=True, eq=False)
 class Call:
     """A function on the calendar, with the interface of a process and of an operation."""
 
-    __slots__ = ("cancelled", "function")
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self.function = function
-        self.cancelled = False
+    function: Callable[[], None]
+    cancelled: bool = False
 
     def send(self, _: Any) -> Call:
         self.function()
@@ -64,6 +141,17 @@ class Call:
 
     def begin(self, simulation: Simulation, process: Any) -> None:
         """Does nothing: a call has no next operation."""
+
+
+def _adding(resource_type: Callable[P, R]) -> Callable[Concatenate[Simulation, P], R]:
+    """A method that makes a resource, with the arguments of its class, and adds it."""
+
+    def add(simulation: Simulation, /, *arguments: P.args, **settings: P.kwargs) -> R:
+        resource = resource_type(*arguments, **settings)
+        simulation.resources.append(resource)
+        return resource
+
+    return add
 
 
 class Simulation:
@@ -79,59 +167,25 @@ class Simulation:
         self.calendar: list[tuple[float, int, int, Any, Any]] = []
         self.sequence = 0
         self._records: list[Any] = []
-        self.record: Callable[[Iterable[Any]], None] = self._records.extend if trace else _discard
+        self.record: Callable[[Iterable[Any]], None] = (
+            self._records.extend if trace else lambda _: None
+        )
 
     # Building a model
 
-    def device(
-        self, name: str, *, rate: float = 1.0, idle_watts: float = 0.0, busy_watts: float = 0.0
-    ) -> Device:
-        """A new device; its work is in seconds unless `rate` says otherwise."""
-        return self._add(Device(name, rate=rate, idle_watts=idle_watts, busy_watts=busy_watts))
-
-    def link(
-        self,
-        name: str,
-        *,
-        bandwidth: float,
-        latency: float = 0.0,
-        fair: bool = False,
-        idle_watts: float = 0.0,
-        busy_watts: float = 0.0,
-    ) -> Link:
-        """A new link: first come, first served unless `fair`."""
-        link = Link(
-            name,
-            bandwidth=bandwidth,
-            latency=latency,
-            fair=fair,
-            idle_watts=idle_watts,
-            busy_watts=busy_watts,
-        )
-        return self._add(link)
-
-    def storage(self, name: str, *, bandwidth: float, latency: float = 0.0) -> Storage:
-        """New storage, shared fairly by its readers."""
-        return self._add(Storage(name, bandwidth=bandwidth, latency=latency))
-
-    def barrier(self, parties: int, name: str = "barrier") -> Barrier:
-        """A new barrier of `parties` processes."""
-        return Barrier(parties, name)
-
-    def mailbox(self, name: str = "mailbox") -> Mailbox:
-        """A new mailbox."""
-        return Mailbox(name)
+    device = _adding(Device)
+    link = _adding(Link)
+    storage = _adding(Storage)
+    barrier = staticmethod(Barrier)
+    mailbox = staticmethod(Mailbox)
 
     def process(self, steps: Steps, name: str = "", priority: int = 0) -> SimulatedProcess:
         """Start a process now (before `run`, or from inside another process)."""
-        process = SimulatedProcess(steps, name or f"process {len(self._processes)}", priority)
+        name = name or f"process {len(self._processes)}"
+        process = SimulatedProcess(steps.send, name, priority)
         self._processes.append(process)
         self.schedule(self.now, process)
         return process
-
-    def _add(self, resource: R) -> R:
-        self.resources.append(resource)
-        return resource
 
     # What operations call
 
@@ -167,19 +221,8 @@ class Simulation:
             link.bytes += flow.transfer.size
             # Transfers overlap on a shared link, so its busy time follows from the bytes.
             link.busy_seconds += flow.transfer.size / link.bandwidth
-        transfer, since = flow.transfer, flow.since
-        self.record(
-            (
-                flow.process,
-                transfer.label,
-                flow.links[0],
-                since,
-                since,
-                self.now,
-                transfer.size,
-                0.0,
-            )
-        )
+        size, label, since = flow.transfer.size, flow.transfer.label, flow.since
+        self.record((flow.process, label, flow.links[0], since, since, self.now, size, 0.0))
         self.schedule(self.now, flow.process)
 
     # Running it
@@ -200,7 +243,10 @@ class Simulation:
             try:
                 operation = process.send(value)
             except StopIteration as end:
-                self._end(process, end.value)
+                process.ended = True
+                process.value = end.value
+                for joiner, since in process.joiners:
+                    self.release(joiner, "join", since, end.value)
                 continue
             try:
                 operation.begin(self, process)
@@ -211,23 +257,63 @@ class Simulation:
                     f"{process.name} yielded {operation!r}",
                     "yield an operation: Compute, Transfer, Load, Wait, Arrive, Put, Get or Join",
                 ) from None
-        if not calendar:
-            self._check_deadlock()
-        return TraceReport(
-            self.now, self._records, self.resources, dict(self.sent), dict(self.received)
-        )
-
-    def _end(self, process: SimulatedProcess, value: Any) -> None:
-        process.ended = True
-        process.value = value
-        for joiner, since in process.joiners:
-            self.release(joiner, "join", since, value)
-
-    def _check_deadlock(self) -> None:
         waiting = [f"{p.name} (for {p.blocked_on})" for p in self._processes if p.blocked_on]
-        if waiting:
+        if waiting and not calendar:
             raise InputError(
                 f"the model stands still at {self.now:g} s: {len(waiting)} processes wait: "
                 + ", ".join(waiting[:5]),
                 "nothing is left that could wake them",
             )
+        return TraceReport(
+            self.now, self._records, self.resources, dict(self.sent), dict(self.received)
+        )
+
+
+class GraphTask(NamedTuple):
+    """An operation, a name for the trace, and the tasks before it."""
+
+    name: str
+    operation: Operation
+    after: tuple[int, ...]
+
+
+class TaskGraph:
+    """Tasks in any order; `add` returns the number of a task, for others to depend on."""
+
+    def __init__(self) -> None:
+        self.tasks: list[GraphTask] = []
+
+    def add(self, name: str, operation: Operation, after: Iterable[int] = ()) -> int:
+        """A new task; `after` holds numbers of tasks, also of ones that are added later."""
+        self.tasks.append(GraphTask(name, operation, tuple(after)))
+        return len(self.tasks) - 1
+
+    def start(self, simulation: Simulation) -> list[SimulatedProcess]:
+        """Start every task as a process, after the tasks that it depends on. Raises InputError if
+        tasks wait for each other or for one that does not exist."""
+        graph: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(self.tasks)), ()))
+        for number, task in enumerate(self.tasks):
+            for before in set(task.after):
+                if not 0 <= before < len(self.tasks):
+                    raise InputError(
+                        f"{task.name} waits for task {before}", "there is no such task"
+                    )
+                graph.add(number, before)
+        started: dict[int, SimulatedProcess] = {}
+        try:
+            for number in graph.static_order():
+                task = self.tasks[number]
+                inputs = [started[before] for before in task.after]
+                started[number] = simulation.process(_fire(task.operation, inputs), task.name)
+        except CycleError as error:
+            name = self.tasks[error.args[1][0]].name
+            raise InputError(
+                f"the graph has a cycle through {name!r}", "a task cannot wait for itself"
+            ) from None
+        return [started[number] for number in range(len(self.tasks))]
+
+
+def _fire(operation: Operation, inputs: list[SimulatedProcess]) -> Steps:
+    for process in inputs:
+        yield Join(process)
+    yield operation

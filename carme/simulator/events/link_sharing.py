@@ -3,27 +3,31 @@ one. Rates change only when a flow starts or ends, so the state is exact between
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from carme.simulator.events.resources import Link
+from carme.simulator.events.operations import Link
 
 if TYPE_CHECKING:
     from carme.simulator.events.engine import Call, SimulatedProcess, Simulation
     from carme.simulator.events.operations import Transfer
 
 
+@dataclass(slots=True, eq=False)
 class Flow:
     """One transfer under way."""
 
-    __slots__ = ("left", "links", "process", "rate", "since", "transfer")
+    process: SimulatedProcess
+    transfer: Transfer
+    since: float
+    links: tuple[Link, ...] = field(init=False)
+    left: float = field(init=False)
+    rate: float = field(default=0.0, init=False)
 
-    def __init__(self, process: SimulatedProcess, transfer: Transfer, since: float) -> None:
-        self.process = process
-        self.transfer = transfer
-        self.links = transfer.path if isinstance(transfer.path, tuple) else (transfer.path,)
-        self.left = transfer.size
-        self.rate = 0.0
-        self.since = since
+    def __post_init__(self) -> None:
+        path = self.transfer.path
+        self.links = path if isinstance(path, tuple) else (path,)
+        self.left = self.transfer.size
 
 
 def fill(flows: list[Flow]) -> None:

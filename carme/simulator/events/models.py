@@ -1,25 +1,29 @@
 """The plans as models of the event engine, written as a user would write them.
 
-They are slow and simple. The fast paths (`compiled_queues.py`, `synchronous.py`,
-`asynchronous.py`) are tested against them, and timelines are drawn from them.
+They are slow and simple. The fast paths (`compiled_queues.py`, `runs/`) are tested
+against them, and timelines are drawn from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from carme.simulator.costs.step import Step
-from carme.simulator.events.engine import Simulation, Steps
-from carme.simulator.events.operations import Arrive, Compute, Get, Put, Transfer, Wait
-from carme.simulator.events.resources import Barrier, Device, Link, Mailbox
-from carme.simulator.events.task_graph import TaskGraph
-from carme.simulator.events.trace import TraceReport
-from carme.simulator.plans.pipeline_schedule import ScheduleSlot, stage_schedule
-
-Floats = NDArray[np.float64]
+from carme.simulator.events.engine import Simulation, Steps, TaskGraph, TraceReport
+from carme.simulator.events.operations import (
+    Arrive,
+    Barrier,
+    Compute,
+    Device,
+    Get,
+    Link,
+    Mailbox,
+    Put,
+    Transfer,
+    Wait,
+)
+from carme.simulator.plans import ScheduleSlot, stage_schedule
+from carme.simulator.workload import Floats
 
 
 def shared_link(
@@ -31,8 +35,8 @@ def shared_link(
 
     def worker(gpu: Device, seconds: Sequence[float]) -> Steps:
         send = Transfer(link, transfer)
-        for each in seconds:
-            yield Compute(gpu, each)
+        for duration in seconds:
+            yield Compute(gpu, duration)
             yield send
 
     for index, seconds in enumerate(compute):
@@ -145,20 +149,20 @@ def asynchronous(
     """SPRINT: gradient[w, k] seconds of GPU thread w's k-th gradient, update[u] of the u-th update.
 
     Returns the report and the number of gradients in each update. The update threads of all nodes
-    meet in their all-reduce, so one process stands for them.
+    meet in their all-reduce, so one process represents them.
     """
     simulation = Simulation()
     waiting = [0]
     collected: list[int] = []
 
     def thread(gpu: Device, seconds: Floats) -> Steps:
-        for each in seconds:
-            yield Compute(gpu, each, label="gradient")
+        for duration in seconds:
+            yield Compute(gpu, duration, label="gradient")
             waiting[0] += 1
 
     def updater(host: Device) -> Steps:
-        for each in update:
-            yield Compute(host, each, label="update")
+        for duration in update:
+            yield Compute(host, duration, label="update")
             collected.append(waiting[0])
             waiting[0] = 0
 

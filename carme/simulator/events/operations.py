@@ -1,4 +1,5 @@
-"""Operations that a process can yield: compute, transfer, load, wait, and synchronisation.
+"""Operations that a process can yield (compute, transfer, load, wait, and synchronisation) and the
+resources they use (devices, links, storage, barriers and mailboxes).
 
 The engine calls `begin`, which computes when the operation ends and schedules the process for that
 time. Operations are immutable, so a process may yield one many times.
@@ -9,11 +10,12 @@ of all events, and the saved calls are a third of the engine's time.
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import KW_ONLY, dataclass, field
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
 from carme.errors import InputError
-from carme.simulator.events.resources import Barrier, Device, Link, Mailbox, Storage
 
 if TYPE_CHECKING:
     from carme.simulator.events.engine import SimulatedProcess, Simulation
@@ -25,10 +27,92 @@ class Operation(Protocol):
     def begin(self, simulation: Simulation, process: SimulatedProcess) -> None: ...
 
 
-def _amount(value: float, quantity: str) -> float:
-    if not 0 <= value < float("inf"):
-        raise InputError(f"{quantity} is {value}", "it must be a finite number, zero or more")
-    return value
+def _check(value: float, quantity: str, *, allow_zero: bool = True) -> None:
+    """Raises InputError unless the value is finite and above zero, or zero where allowed."""
+    if not 0 <= value < float("inf") or (value == 0 and not allow_zero):
+        limit = ", zero or more" if allow_zero else " above zero"
+        raise InputError(f"{quantity} is {value}", f"it must be a finite number{limit}")
+
+
+@dataclass(slots=True, eq=False)
+class Resource:
+    """A resource with an idle draw, and a busy draw while an operation holds it."""
+
+    name: str
+    _: KW_ONLY
+    idle_watts: float = 0.0
+    busy_watts: float = 0.0
+    free_at: float = field(default=0.0, init=False)
+    busy_seconds: float = field(default=0.0, init=False)
+    extra_joules: float = field(default=0.0, init=False)
+    """Of operations with their own watts, relative to `busy_watts`."""
+
+    def __post_init__(self) -> None:
+        _check(self.idle_watts, f"idle watts of {self.name}")
+        _check(self.busy_watts, f"busy watts of {self.name}")
+        self.busy_watts = max(self.busy_watts, self.idle_watts)
+
+    def joules(self, seconds: float) -> float:
+        """Energy over a run of `seconds`, idle power included."""
+        busy = (self.busy_watts - self.idle_watts) * self.busy_seconds
+        return self.idle_watts * seconds + busy + self.extra_joules
+
+
+@dataclass(slots=True, eq=False)
+class Device(Resource):
+    """Computes one operation after the other, first come, `rate` units of work per second; work is
+    in seconds with the default rate."""
+
+    rate: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        Resource.__post_init__(self)
+        _check(self.rate, f"rate of {self.name}", allow_zero=False)
+
+
+@dataclass(slots=True, eq=False)
+class Link(Resource):
+    """Carries bytes: one transfer at a time, first come, or all at once in fair shares."""
+
+    _: KW_ONLY
+    bandwidth: float
+    latency: float = 0.0
+    fair: bool = False
+    bytes: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        Resource.__post_init__(self)
+        _check(self.bandwidth, f"bandwidth of {self.name}", allow_zero=False)
+        _check(self.latency, f"latency of {self.name}")
+
+
+@dataclass(slots=True, eq=False)
+class Storage(Link):
+    """A link from which data sets are read; by default shared fairly by its readers."""
+
+    fair: bool = field(default=True, kw_only=True)
+
+
+@dataclass(slots=True, eq=False)
+class Barrier:
+    """A barrier of `parties` processes; `parties` may change while nobody waits."""
+
+    parties: int
+    name: str = "barrier"
+    waiting: list[tuple[SimulatedProcess, float]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        if self.parties < 1:
+            raise InputError(f"{self.name} has {self.parties} parties", "at least 1")
+
+
+@dataclass(slots=True, eq=False)
+class Mailbox:
+    """A queue of items, and of readers that wait for one; both first in, first out."""
+
+    name: str = "mailbox"
+    items: deque[Any] = field(default_factory=deque, init=False)
+    readers: deque[tuple[SimulatedProcess, float]] = field(default_factory=deque, init=False)
 
 
 class Compute:
@@ -41,7 +125,7 @@ class Compute:
     ) -> None:
         self.resource = device
         if not 0 <= work < 1e300:
-            _amount(work, f"work on {device.name}")
+            _check(work, f"work on {device.name}")
         self.seconds = work / device.rate
         self.watts = watts
         self.label = label
@@ -89,7 +173,7 @@ class Transfer:
         self.limit = limit
         self.label = label
         if not 0 <= size < 1e300:
-            _amount(size, "bytes of a transfer")
+            _check(size, "bytes of a transfer")
         if isinstance(link, tuple) and not all(each.fair for each in link):
             raise InputError(
                 f"a path over {', '.join(each.name for each in link)}",
@@ -128,14 +212,15 @@ class Load(Transfer):
         super().__init__(storage, size, source=storage.name, limit=limit, label=label)
 
 
+@dataclass(slots=True, eq=False)
 class Wait:
     """Do nothing for `seconds`, without a resource."""
 
-    __slots__ = ("label", "seconds")
+    seconds: float
+    label: str = "wait"
 
-    def __init__(self, seconds: float, label: str = "wait") -> None:
-        self.seconds = _amount(seconds, "a wait")
-        self.label = label
+    def __post_init__(self) -> None:
+        _check(self.seconds, "a wait")
 
     def begin(self, simulation: Simulation, process: SimulatedProcess) -> None:
         now = simulation.now
@@ -144,13 +229,11 @@ class Wait:
         simulation.schedule(end, process)
 
 
+@dataclass(slots=True, eq=False)
 class Arrive:
     """Wait at a barrier until its last party has arrived."""
 
-    __slots__ = ("barrier",)
-
-    def __init__(self, barrier: Barrier) -> None:
-        self.barrier = barrier
+    barrier: Barrier
 
     def begin(self, simulation: Simulation, process: SimulatedProcess) -> None:
         waiting = self.barrier.waiting
@@ -163,14 +246,12 @@ class Arrive:
         waiting.clear()
 
 
+@dataclass(slots=True, eq=False)
 class Put:
     """Put `item` into a mailbox; takes no time."""
 
-    __slots__ = ("item", "mailbox")
-
-    def __init__(self, mailbox: Mailbox, item: Any = None) -> None:
-        self.mailbox = mailbox
-        self.item = item
+    mailbox: Mailbox
+    item: Any = None
 
     def begin(self, simulation: Simulation, process: SimulatedProcess) -> None:
         if self.mailbox.readers:
@@ -181,13 +262,11 @@ class Put:
         simulation.schedule(simulation.now, process)
 
 
+@dataclass(slots=True, eq=False)
 class Get:
     """Take the oldest item of a mailbox, which `yield` returns; waits until there is one."""
 
-    __slots__ = ("mailbox",)
-
-    def __init__(self, mailbox: Mailbox) -> None:
-        self.mailbox = mailbox
+    mailbox: Mailbox
 
     def begin(self, simulation: Simulation, process: SimulatedProcess) -> None:
         if self.mailbox.items:
@@ -197,13 +276,11 @@ class Get:
             self.mailbox.readers.append((process, simulation.now))
 
 
+@dataclass(slots=True, eq=False)
 class Join:
     """Wait until another process has ended; `yield` returns its return value."""
 
-    __slots__ = ("other",)
-
-    def __init__(self, other: SimulatedProcess) -> None:
-        self.other = other
+    other: SimulatedProcess
 
     def begin(self, simulation: Simulation, process: SimulatedProcess) -> None:
         if self.other.ended:

@@ -9,7 +9,7 @@ class PublishedFigure(NamedTuple):
     figure: str
     published: str
     simulated: float
-    unit: str
+    unit: str = ""
     low: float = float("-inf")
     high: float = float("inf")
     note: str = ""

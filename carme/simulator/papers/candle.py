@@ -1,24 +1,27 @@
 """Wu et al. 2019: CANDLE benchmarks with Horovod on Summit, and what faster loading gains.
 
 Every GPU reads the whole set and runs over all of it; epochs are divided (strong scaling) or
-constant (weak scaling, 8 a GPU). Fitted, and said so in the rows: NT3's time per epoch on 1 and
+constant (weak scaling, 8 a GPU). Fitted, as the rows note: NT3's time per epoch on 1 and
 384 GPUs, the contention of the file system (153 s of loading on 384), and the fixed time of P1B1
 and P1B2. The rest follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from math import ceil
+from typing import Literal
 
 from carme.simulator.costs.step import plan_step
-from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.hardware import Cluster
 from carme.simulator.papers import PublishedFigure, around
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.plans import Synchronous
+from carme.simulator.runs import simulate
 from carme.simulator.runs.result import SimulationResult
-from carme.simulator.runs.synchronous import run
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
+Pair = tuple[SimulationResult, SimulationResult]
+"""The original run and the one with chunked loading."""
 STRONG = (1, 6, 12, 24, 48, 96, 192, 384)
 WEAK = (6, 12, 24, 48, 96, 192, 384, 768, 1536, 3072)
 STARTUP_SECONDS = 20.0
@@ -31,7 +34,7 @@ NETWORK_EFFICIENCY = 0.7
 """Fitted with it: of both rails, between two nodes."""
 
 
-def as_seen(summit: Cluster) -> Cluster:
+def fitted_summit(summit: Cluster) -> Cluster:
     """Summit as the paper's runs saw it, with NCCL 2.3.7."""
     network = summit.node.network.model_copy(update={"efficiency": NETWORK_EFFICIENCY})
     node = summit.node.model_copy(update={"congestion": CONGESTION, "network": network})
@@ -40,7 +43,7 @@ def as_seen(summit: Cluster) -> Cluster:
 
 def rows(workloads: Mapping[str, Workload], summit: Cluster) -> list[PublishedFigure]:
     """The anchors and gains of the paper's text."""
-    cluster = as_seen(summit)
+    cluster = fitted_summit(summit)
     nt3 = _with_epoch(workloads["nt3"], cluster, 1, 10.3)
     return [
         *_nt3(nt3, cluster),
@@ -52,36 +55,32 @@ def rows(workloads: Mapping[str, Workload], summit: Cluster) -> list[PublishedFi
 
 def _nt3(nt3: Workload, cluster: Cluster) -> list[PublishedFigure]:
     seconds = {n: _epoch_seconds(nt3, cluster, n) for n in (1, 384, 3072)}
-    strong = {n: _pair(nt3, cluster, n, "strong") for n in STRONG}
-    weak = [_pair(nt3, cluster, n, "weak") for n in WEAK]
-    last = strong[384]
-    takes_over = next(n for n in STRONG if _loading(strong[n][0]) > _training(strong[n][0]))
+    strong = {n: _pair(nt3, cluster, _plan(n)) for n in STRONG}
+    weak = [_pair(nt3, cluster, _plan(n, "weak")) for n in WEAK]
+    original, chunked = strong[384]
+
+    def loading_dominates(result: SimulationResult) -> bool:
+        """Loading and the broadcast, which waits for the last reader, outlast training."""
+        loading = result.phases["load"] + result.phases["broadcast"]
+        return loading > result.seconds - loading - result.phases["startup"]
+
+    takes_over = next(n for n in STRONG if loading_dominates(strong[n][0]))
+    ratio = seconds[3072] / seconds[1]
+    broadcasts = original.phases["broadcast"], chunked.phases["broadcast"]
+    time_saved, energy_saved = (
+        max(_saved(pair, quantity) for pair in strong.values())
+        for quantity in ("seconds", "gpu_joules")
+    )
     return [
         around("NT3: epoch on 1 GPU", 10.3, seconds[1], "s", 0.2, "fitted"),
         around("NT3: epoch on 384 GPUs", 22, seconds[384], "s", 2.0, "fitted"),
-        PublishedFigure(
-            "NT3: epoch on 3,072 over 1", "above 3", seconds[3072] / seconds[1], "x", 3.0, 4.0
-        ),
-        around("NT3: loading on 384 GPUs", 153, last[0].phases["load"], "s", 3.0, "fitted"),
+        PublishedFigure("NT3: epoch on 3,072 over 1", "above 3", ratio, "x", 3.0, 4.0),
+        around("NT3: loading on 384 GPUs", 153, original.phases["load"], "s", 3.0, "fitted"),
         PublishedFigure("NT3: loading takes over at", "24 to 48", takes_over, "GPUs", 24, 48),
-        around(
-            "NT3: broadcast on 384, original", 43.72, last[0].phases["broadcast"], "s", 6, "fitted"
-        ),
-        PublishedFigure("NT3: broadcast on 384, chunked", "4.65", last[1].phases["broadcast"], "s"),
-        around(
-            "NT3: strong scaling, time saved up to",
-            67.68,
-            _best(strong.values(), "seconds"),
-            "%",
-            8,
-        ),
-        around(
-            "NT3: strong scaling, GPU energy up to",
-            55.93,
-            _best(strong.values(), "gpu_joules"),
-            "%",
-            9,
-        ),
+        around("NT3: broadcast on 384, original", 43.72, broadcasts[0], "s", 6, "fitted"),
+        PublishedFigure("NT3: broadcast on 384, chunked", "4.65", broadcasts[1], "s"),
+        around("NT3: strong scaling, time saved up to", 67.68, time_saved, "%", 8),
+        around("NT3: strong scaling, GPU energy up to", 55.93, energy_saved, "%", 9),
         *_range("NT3", weak, "seconds", (34.23, 52.44), 8),
         *_range("NT3", weak, "gpu_joules", (22.31, 28.59), 9),
     ]
@@ -97,24 +96,18 @@ def _fitted(
     weak_energy: tuple[float, float],
 ) -> list[PublishedFigure]:
     """One constant, the fixed seconds of a run, fitted on the strong-scaling gain."""
-    original, chunked = _pair(workload, cluster, gpus, "strong", 0.0)
+    original, chunked = _pair(workload, cluster, _plan(gpus, fixed=0.0))
     # gain = saved / (original + fixed), solved for fixed
     fixed = max((original.seconds - chunked.seconds) / (gain / 100) - original.seconds, 0.0)
-    weak = [_pair(workload, cluster, n, "weak", fixed) for n in WEAK]
-    saved = _saved(_pair(workload, cluster, gpus, "strong", fixed), "seconds")
+    weak = [_pair(workload, cluster, _plan(n, "weak", fixed)) for n in WEAK]
+    saved = _saved(_pair(workload, cluster, _plan(gpus, fixed=fixed)), "seconds")
     energy = [
         row._replace(low=float("-inf"), high=float("inf"))
         for row in _range(name, weak, "gpu_joules", weak_energy, 0)
     ]
+    note = f"fitted: {fixed:.1f} s of fixed time"
     return [
-        around(
-            f"{name}: strong scaling, time saved up to",
-            gain,
-            saved,
-            "%",
-            0.5,
-            f"fitted: {fixed:.1f} s of fixed time",
-        ),
+        around(f"{name}: strong scaling, time saved up to", gain, saved, "%", 0.5, note),
         *_range(name, weak, "seconds", weak_time, 6),
         *energy,
     ]
@@ -122,54 +115,40 @@ def _fitted(
 
 def _p1b3(workload: Workload, cluster: Cluster) -> PublishedFigure:
     def saved(gpus: int) -> float:
-        original, chunked = (
-            run(
-                workload,
-                cluster,
-                Synchronous(
-                    gpus=gpus,
-                    batch_rule="cube-root",
-                    loader=loader,
-                    startup_seconds=STARTUP_SECONDS,
-                ),
-            )
-            for loader in ("pandas", "chunked")
+        plan = Synchronous(
+            gpus=gpus, batch_rule="cube-root", startup_seconds=STARTUP_SECONDS, loader="pandas"
         )
-        return 100 * (1 - chunked.seconds / original.seconds)
+        return _saved(_pair(workload, cluster, plan), "seconds")
 
     best = max(saved(n) for n in STRONG if n <= 96)
     return PublishedFigure("P1B3: time saved up to", "6.5", best, "%", 0, 10)
 
 
-def _plan(gpus: int, loader: str, scaling: str, fixed: float = STARTUP_SECONDS) -> Synchronous:
-    return Synchronous.model_validate(
-        {
-            "gpus": gpus,
-            "data": "whole",
-            "scaling": scaling,
-            "epochs": 8 if scaling == "weak" else None,
-            "loader": loader,
-            "load_skew": LOAD_SKEW,
-            "startup_seconds": fixed,
-            "all_reduce": "hierarchical",
-            "overlap": False,
-        }
+def _plan(
+    gpus: int, scaling: Literal["strong", "weak"] = "strong", fixed: float = STARTUP_SECONDS
+) -> Synchronous:
+    """The plan of the original runs, which load with pandas."""
+    return Synchronous(
+        gpus=gpus,
+        data="whole",
+        scaling=scaling,
+        epochs=8 if scaling == "weak" else None,
+        loader="pandas",
+        load_skew=LOAD_SKEW,
+        startup_seconds=fixed,
+        all_reduce="hierarchical",
+        overlap=False,
     )
 
 
-def _pair(
-    workload: Workload, cluster: Cluster, gpus: int, scaling: str, fixed: float = STARTUP_SECONDS
-) -> tuple[SimulationResult, SimulationResult]:
-    """The original loading and the chunked one."""
-    original, chunked = (
-        run(workload, cluster, _plan(gpus, loader, scaling, fixed))
-        for loader in ("pandas", "chunked")
-    )
-    return original, chunked
+def _pair(workload: Workload, cluster: Cluster, plan: Synchronous) -> Pair:
+    """The results of the original loading and of the chunked one."""
+    chunked = plan.model_copy(update={"loader": "chunked"})
+    return simulate(workload, cluster, plan), simulate(workload, cluster, chunked)
 
 
 def _epoch_seconds(workload: Workload, cluster: Cluster, gpus: int) -> float:
-    step = plan_step(workload, cluster, _plan(gpus, "pandas", "strong"))
+    step = plan_step(workload, cluster, _plan(gpus))
     return step.nominal * ceil(workload.dataset.samples / workload.batch)
 
 
@@ -180,34 +159,19 @@ def _with_epoch(workload: Workload, cluster: Cluster, gpus: int, seconds: float)
     return workload.model_copy(update={"step_overhead_seconds": max((seconds - bare) / steps, 0.0)})
 
 
-def _loading(result: SimulationResult) -> float:
-    """Loading, and the broadcast that waits for the last reader."""
-    return result.phases["load"] + result.phases["broadcast"]
-
-
-def _training(result: SimulationResult) -> float:
-    return result.seconds - _loading(result) - result.phases["startup"]
-
-
-def _saved(pair: tuple[SimulationResult, SimulationResult], quantity: str) -> float:
+def _saved(pair: Pair, quantity: str) -> float:
+    """Percent of a quantity that chunked loading saves."""
     original, chunked = (float(getattr(result, quantity)) for result in pair)
     return 100 * (1 - chunked / original)
 
 
-def _best(pairs: Iterable[tuple[SimulationResult, SimulationResult]], quantity: str) -> float:
-    return max(_saved(pair, quantity) for pair in pairs)
-
-
 def _range(
-    name: str,
-    pairs: Sequence[tuple[SimulationResult, SimulationResult]],
-    quantity: str,
-    published: tuple[float, float],
-    band: float,
+    name: str, pairs: list[Pair], quantity: str, published: tuple[float, float], band: float
 ) -> list[PublishedFigure]:
-    what = "time" if quantity == "seconds" else "GPU energy"
+    """The smallest and the largest saving of weak scaling."""
+    title = f"{name}: weak scaling, {'time' if quantity == 'seconds' else 'GPU energy'} saved"
     saved = [_saved(pair, quantity) for pair in pairs]
     return [
-        around(f"{name}: weak scaling, {what} saved at least", published[0], min(saved), "%", band),
-        around(f"{name}: weak scaling, {what} saved at most", published[1], max(saved), "%", band),
+        around(f"{title} at least", published[0], min(saved), "%", band),
+        around(f"{title} at most", published[1], max(saved), "%", band),
     ]

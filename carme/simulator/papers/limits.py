@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from carme.simulator.analysis.scaling_limits import scaling_limits
-from carme.simulator.hardware.cluster import Cluster, NodeModel
+from carme.simulator.analysis.scaling_limits import ScalingLimits, scaling_limits
+from carme.simulator.hardware import Cluster, NodeModel
 from carme.simulator.papers import PublishedFigure, around
-from carme.simulator.plans.plan import Synchronous
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.plans import Synchronous
+from carme.simulator.workload import Workload
 
 BATCHES = {"alexnet": 256, "googlenet": 32}
 CAUSES = ("communication", "skinny products")
@@ -21,45 +21,25 @@ CAUSES = ("communication", "skinny products")
 
 def rows(workloads: Mapping[str, Workload], node: NodeModel) -> list[PublishedFigure]:
     """Stall counts and the causes that the paper names."""
-    single = node.model_copy(update={"gpus": 1})
-    cluster = Cluster(name="k80-fdr", node=single, nodes=1)
-    figures = [
-        around(
-            "VGG-19, million parameters", 144, workloads["vgg-19"].parameter_count / 1e6, "", 1.0
-        )
-    ]
-    for name, batch in BATCHES.items():
+    cluster = Cluster(name="k80-fdr", node=node.model_copy(update={"gpus": 1}), nodes=1)
+
+    def limits(name: str, batch: int, most: int = 4096) -> ScalingLimits:
         plan = Synchronous(gpus=1, batch=batch, overlap=False, loader="raw")
-        limits = scaling_limits(workloads[name], cluster, plan, most=256)
-        stall = limits.stalls_at or limits.points[-1].gpus
-        cause = next(r.limit for r in limits.points if r.gpus >= stall)
-        named = CAUSES.index(cause) + 1 if cause in CAUSES else 0
-        figures.append(
-            PublishedFigure(
-                f"{name}, batch {batch}: stalls at", "a few dozen", stall, "nodes", 4, 48, cause
-            )
-        )
-        figures.append(
-            PublishedFigure(
-                f"{name}, batch {batch}: cause is one that the paper names",
-                "yes",
-                named,
-                "",
-                1,
-                2,
-                cause,
-            )
-        )
-    larger = scaling_limits(
-        workloads["alexnet"], cluster, Synchronous(gpus=1, batch=1024, overlap=False, loader="raw")
-    )
-    usual = scaling_limits(
-        workloads["alexnet"], cluster, Synchronous(gpus=1, batch=256, overlap=False, loader="raw")
-    )
-    ratio = (larger.stalls_at or 4096) / (usual.stalls_at or 4096)
-    figures.append(
-        PublishedFigure(
-            "alexnet: a batch 4 times as large stalls later by", "later", ratio, "x", 1.0, 8
-        )
-    )
-    return figures
+        return scaling_limits(workloads[name], cluster, plan, most)
+
+    parameters = workloads["vgg-19"].parameter_count / 1e6
+    figures = [around("VGG-19, million parameters", 144, parameters, "", 1.0)]
+    for name, batch in BATCHES.items():
+        points = limits(name, batch, most=256)
+        stall = points.stalls_at or points.points[-1].gpus
+        cause = next(point.limit for point in points.points if point.gpus >= stall)
+        number = CAUSES.index(cause) + 1 if cause in CAUSES else 0
+        title = f"{name}, batch {batch}"
+        stalls, named = f"{title}: stalls at", f"{title}: cause is one that the paper names"
+        figures += [
+            PublishedFigure(stalls, "a few dozen", stall, "nodes", 4, 48, cause),
+            PublishedFigure(named, "yes", number, "", 1, 2, cause),
+        ]
+    larger, usual = (limits("alexnet", batch).stalls_at or 4096 for batch in (1024, 256))
+    title = "alexnet: a batch 4 times as large stalls later by"
+    return [*figures, PublishedFigure(title, "later", larger / usual, "x", 1.0, 8)]

@@ -6,12 +6,11 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from carme.simulator.hardware.cluster import Cluster
+from carme.simulator.hardware import Cluster
 from carme.simulator.papers import PublishedFigure, around
-from carme.simulator.plans.averaging_schedule import package_sizes
-from carme.simulator.plans.plan import Averaging
-from carme.simulator.runs.averaging import run
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.plans import Averaging, package_sizes
+from carme.simulator.runs import simulate
+from carme.simulator.workload import Workload
 
 IMBALANCE = 0.070
 """Tuned: spread of the archives' sizes that gives a gain of 8.25 % at constant 8 slaves."""
@@ -28,7 +27,7 @@ def rows(workload: Workload, cluster: Cluster) -> list[PublishedFigure]:
     """The figures of the paper's text."""
 
     def hours(plan: Averaging) -> float:
-        return run(workload, cluster, plan).seconds / 3600
+        return simulate(workload, cluster, plan).seconds / 3600
 
     balanced = [hours(plan) for plan in plans(0)]
     real = np.mean([[hours(p) for p in plans(IMBALANCE, seed)] for seed in SEEDS], axis=0)
@@ -52,7 +51,7 @@ def rows(workload: Workload, cluster: Cluster) -> list[PublishedFigure]:
 def _constant_gain(workload: Workload, cluster: Cluster, slaves: int) -> float:
     def hours(imbalance: float, seed: int) -> float:
         plan = Averaging(gpus=slaves, first_slaves=slaves, imbalance=imbalance, seed=seed)
-        return run(workload, cluster, plan).seconds
+        return simulate(workload, cluster, plan).seconds
 
     even = hours(0, 0)
     return float(np.mean([100 * (1 - even / hours(IMBALANCE, seed)) for seed in SEEDS]))

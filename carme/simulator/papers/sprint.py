@@ -6,15 +6,15 @@ from math import log2
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from carme.simulator.papers import PublishedFigure
-from carme.simulator.runs.staleness import closed_form, simulate_staleness
+from carme.simulator.papers import PublishedFigure, around
+from carme.simulator.runs.asynchronous import AsyncStatistics, closed_form, simulate_staleness
+from carme.simulator.workload import Floats
 
 SAMPLES = 1_281_167
 GPUS_PER_NODE = 8
 """Not in the text; with it the table's rows are consistent."""
-WANTED = (138 * 0.75, 138 * 1.25)
+TARGET_MINI_BATCH = (138 * 0.75, 138 * 1.25)
 LARGEST_SUB_BATCH = 11
 """The largest that the table uses in fp32; fp16 doubles it."""
 
@@ -59,35 +59,17 @@ def rows() -> list[PublishedFigure]:
         events = simulate_staleness(
             gradient, update, gpus, row.sub_batch, SAMPLES, jitter=0.05, update_jitter=0.05
         )
-        for way, statistics, band in (("closed form", formula, 0.001), ("events", events, 0.02)):
-            figures.append(
-                _relative(
-                    f"{row.name}: epoch, {way}",
-                    row.epoch_seconds,
-                    statistics.epoch_seconds,
-                    "s",
-                    band,
-                )
-            )
-            figures.append(
-                _relative(
-                    f"{row.name}: mini-batch, {way}",
-                    row.mini_batch,
-                    statistics.mini_batch.mean,
-                    "",
-                    band,
-                )
-            )
-        r = gradient / update
+        figures += _epoch_and_mini_batch(row, "closed form", formula, (0.001, 0.001))
+        figures += _epoch_and_mini_batch(row, "events", events, (0.02, 0.02))
+        staleness = gradient / update + 1
         figures.append(
             PublishedFigure(
                 f"{row.name}: staleness, events",
-                f"{r + 1:.2f}",
+                f"{staleness:.2f}",
                 events.staleness.mean,
-                "",
-                (r + 1) * 0.98,
-                (r + 1) * 1.02,
-                "r + 1, the closed form's mean",
+                low=staleness * 0.98,
+                high=staleness * 1.02,
+                note="r + 1, the closed form's mean",
             )
         )
     return figures + what_if()
@@ -96,45 +78,41 @@ def rows() -> list[PublishedFigure]:
 def what_if() -> list[PublishedFigure]:
     """Four coefficients fitted on all rows: the rows again, and the optimum's node count."""
     compute, update = fit()
-    figures = []
+    figures: list[PublishedFigure] = []
     note = "in-sample: coefficients fitted on these rows"
     for row in TABLE:
-        gradient, updating = times(row, row.nodes, row.sub_batch, compute, update)
-        statistics = closed_form(
-            gradient, updating, row.nodes * GPUS_PER_NODE, row.sub_batch, SAMPLES
-        )
+        seconds = times(row, row.nodes, row.sub_batch, compute, update)
+        statistics = closed_form(*seconds, row.nodes * GPUS_PER_NODE, row.sub_batch, SAMPLES)
+        figures += _epoch_and_mini_batch(row, "what-if", statistics, (0.07, 0.12), note)
+        name = f"{row.name}: fastest node count, what-if"
         nodes, _ = optimum(row, compute, update)
-        figures += [
-            _relative(
-                f"{row.name}: epoch, what-if",
-                row.epoch_seconds,
-                statistics.epoch_seconds,
-                "s",
-                0.07,
-                note,
-            ),
-            _relative(
-                f"{row.name}: mini-batch, what-if",
-                row.mini_batch,
-                statistics.mini_batch.mean,
-                "",
-                0.12,
-                note,
-            ),
-            PublishedFigure(
-                f"{row.name}: fastest node count, what-if",
-                f"{row.nodes}",
-                nodes,
-                "",
-                row.nodes - 1,
-                row.nodes + 1,
-                note,
-            ),
-        ]
+        figures.append(around(name, row.nodes, nodes, "", 1, note))
     return figures
 
 
-def fit() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _epoch_and_mini_batch(
+    row: Setup, way: str, statistics: AsyncStatistics, bands: tuple[float, float], note: str = ""
+) -> list[PublishedFigure]:
+    """Epoch time and mini-batch of a row; the bands are relative."""
+    figures = (
+        ("epoch", row.epoch_seconds, statistics.epoch_seconds, "s", bands[0]),
+        ("mini-batch", row.mini_batch, statistics.mini_batch.mean, "", bands[1]),
+    )
+    return [
+        PublishedFigure(
+            f"{row.name}: {name}, {way}",
+            f"{published:g}",
+            simulated,
+            unit,
+            published * (1 - band),
+            published * (1 + band),
+            note,
+        )
+        for name, published, simulated, unit, band in figures
+    ]
+
+
+def fit() -> tuple[Floats, Floats]:
     """Coefficients of T_GPU = a·(computation) + b·(images) and
     T_Update = c·(all-reduce)·log₂(nodes) + d: the first for the smallest worst error of the epoch
     times, the second, given the first, for that of the mini-batches."""
@@ -146,7 +124,7 @@ def fit() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return compute, _minimax(update, mini_batch / samples * (gradient @ compute))
 
 
-def _minimax(terms: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
+def _minimax(terms: Floats, targets: Floats) -> Floats:
     """Lawson's algorithm: least squares whose weights move to the worst rows."""
     relative = terms / targets[:, None]
     weight = np.full(len(targets), 1 / len(targets))
@@ -171,8 +149,8 @@ def times(
     row: Setup,
     nodes: int,
     sub_batch: int,
-    compute: NDArray[np.float64],
-    update: NDArray[np.float64],
+    compute: Floats,
+    update: Floats,
 ) -> tuple[float, float]:
     """T_GPU and T_Update of a configuration."""
     return (
@@ -181,10 +159,8 @@ def times(
     )
 
 
-def optimum(
-    row: Setup, compute: NDArray[np.float64], update: NDArray[np.float64]
-) -> tuple[int, int]:
-    """Nodes and sub-batch of the shortest epoch whose mean mini-batch is in the targets range."""
+def optimum(row: Setup, compute: Floats, update: Floats) -> tuple[int, int]:
+    """Nodes and sub-batch of the shortest epoch whose mean mini-batch is in the target range."""
     best = (float("inf"), 0, 0)
     largest = LARGEST_SUB_BATCH * (2 if row.half_precision else 1)
     for nodes in range(2, 17):
@@ -192,13 +168,6 @@ def optimum(
             gradient, updating = times(row, nodes, sub_batch, compute, update)
             workers = nodes * GPUS_PER_NODE
             mini_batch = workers * sub_batch * updating / gradient
-            if WANTED[0] <= mini_batch <= WANTED[1]:
+            if TARGET_MINI_BATCH[0] <= mini_batch <= TARGET_MINI_BATCH[1]:
                 best = min(best, (SAMPLES * gradient / (workers * sub_batch), nodes, sub_batch))
     return best[1], best[2]
-
-
-def _relative(
-    figure: str, published: float, simulated: float, unit: str, band: float, note: str = ""
-) -> PublishedFigure:
-    low, high = published * (1 - band), published * (1 + band)
-    return PublishedFigure(figure, f"{published:g}", simulated, unit, low, high, note)

@@ -1,27 +1,143 @@
-"""Asynchronous plans (SPRINT): every GPU computes gradients while update threads apply them."""
+"""Asynchronous SGD (SPRINT): mini-batch size and staleness, by a closed form and by events.
+
+GPU threads take T_GPU for a gradient of N samples, the update threads T_Update for an update;
+q = T_Update / T_GPU and r = 1 / q. The closed form assumes that phases are random:
+
+    mini-batch = N · Σ over GPUs of (⌊q⌋ + Y),  Y ~ Bernoulli(q − ⌊q⌋)
+    staleness  = ⌊r⌋ + 1 + Z,                   Z ~ Bernoulli(r − ⌊r⌋)
+
+Staleness is the number of updates from reading the weights to the update that applies the
+gradient, that one included: hence the 1. The event simulation counts the same updates. Without
+jitter its phases lock, so it differs from the closed form, which assumes random phases.
+"""
 
 from __future__ import annotations
 
+from math import floor
+from typing import NamedTuple
+
+import numpy as np
+
 from carme.simulator.costs.collectives import all_reduce_seconds, collective_group
 from carme.simulator.costs.memory import model_bytes
-from carme.simulator.costs.step import check_size, plan_step
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.plan import Asynchronous, single_gpu_plan
-from carme.simulator.runs.result import Segment, SimulationResult
-from carme.simulator.runs.staleness import simulate_staleness
-from carme.simulator.runs.totals import startup, total_epochs, totals
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.costs.step import Step, check_size, plan_step
+from carme.simulator.hardware import Cluster
+from carme.simulator.plans import Asynchronous, lognormal_factors, require, single_gpu_plan
+from carme.simulator.runs.result import (
+    Distribution,
+    Segment,
+    SimulationResult,
+    startup,
+    total_epochs,
+    totals,
+)
+from carme.simulator.workload import Floats, Workload
+
+MOST_GRADIENTS = 5_000_000
+"""Limit of a simulated run: two seconds and some hundred megabytes."""
 
 
-def run(workload: Workload, cluster: Cluster, plan: Asynchronous) -> SimulationResult:
+class AsyncStatistics(NamedTuple):
+    """Seconds of an epoch, and the distributions that the quality of training depends on."""
+
+    epoch_seconds: float
+    mini_batch: Distribution
+    staleness: Distribution
+
+
+def closed_form(
+    gradient_seconds: float, update_seconds: float, gpus: int, sub_batch: int, samples: int
+) -> AsyncStatistics:
+    """Oyama et al. 2016: random phases, constant times."""
+    q = update_seconds / gradient_seconds
+    r = 1 / q
+    share = q - floor(q)
+    mini_batch = sub_batch * (gpus * floor(q) + np.arange(gpus + 1.0))
+    later = r - floor(r)
+    updates = np.array([floor(r) + 1.0, floor(r) + 2.0])
+    return AsyncStatistics(
+        epoch_seconds=samples * gradient_seconds / (gpus * sub_batch),
+        mini_batch=Distribution(mini_batch, _binomial(gpus, share)),
+        staleness=Distribution(updates, np.array([1 - later, later])),
+    )
+
+
+def simulate_staleness(
+    gradient_seconds: float,
+    update_seconds: float,
+    gpus: int,
+    sub_batch: int,
+    samples: int,
+    *,
+    jitter: float = 0.0,
+    update_jitter: float = 0.0,
+    updates: int = 2000,
+    seed: int = 0,
+) -> AsyncStatistics:
+    """The statistics of a simulated run: every gradient of `updates` updates."""
+    rng = np.random.default_rng(seed)
+    update = update_seconds * lognormal_factors(update_jitter, (updates,), rng)
+    rounds = float(update.sum()) / gradient_seconds * 1.1 + 10
+    require(
+        gpus * rounds <= MOST_GRADIENTS,
+        f"{gpus * rounds:,.0f} gradients in {updates:,} updates",
+        f"at most {MOST_GRADIENTS:,}: lower sample_steps, or is one of the times in another unit?",
+    )
+    gradient = gradient_seconds * lognormal_factors(jitter, (gpus, int(rounds)), rng)
+    return staleness_statistics(gradient, update, sub_batch, samples)
+
+
+def staleness_statistics(
+    gradient: Floats, update: Floats, sub_batch: int, samples: int
+) -> AsyncStatistics:
+    """Statistics of the durations gradient[w, k] and update[u], all starting at 0."""
+    ends = np.cumsum(gradient, axis=1)
+    starts = ends - gradient
+    updated = np.cumsum(update)
+    inside = ends <= updated[-1]
+    # A gradient is applied by the first update that ends when the gradient does, or later.
+    applied = np.searchsorted(updated, ends[inside], side="left")
+    read = np.searchsorted(updated, starts[inside], side="right")
+    mini_batch = np.bincount(applied, minlength=len(updated)) * sub_batch
+    # The first updates have fewer gradients: leave them out.
+    settled = max(len(updated) // 20, 1) if len(updated) > 20 else 0
+    late = applied >= settled
+    rate = inside.sum() * sub_batch / updated[-1]
+    return AsyncStatistics(
+        epoch_seconds=float(samples / rate) if rate else float("inf"),
+        mini_batch=Distribution.of(mini_batch[settled:]),
+        staleness=Distribution.of((applied - read + 1)[late]),
+    )
+
+
+def _binomial(n: int, p: float) -> Floats:
+    """P(k) for k = 0..n, by the recurrence, in logarithms: n may be thousands."""
+    if p <= 0 or p >= 1:
+        shares = np.zeros(n + 1)
+        shares[0 if p <= 0 else n] = 1.0
+        return shares
+    k = np.arange(1, n + 1)
+    logs = np.concatenate([[0.0], np.cumsum(np.log((n - k + 1) / k * p / (1 - p)))])
+    shares = np.exp(logs - logs.max())
+    result: Floats = shares / shares.sum()
+    return result
+
+
+def thread_seconds(
+    workload: Workload, cluster: Cluster, plan: Asynchronous, step: Step
+) -> tuple[float, float]:
+    """Seconds of one gradient and of one update: measured, or computed from one GPU's step."""
+    group = collective_group(plan.gpus, cluster.node)
+    all_reduce = all_reduce_seconds(model_bytes(workload, plan), group, cluster.node)
+    gradient = plan.gradient_seconds or step.kernels + step.overhead
+    return gradient, plan.update_seconds or all_reduce + step.update
+
+
+def run_asynchronous(workload: Workload, cluster: Cluster, plan: Asynchronous) -> SimulationResult:
     """The whole run: GPUs never wait, so it takes as long as the gradients of all samples."""
     check_size(cluster, plan)
     step = plan_step(workload, cluster, single_gpu_plan(plan))
-    gradient = plan.gradient_seconds or step.kernels + step.overhead
-    all_reduce = all_reduce_seconds(
-        model_bytes(workload, plan), collective_group(plan.gpus, cluster.node), cluster.node
-    )
-    update = plan.update_seconds or all_reduce + step.update
+    gradient, update = thread_seconds(workload, cluster, plan, step)
     samples = workload.dataset.samples
     statistics = simulate_staleness(
         gradient,

@@ -7,25 +7,25 @@ from math import ceil
 import numpy as np
 
 from carme.simulator.costs.collectives import all_reduce_bytes, collective_group
-from carme.simulator.costs.jitter import slowest_factors
 from carme.simulator.costs.step import Step, plan_step
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.hardware.power import watts
-from carme.simulator.plans.plan import Synchronous
-from carme.simulator.runs.result import QUANTILES, Segment, SimulationResult
-from carme.simulator.runs.totals import startup, total_epochs, totals
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.hardware import Cluster, watts
+from carme.simulator.plans import Synchronous, slowest_factors
+from carme.simulator.runs.result import (
+    QUANTILES,
+    Segment,
+    SimulationResult,
+    startup,
+    total_epochs,
+    totals,
+)
+from carme.simulator.workload import Workload
 
 
-def run(workload: Workload, cluster: Cluster, plan: Synchronous) -> SimulationResult:
-    """The whole run: startup, then the steps."""
-    return run_from_step(workload, cluster, plan, plan_step(workload, cluster, plan))
-
-
-def run_from_step(
-    workload: Workload, cluster: Cluster, plan: Synchronous, step: Step
+def run_synchronous(
+    workload: Workload, cluster: Cluster, plan: Synchronous, step: Step | None = None
 ) -> SimulationResult:
-    """The whole run, from a step that `plan_step` has computed."""
+    """The whole run: startup, then the steps; `step` is one, if `plan_step` has computed it."""
+    step = step or plan_step(workload, cluster, plan)
     epochs, steps = _epochs_and_steps(workload, plan, step)
     jittered = plan.jitter or plan.jitter_samples
     drawn = int(min(max(steps, 1), plan.sample_steps)) if jittered else 1

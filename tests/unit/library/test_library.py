@@ -4,8 +4,8 @@ import pytest
 
 from carme import library
 from carme.errors import ConfigError, InputError, MissingError
-from carme.simulator.commands.cluster import describe_nodes, match_gpu
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.commands.cluster import describe_nodes
+from carme.simulator.plans import Synchronous
 from carme.simulator.runs import simulate
 
 WANTED = {
@@ -219,4 +219,4 @@ def test_unknown_gpus_and_none_at_all(tmp_path):
     ],
 )
 def test_slurm_names_are_understood(slurm, ours):
-    assert match_gpu(slurm) == ours
+    assert library.match_gpu(slurm) == ours

@@ -6,7 +6,7 @@ import pytest
 from carme import library
 from carme.errors import InputError, MissingError
 from carme.library.onnx import read_onnx
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.plans import Synchronous
 from carme.simulator.runs import simulate
 
 onnx = pytest.importorskip("onnx", reason="needs the extra onnx")

@@ -6,7 +6,7 @@ from carme import library
 from carme.predict.advice import suggestions
 from carme.predict.prediction import predict
 from carme.requests.resource_request import AdviceRequest
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.plans import Synchronous
 from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
 from support.service import gpu_nodes

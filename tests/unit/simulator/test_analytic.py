@@ -11,19 +11,17 @@ from carme.simulator.costs.collectives import (
     broadcast_seconds,
     collective_group,
 )
-from carme.simulator.costs.kernels import layer_times
+from carme.simulator.costs.shard import layer_times
 from carme.simulator.costs.step import plan_step
 from carme.simulator.events import compiled_queues
 from carme.simulator.events.engine import Simulation
 from carme.simulator.events.operations import Transfer, Wait
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.averaging_schedule import schedule
-from carme.simulator.plans.pipeline_schedule import makespan, stage_schedule
-from carme.simulator.plans.plan import Synchronous
+from carme.simulator.hardware import Cluster
+from carme.simulator.layers import Attention
+from carme.simulator.plans import Synchronous, averaging_schedule, makespan, stage_schedule
 from carme.simulator.runs import simulate
-from carme.simulator.runs.staleness import closed_form, simulate_staleness
-from carme.simulator.workloads.layers import Attention
-from carme.simulator.workloads.workload import LayerArrays
+from carme.simulator.runs.asynchronous import closed_form, simulate_staleness
+from carme.simulator.workload import LayerArrays
 
 V100 = library.node("dgx-1-v100")
 
@@ -165,7 +163,7 @@ def test_the_pipeline_bubble(stages, micro_batches):
 def test_a_long_step_of_a_pipeline_is_continued_evenly(monkeypatch):
     stages = ([1.0, 1.3, 0.9], [2.0, 2.2, 2.5], [0.1, 0.3])
     exact, ends = makespan(*stages, 2000)
-    monkeypatch.setattr("carme.simulator.plans.pipeline_schedule.MOST_SLOTS", 100)
+    monkeypatch.setattr("carme.simulator.plans.MOST_SLOTS", 100)
     total, continued = makespan(*stages, 2000)
     assert total == pytest.approx(exact, rel=1e-9)
     assert continued == pytest.approx(ends, rel=1e-9)
@@ -182,7 +180,7 @@ def test_every_stage_does_every_micro_batch_once_each_way():
 
 
 def test_the_number_of_slaves_grows_as_kaldi_lets_it():
-    slaves = schedule(1061, 1, 8)
+    slaves = averaging_schedule(1061, 1, 8)
     assert len(slaves) == 235
     assert slaves[0] == 1
     assert slaves[-1] == 8
@@ -190,7 +188,7 @@ def test_the_number_of_slaves_grows_as_kaldi_lets_it():
 
 
 def test_equal_packages_take_equal_iterations():
-    slaves = schedule(40, 2, 6)
+    slaves = averaging_schedule(40, 2, 6)
     ends, busy = compiled_queues.averaging(slaves, np.full(40, 3.0), 8, 0.0, 0.0)
     assert ends[-1] == pytest.approx(3.0 * len(slaves))
     assert busy.sum() == pytest.approx(3.0 * slaves.sum())

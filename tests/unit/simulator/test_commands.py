@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from carme.errors import CarmeError
 from carme.library import commands
-from carme.simulator.commands import cluster, pareto, reproduce, simulate, timeline
+from carme.simulator.commands import cluster, pareto, simulate, validate
 
 AVERAGING = ("kaldi-lstm", "--gpus", "4xtitan-x", "--plan", "averaging")
 
@@ -175,7 +175,7 @@ def test_bad_ranges_get_one_clear_message(words, said):
 def test_timeline_writes_a_trace(tmp_path):
     path = tmp_path / "trace.json"
     result = invoke(
-        timeline.timeline, "resnet-50", "--gpus", "4xV100", "--batch", "64", "-o", str(path)
+        simulate.timeline, "resnet-50", "--gpus", "4xV100", "--batch", "64", "-o", str(path)
     )
     assert result.exit_code == 0, result.output
     assert "gpu memory utilization" in result.output
@@ -203,11 +203,11 @@ def test_a_cluster_file_is_checked(tmp_path):
     )
 
 
-@pytest.mark.parametrize("paper", reproduce.PAPERS)
+@pytest.mark.parametrize("paper", validate.PAPERS)
 def test_the_papers_figures_come_out(paper):
-    result = invoke(reproduce.reproduce, paper)
+    result = invoke(validate.reproduce, paper)
     assert result.exit_code == 0, result.output
-    rows = json.loads(invoke(reproduce.reproduce, paper, "--json").stdout)
+    rows = json.loads(invoke(validate.reproduce, paper, "--json").stdout)
     assert all(row["inside"] for row in rows)
     assert sum(row["band"] is not None for row in rows) >= 6
 
@@ -216,7 +216,7 @@ def test_a_figure_outside_its_band_is_exit_code_1(monkeypatch):
     from carme.simulator.papers import PublishedFigure
 
     rows = [PublishedFigure("figure", "1", 3.0, "s", 0.5, 1.5)]
-    monkeypatch.setitem(reproduce.PAPERS, "limits", lambda: rows)
-    result = invoke(reproduce.reproduce, "limits")
+    monkeypatch.setitem(validate.PAPERS, "limits", lambda: rows)
+    result = invoke(validate.reproduce, "limits")
     assert result.exit_code == 1
     assert "outside" in result.output

@@ -3,9 +3,8 @@
 import pytest
 
 from carme.errors import InputError
-from carme.simulator.events.engine import Simulation
+from carme.simulator.events.engine import Simulation, TaskGraph
 from carme.simulator.events.operations import Arrive, Compute, Get, Join, Load, Put, Transfer, Wait
-from carme.simulator.events.task_graph import TaskGraph
 
 
 def test_a_first_come_link_serves_in_the_order_asked():

@@ -7,14 +7,17 @@ from hypothesis import strategies as st
 
 from carme import library
 from carme.simulator.analysis.timeline import simulate_window
-from carme.simulator.costs.jitter import jitter_factors, slowest_factors
 from carme.simulator.costs.step import plan_step
 from carme.simulator.events import compiled_queues, models
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.plans.averaging_schedule import schedule
-from carme.simulator.plans.pipeline_schedule import makespan
-from carme.simulator.plans.plan import Synchronous
-from carme.simulator.runs.staleness import staleness_statistics
+from carme.simulator.hardware import Cluster
+from carme.simulator.plans import (
+    Synchronous,
+    averaging_schedule,
+    jitter_factors,
+    makespan,
+    slowest_factors,
+)
+from carme.simulator.runs.asynchronous import staleness_statistics
 
 few = settings(max_examples=25, deadline=None)
 
@@ -59,7 +62,7 @@ def test_a_shared_link_with_ties():
     st.integers(0, 99),
 )
 def test_master_and_slaves(first, more, packages, near_seconds, far_seconds, seed):
-    slaves = schedule(packages + 6, first, first + more)
+    slaves = averaging_schedule(packages + 6, first, first + more)
     work = np.random.default_rng(seed).uniform(0.1, 2.0, packages)
     report = models.averaging(slaves.tolist(), work.tolist(), 4, near_seconds, far_seconds)
     ends, busy = compiled_queues.averaging(slaves, work, 4, near_seconds, far_seconds)

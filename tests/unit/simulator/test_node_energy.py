@@ -6,7 +6,7 @@ from carme import library
 from carme.predict.cluster_hardware import held_node_share
 from carme.predict.prediction import Rates, predict
 from carme.simulator import Synchronous, simulate
-from carme.simulator.runs.totals import JOULES_PER_KWH, charged_host_watts
+from carme.simulator.runs.result import JOULES_PER_KWH, charged_host_watts
 from carme.slurm.models import Partition
 from carme.slurm.snapshot import Snapshot
 from carme_monitoring.energy.shares import GpuSlot, JobPresence, NodeActivity, rest_weights

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from carme.simulator.events.engine import Simulation
 from carme.simulator.events.link_sharing import Flow, fill
-from carme.simulator.events.operations import Arrive, Compute, Get, Put, Transfer, Wait
-from carme.simulator.events.resources import Link
+from carme.simulator.events.operations import Arrive, Compute, Get, Link, Put, Transfer, Wait
 
 DEVICES, LINKS = 2, 2
 amounts = st.floats(0.0, 5.0, allow_nan=False).map(lambda x: round(x, 3))

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 
 from carme import library
 from carme.errors import InputError
-from carme.simulator.analysis.monte_carlo import replicate
 from carme.simulator.analysis.scaling_limits import scaling_limits
+from carme.simulator.analysis.suite import replicate
 from carme.simulator.costs.step import plan_step
-from carme.simulator.hardware.cluster import Cluster
-from carme.simulator.hardware.power import COMMUNICATION_ACTIVITY, under_cap, watts
-from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
+from carme.simulator.hardware import COMMUNICATION_ACTIVITY, Cluster, under_cap, watts
+from carme.simulator.plans import Asynchronous, Averaging, ParameterServer, Synchronous
 from carme.simulator.runs import simulate
-from carme.simulator.workloads.workload import Workload
+from carme.simulator.workload import Workload
 
 few = settings(max_examples=20, deadline=None)
 RESNET = library.workload("resnet-50")

@@ -40,7 +40,7 @@ def test_a_plain_simulation_needs_no_compiler():
     code = (
         "import sys; from carme import library; "
         "from carme.simulator.runs import simulate; "
-        "from carme.simulator.plans.plan import Synchronous; "
+        "from carme.simulator.plans import Synchronous; "
         "simulate(library.workload('resnet-50'), library.cluster_of('8xV100'), "
         "Synchronous(gpus=8)); sys.exit('numba' in sys.modules)"
     )

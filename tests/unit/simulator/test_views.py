@@ -19,7 +19,7 @@ from carme.simulator.analysis.timeline import (
     series,
     simulate_window,
 )
-from carme.simulator.plans.plan import Asynchronous, Averaging, ParameterServer, Synchronous
+from carme.simulator.plans import Asynchronous, Averaging, ParameterServer, Synchronous
 
 RESNET = library.workload("resnet-50")
 CLUSTER = library.cluster_of("8xV100")
@@ -166,3 +166,13 @@ def test_a_timeline_has_an_end():
     slow = Asynchronous(gpus=8, gradient_seconds=1e6, update_seconds=1e-6)
     with pytest.raises(InputError, match="2,000,000,000,000 updates"):
         simulate_window(RESNET, CLUSTER, slow, 2)
+
+
+def test_a_power_cap_lengthens_the_timeline_of_measured_packages():
+    workload, cluster = library.workload("kaldi-lstm"), library.cluster("merpsys")
+    lowest = cluster.node.gpu.power.minimum_watts
+    full, capped = (
+        simulate_window(workload, cluster, Averaging(gpus=4, power_cap_watts=cap), 3)
+        for cap in (None, lowest)
+    )
+    assert capped.report.seconds > 1.01 * full.report.seconds

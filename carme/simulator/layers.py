@@ -1,4 +1,5 @@
-"""Layers as data, and the cost of each: matrix products, elements moved, parameters, activations.
+"""Layers and transformers as data, and their cost: matrix products, elements moved, parameters,
+activations.
 
 Every layer is one matrix product (rows x depth times depth x columns; `rows` grows with the
 batch) or none, and the elements that it reads and writes. Time, energy and memory follow from it.
@@ -9,7 +10,9 @@ from __future__ import annotations
 from math import prod
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, model_validator
+
+from carme.simulator.hardware import SimulatorModel
 
 Size = Annotated[int, Field(ge=1, le=10**12)]
 
@@ -45,9 +48,7 @@ class LayerCost(NamedTuple):
         return product * self.repeat * self.kernels
 
 
-class _Layer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
+class _Layer(SimulatorModel):
     name: str = ""
     repeat: Size = 1
 
@@ -232,3 +233,80 @@ Layer = Annotated[
     Convolution | Dense | Lstm | Embedding | Elementwise | Attention | Product,
     Field(discriminator="kind"),
 ]
+
+
+class Transformer(SimulatorModel):
+    """GPT (decoder) and BERT (encoder) alike: the same sizes give the same costs.
+
+    The tensor-parallel split of a layer follows Megatron-LM (Narayanan et al. 2021): heads and
+    feed-forward columns are divided.
+    """
+
+    hidden: Size
+    layers: Size
+    heads: Size
+    sequence: Size
+    vocabulary: Size
+    feed_forward: Size | None = None
+    """Width of the inner layer; 4 x hidden if unset."""
+    positions: Annotated[int, Field(ge=0)] | None = None
+    """Entries of the learned position table; the sequence length if unset."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Transformer:
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        return self
+
+    def costs(self, tensor: int = 1) -> tuple[LayerCost, ...]:
+        """Embedding, one block `layers` times, norm, output and loss; on one of `tensor` GPUs."""
+        h, s, repeat = self.hidden, self.sequence, self.layers
+        inner = self.feed_forward or 4 * h
+
+        def dense(name: str, inputs: int, outputs: int) -> LayerCost:
+            shape = {"inputs": inputs, "outputs": outputs, "positions": s}
+            return Dense(kind="dense", name=name, **shape, repeat=repeat).cost()
+
+        def elementwise(name: str, elements: int, **fields: int) -> LayerCost:
+            return Elementwise(kind="elementwise", name=name, elements=elements, **fields).cost()
+
+        positions = s if self.positions is None else self.positions
+        embedding = Embedding(
+            kind="embedding",
+            name="embedding",
+            entries=self.vocabulary + positions,
+            width=h,
+            lookups=s,
+        ).cost()
+        norm = elementwise("norm", s * h, parameters=2 * h, passes=2, repeat=repeat)
+        # What attention and feed-forward add to the stream: dropout, then the sum.
+        add = elementwise("add", 2 * s * h, outputs=s * h, repeat=repeat)
+        attention = Attention(
+            kind="attention",
+            name="attention",
+            heads=max(self.heads // tensor, 1),
+            width=h // self.heads,
+            sequence=s,
+            repeat=repeat,
+        )
+        # The output's weights are those of the embedding.
+        columns = max(self.vocabulary // tensor, 1)
+        output = Dense(
+            kind="dense", name="output", inputs=h, outputs=columns, positions=s, shared=True
+        )
+        return (
+            embedding._replace(parameters=embedding.parameters / tensor),
+            norm,
+            dense("query-key-value", h, 3 * h // tensor),
+            attention.cost(),
+            dense("projection", h // tensor, h),
+            add,
+            norm,
+            dense("feed-forward in", h, inner // tensor),
+            elementwise("gelu", s * inner // tensor, repeat=repeat),
+            dense("feed-forward out", inner // tensor, h),
+            add,
+            elementwise("norm", s * h, parameters=2 * h),
+            output.cost(),
+            elementwise("loss", max(s * self.vocabulary // tensor, 1), passes=2),
+        )

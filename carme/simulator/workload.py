@@ -9,18 +9,18 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from carme.errors import InputError
-from carme.simulator.hardware.cluster import (
+from carme.simulator.hardware import (
     Count,
     LibraryEntry,
     NotNegative,
     Positive,
     Precision,
+    SimulatorModel,
 )
-from carme.simulator.workloads.layers import Layer, LayerCost, Size
-from carme.simulator.workloads.transformer import Transformer
+from carme.simulator.layers import Layer, LayerCost, Size, Transformer
 
 Floats = NDArray[np.float64]
 Optimizer = Literal["sgd", "momentum", "rmsprop", "adam", "lamb"]
@@ -35,13 +35,7 @@ OPTIMIZER_STATES: dict[Optimizer, int] = {
 """fp32 values of optimizer state for each parameter, without the parameter itself."""
 
 
-class _FrozenModel(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
-
-
-class DataLoader(_FrozenModel):
+class DataLoader(SimulatorModel):
     """A method of reading the data set into memory."""
 
     bytes_per_second: Positive
@@ -49,7 +43,7 @@ class DataLoader(_FrozenModel):
     note: str = ""
 
 
-class Dataset(_FrozenModel):
+class Dataset(SimulatorModel):
     """The training data, and how they are read."""
 
     name: str = ""
@@ -59,14 +53,14 @@ class Dataset(_FrozenModel):
     input_elements: NotNegative = 0
     """Of one sample in GPU memory."""
     format: str = ""
-    loaders: dict[str, DataLoader] = {}
+    loaders: dict[str, DataLoader] = Field(default_factory=dict)
     """By name of the method; the first is the default. Without any, parsing takes no time."""
     at_start: bool = False
     """The whole set is read before the first step (CANDLE), instead of while training."""
     files: int = 1
 
 
-class MeasuredStep(_FrozenModel):
+class MeasuredStep(SimulatorModel):
     """Measured compute seconds of one step on one GPU."""
 
     gpu: str
@@ -74,7 +68,7 @@ class MeasuredStep(_FrozenModel):
     seconds: Positive
 
 
-class Convergence(_FrozenModel):
+class Convergence(SimulatorModel):
     """Epochs to the target as a function of the batch: epochs x (1 + batch / critical batch).
 
     From McCandlish et al. 2018, An Empirical Model of Large-Batch Training: far below the critical

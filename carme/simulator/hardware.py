@@ -1,4 +1,4 @@
-"""Hardware: GPUs, links, nodes, storage and the cluster of them.
+"""Hardware: GPUs and the power they draw, links, nodes, storage and the cluster of them.
 
 All figures are in SI base units: bytes, seconds, bytes per second, flops per second, watts. Each
 entry has the sources of its figures; `carme hardware NAME` prints them.
@@ -7,9 +7,12 @@ entry has the sources of its figures; `carme hardware NAME` prints them.
 from __future__ import annotations
 
 from math import log2
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from carme.errors import InputError
 
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -28,12 +31,16 @@ BYTES_PER_ELEMENT: dict[Precision, int] = {
 }
 
 
-class LibraryEntry(BaseModel):
-    """An entry of the library, read from a TOML file; unknown keys are errors."""
+class SimulatorModel(BaseModel):
+    """A frozen input of the simulator; unknown fields are errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+
+class LibraryEntry(SimulatorModel):
+    """An entry of the library, read from a TOML file."""
 
     name: Name
     title: str = ""
@@ -42,12 +49,8 @@ class LibraryEntry(BaseModel):
     """Where each figure comes from."""
 
 
-class Power(BaseModel):
+class Power(SimulatorModel):
     """The draw of a device by its activity, and its clock under a power cap."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
 
     idle_watts: NotNegative
     limit_watts: Positive
@@ -182,3 +185,55 @@ class Cluster(LibraryEntry):
     def gpus(self) -> int:
         """All GPUs of the cluster."""
         return self.nodes * self.node.gpus
+
+
+# Activity of a GPU that communicates or waits in a spinning kernel of a collective: between idle
+# (0) and memory-bound kernels (0.75).
+COMMUNICATION_ACTIVITY = 0.35
+# A GPU at its cap draws a little less than the cap on average (ml-energy/zeus traces).
+CAP_USED = 0.97
+
+
+class CappedGpu(NamedTuple):
+    """Clock and draw of a GPU under a power cap."""
+
+    clock: float
+    """Relative to the uncapped clock."""
+    busy_watts: float
+    """Draw while computing."""
+
+
+def watts(gpu: Gpu, activity: float) -> float:
+    """Draw at full clock with `activity` between idle (0) and large products (1)."""
+    return gpu.power.idle_watts + (gpu.power.busy_watts - gpu.power.idle_watts) * activity
+
+
+def check_cap(gpu: Gpu, cap_watts: float | None) -> None:
+    """Raises InputError for a cap that the device does not accept."""
+    power = gpu.power
+    if cap_watts is not None and not power.minimum_watts <= cap_watts <= power.limit_watts:
+        raise InputError(
+            f"a power cap of {cap_watts:g} W on {gpu.name}",
+            f"it takes {power.minimum_watts:g} to {power.limit_watts:g} W",
+        )
+
+
+def under_cap(gpu: Gpu, activity: float, cap_watts: float | None) -> CappedGpu:
+    """Clock, relative to that at the default limit, and draw while computing with `activity`."""
+    idle, limit = gpu.power.idle_watts, gpu.power.limit_watts
+    cap = limit if cap_watts is None else cap_watts
+    uncapped_watts = watts(gpu, activity)
+    if uncapped_watts <= idle:
+        return CappedGpu(1.0, uncapped_watts)
+    xs, clocks = zip(*gpu.power.cap_curve, strict=True)
+    headroom = np.array([max(cap - idle, 0.0), limit - idle]) / (uncapped_watts - idle)
+    clock, default_clock = np.interp(headroom, xs, clocks)
+    return CappedGpu(
+        clock=float(max(clock / default_clock, 0.05)),
+        busy_watts=max(min(uncapped_watts, CAP_USED * cap), idle),
+    )
+
+
+def wait_watts(gpu: Gpu, cap_watts: float | None) -> float:
+    """Draw while communicating or waiting in a collective, at most the cap."""
+    return under_cap(gpu, COMMUNICATION_ACTIVITY, cap_watts).busy_watts

@@ -1,1 +1,0 @@
-"""The hardware: GPUs, links, nodes, storage, and the power they draw."""

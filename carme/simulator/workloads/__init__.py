@@ -1,1 +1,0 @@
-"""The workload: layers, transformers, measured steps, and the data set."""
