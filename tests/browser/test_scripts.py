@@ -165,7 +165,7 @@ def test_the_plan_shows_node_energy_as_share_and_whole_below_a_path(page):
         "coverage": {"items": [], "meant": 0.9},
     }
     for name, body in answers.items():
-        answer(page, f"{prefix}/api/v1/{name}", body)
+        answer_requests(page, f"{prefix}/api/v1/{name}", body)
     inputs = ("gpus", "batch", "epochs", "samples", "precision", "own-name", "onnx")
     html = "".join(f"<input id={name} value=1>" for name in inputs)
     html += "<form id=request><select id=workload></select></form><button id=upload></button>"
