@@ -164,7 +164,7 @@ def test_without_munge_slurm_does_not_talk(cluster: Cluster) -> None:
     with stopped(cluster, "munged"):
         found = red(cluster, "munge")
     assert f"{cluster.dir}/log/munged.log" in found["munge"]["todo"]
-    assert found["slurmctld"]["todo"] == "mend first: munge"
+    assert found["slurmctld"]["todo"] == "repair first: munge"
     assert not {"hub", "proxy", "prometheus", "container", "ports"} & bad(found)
     wait_green(cluster)
 
@@ -189,8 +189,8 @@ def test_strangers_on_ports_and_rules_that_are_gone(cluster: Cluster) -> None:
     assert "another port" in found["ports"]["todo"]
     assert "the hub may not submit" in found["sudo rule"]["found"]
     assert f"carme up --dir {cluster.dir}" in found["sudo rule"]["todo"]
-    assert found["targets"]["todo"] == "mend first: prometheus"
-    assert found["helper"]["todo"] == "mend first: sudo rule"
+    assert found["targets"]["todo"] == "repair first: prometheus"
+    assert found["helper"]["todo"] == "repair first: sudo rule"
     wait_green(cluster)
 
 

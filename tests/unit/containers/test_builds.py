@@ -9,13 +9,18 @@ import pytest
 
 from carme.errors import UnavailableError
 from carme.system.mirrors import AptSource
-from carme_containers.build_environment import image_sources, map_pip, prepare
+from carme_containers.apptainer_engine import parse_dpkg, parse_labels, parse_pip
+from carme_containers.build_environment import (
+    BuildUser,
+    free_range,
+    image_sources,
+    map_pip,
+    prepare,
+)
 from carme_containers.build_log import BuildLog, build_step, explain_log
-from carme_containers.build_user import BuildUser, free_range
 from carme_containers.builder import check_space
-from carme_containers.file_server import FileServer
-from carme_containers.image_inspector import parse_dpkg, parse_labels, parse_pip
-from carme_containers.images_in_use import files_in_jobs, open_files
+from carme_containers.docker_engine import FileServer
+from carme_containers.node_images import files_in_jobs, open_files
 from carme_containers.recipe import Manifest, Recipe
 
 ME = BuildUser("me", os.getuid(), os.getgid(), switch=False)

@@ -83,7 +83,7 @@ def test_truncated_file_is_not_offered(publisher: Publisher, built: Path, folder
     os.truncate(folder / "base-1-abc.sif", 5000)
     catalogue = load_catalogue(folder)
     assert [image.id for image in catalogue.offered()] == ["app:1"]
-    assert "base:1 is not offered: base-1-abc.sif is half-written" in catalogue.problems[0]
+    assert "base:1 is not offered: base-1-abc.sif is incomplete" in catalogue.problems[0]
 
 
 def test_changed_file_is_not_offered(publisher: Publisher, built: Path, folder: Path) -> None:
@@ -228,7 +228,7 @@ def test_unsigned_images_where_signatures_are_demanded(
     catalogue = load_catalogue(folder, require_signed=True)
     assert [image.id for image in catalogue.offered()] == ["app:1"]
     assert catalogue.problems == (
-        "base:1 is not offered: it is not signed, and this site demands it",
+        "base:1 is not offered: it is not signed, and this site requires it",
     )
 
 

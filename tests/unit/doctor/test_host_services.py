@@ -6,8 +6,7 @@ import pytest
 
 from carme.config import Config, parse
 from carme.doctor import checklist, host_services, slurmconf
-from carme.doctor.finding import Level
-from carme.doctor.runner import examine
+from carme.doctor.check import Level, run_checks
 
 CONF = """
 # Written by hand
@@ -132,7 +131,7 @@ def test_a_node(deployed) -> None:
     checks = {check.name: check for check in checklist.checks(here)}
     assert {"GPUs gpu01", "cgroups", "container", "hub", "slurmctld"} <= set(checks)
     missing = ("proxy", "prometheus", "targets", "sudo rule", "nodes", "certificate", "backup")
-    found = examine([checks[name] for name in missing])
+    found = run_checks([checks[name] for name in missing])
     assert {finding.level for finding in found} == {Level.ABSENT}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from carme.config import Config
 from carme.errors import InputError
-from carme.local import accounts, cluster, devices, purge, render, supervisor
+from carme.local import accounts, cluster, devices, render, supervisor
 from carme.local.layout import Layout
 
 
@@ -32,10 +32,10 @@ def test_a_folder_that_is_no_clusters_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "state").mkdir(parents=True)
     with pytest.raises(InputError, match=r"no folder of a cluster"):
-        purge.check(layout(data))
+        cluster.check_is_cluster(layout(data))
 
 
-@pytest.mark.parametrize("mark", [purge.SITE_FILE, purge.INSTALL_LOG])
+@pytest.mark.parametrize("mark", [cluster.SITE_FILE, cluster.INSTALL_LOG])
 def test_what_up_made_goes_and_the_rest_stays(tmp_path: Path, rule: Path, mark: str) -> None:
     here = layout(tmp_path / "its")
     (here.dir / mark).parent.mkdir(parents=True)
@@ -43,19 +43,19 @@ def test_what_up_made_goes_and_the_rest_stays(tmp_path: Path, rule: Path, mark: 
     (here.state / "slurm").mkdir(parents=True)
     (here.dir / "thesis.tex").write_text("years")
     rule.write_text(f"carme ALL=(%users) NOPASSWD: helper --config {here.etc}/carme.toml x\n")
-    purge.check(here)
-    assert purge.remove(here) == ["thesis.tex"]
+    cluster.check_is_cluster(here)
+    assert cluster.remove_files(here) == ["thesis.tex"]
     assert [path.name for path in here.dir.iterdir()] == ["thesis.tex"]
     assert not rule.exists()
     (here.dir / "thesis.tex").unlink()
-    assert purge.remove(here) == []
+    assert cluster.remove_files(here) == []
     assert not here.dir.exists()
 
 
 def test_the_rule_of_another_cluster_stays(tmp_path: Path, rule: Path) -> None:
     here = layout(tmp_path / "never-made")
-    purge.check(here)
-    assert purge.remove(here) == []
+    cluster.check_is_cluster(here)
+    assert cluster.remove_files(here) == []
     assert rule.exists()
 
 
@@ -101,12 +101,12 @@ def test_the_user_that_builds_images_goes_with_the_last_cluster(
 ) -> None:
     rules, other = tmp_path / "sudoers.d", tmp_path / "other/etc/carme.toml"
     rules.mkdir()
-    assert not purge.remains_another(rules)
+    assert not cluster.has_other_cluster(rules)
     (rules / "carme-hub2").write_text(f"hub2 ALL=(%users) NOPASSWD: helper --config {other} x\n")
-    assert not purge.remains_another(rules)  # a rule that a broken cluster left
+    assert not cluster.has_other_cluster(rules)  # a rule that a broken cluster left
     other.parent.mkdir(parents=True)
     other.touch()
-    assert purge.remains_another(rules)
+    assert cluster.has_other_cluster(rules)
 
     ran: list[tuple[str, ...]] = []
     monkeypatch.setattr(cluster, "run_module", lambda *argv, **_: ran.append(argv))
@@ -115,9 +115,9 @@ def test_the_user_that_builds_images_goes_with_the_last_cluster(
     monkeypatch.setattr(cluster.devices, "remove", lambda layout: None)
     for is_last in (False, True):
         its = layout(tmp_path / "its")
-        (its.dir / purge.SITE_FILE).parent.mkdir(parents=True)
-        (its.dir / purge.SITE_FILE).touch()
-        monkeypatch.setattr(cluster.purge, "remains_another", lambda last=is_last: not last)
+        (its.dir / cluster.SITE_FILE).parent.mkdir(parents=True)
+        (its.dir / cluster.SITE_FILE).touch()
+        monkeypatch.setattr(cluster, "has_other_cluster", lambda last=is_last: not last)
         purged = cluster.LocalCluster.__new__(cluster.LocalCluster)
         purged.__dict__["layout"] = its
         purged.purge(lambda line: None)

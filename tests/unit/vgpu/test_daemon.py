@@ -103,7 +103,7 @@ def test_kill_9_loses_nothing(running: Running) -> None:
 
 
 def test_commands(running: Running) -> None:
-    base = [sys.executable, "-m", "carme.local.vgpu"]
+    base = [sys.executable, "-m", "carme.local.vgpu.commands"]
     where = ["--run", str(running.run)]
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:
