@@ -15,7 +15,7 @@ _COMMAND_SECONDS = 12.0
 
 
 class Level(StrEnum):
-    """How severe a finding is. A warning is about something that still works; a fault is not."""
+    """How severe a finding is: a service still works with a warning, but not with a fault."""
 
     OK = "ok"
     WARNING = "warning"

@@ -52,19 +52,14 @@ def read_supervisor(site: HostServices) -> Finding:
     return ok("supervisor", "runs, and restarts services that end")
 
 
-def unit(service: Service, state: str, todo: str) -> Finding | None:
-    """The fault of a service whose unit does not run; `state` is from systemctl is-active."""
-    if state == "active":
-        return None
-    return fault(service.name, f"{service.unit} is {state}", todo)
-
-
 def read_unit(site: HostServices, service: Service) -> Finding | None:
     """The fault of a service whose systemd unit does not run; None without systemd."""
     if site.folder:
         return None
     state = call(["systemctl", "is-active", service.unit]).stdout.strip() or "unknown"
-    return unit(service, state, site.repair(service))
+    if state == "active":
+        return None
+    return fault(service.name, f"{service.unit} is {state}", site.repair(service))
 
 
 def clock(is_synchronised: bool | None, offsets: Mapping[str, float]) -> Finding:

@@ -1,4 +1,8 @@
-"""What a build runs with: a Unix user, and the machine's mirrors, certificates and proxies."""
+"""What a build runs with: a Unix user, and the machine's mirrors, certificates and proxies.
+
+The settings reach the recipe through variables and the folder /mnt, both during the build only: the
+recipe names no host, and the finished image has neither settings nor passwords of the machine.
+"""
 
 import os
 import pwd
@@ -136,7 +140,10 @@ _LOCK = Path("/run/carme-build-user.lock")
 
 @dataclass(frozen=True)
 class BuildUser:
-    """The user that builds: `carme-build` if this process is root, else its own user."""
+    """The user that builds: `carme-build` if this process is root, else its own user.
+
+    Never root, because a recipe runs what it downloads.
+    """
 
     name: str
     uid: int

@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from carme.system.programs import stream
 from carme.units import format_duration
@@ -30,12 +29,7 @@ class BuildLog:
     def __enter__(self) -> "BuildLog":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def say(self, text: str) -> None:

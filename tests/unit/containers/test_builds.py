@@ -57,8 +57,8 @@ def test_reason_of_a_failure(log: list[str], reason: str) -> None:
 
 
 def test_log_of_a_command(tmp_path: Path) -> None:
-    said: list[str] = []
-    with BuildLog(tmp_path / "log", "x:1", said.append) as log:
+    progress: list[str] = []
+    with BuildLog(tmp_path / "log", "x:1", progress.append) as log:
         log.say("building")
         code = log.run(
             ["sh", "-c", "echo one; echo two >&2; exit 3"], dict(os.environ), tmp_path, ME
@@ -68,7 +68,7 @@ def test_log_of_a_command(tmp_path: Path) -> None:
         "one",
         "two",
     ]
-    assert said == ["x:1: building"]
+    assert progress == ["x:1: building"]
 
 
 def test_space_is_checked_before(tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_sources_inside_follow_the_machine() -> None:
 
 
 def test_surroundings_of_this_machine(tmp_path: Path) -> None:
-    around = prepare(tmp_path / "mnt", "http://m.test/debian")
-    assert around.mirror == "http://m.test/debian"
-    assert around.binds[0] == (tmp_path / "mnt", "/mnt")
-    for _, inside in around.binds[1:]:
+    environment = prepare(tmp_path / "mnt", "http://m.test/debian")
+    assert environment.mirror == "http://m.test/debian"
+    assert environment.binds[0] == (tmp_path / "mnt", "/mnt")
+    for _, inside in environment.binds[1:]:
         assert (tmp_path / "mnt" / inside.removeprefix("/mnt/")).is_dir()
     assert "http://m.test/debian bookworm main" in (tmp_path / "mnt/sources.list").read_text()
 

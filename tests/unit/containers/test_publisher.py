@@ -176,16 +176,16 @@ def test_publishing_brings_a_retired_one_back(publisher: Publisher, built: Path)
 def test_what_verify_finds_leaves_the_rest_of_the_entry(publisher: Publisher, built: Path) -> None:
     image = make_image(built, "base", "1")
     publisher.publish(built / image.file, image)
-    found = {"verified": image.verified.model_copy(update={"output": "fine"})}
+    changes = {"verified": image.verified.model_copy(update={"output": "fine"})}
     publisher.retire("base")
-    assert publisher.update(image, found)
+    assert publisher.update(image, changes)
     [entry] = publisher.catalogue().index.images
     assert (entry.state, entry.verified.output) == ("retired", "fine")
 
     (built / image.file).unlink()  # one file with the published copy
     rebuilt = make_image(built, "base", "1", content=b"rebuilt")
     publisher.publish(built / rebuilt.file, rebuilt)
-    assert not publisher.update(image, found), "it was another file that was verified"
+    assert not publisher.update(image, changes), "it was another file that was verified"
     [entry] = publisher.catalogue().index.images
     assert (entry.digest, entry.verified.output) == (rebuilt.digest, "")
     assert publisher.catalogue().problems == ()

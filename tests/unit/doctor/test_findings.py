@@ -216,7 +216,7 @@ PYTHON = "python3 /opt/bin/jupyterhub -f x"
 
 
 @pytest.mark.parametrize(
-    ("holders", "level", "words"),
+    ("owners", "level", "message"),
     [
         ({8081: [host.PortOwner(7, PYTHON, "python3")]}, OK, "1 open, each used by its service"),
         ({8081: [host.PortOwner()]}, OK, "1 open"),
@@ -229,17 +229,17 @@ PYTHON = "python3 /opt/bin/jupyterhub -f x"
         ),
     ],
 )
-def test_ports(holders: dict[int, list[host.PortOwner]], level: Level, words: str) -> None:
-    found = host.ports(HUB, holders, "start it")
-    assert found.level is level
-    assert words in found.found
+def test_ports(owners: dict[int, list[host.PortOwner]], level: Level, message: str) -> None:
+    finding = host.ports(HUB, owners, "start it")
+    assert finding.level is level
+    assert message in finding.found
 
 
 YES = {"constrainramspace": "yes", "constraindevices": "yes", "constraincores": "no"}
 
 
 @pytest.mark.parametrize(
-    ("there", "settings", "level", "words"),
+    ("version", "settings", "level", "message"),
     [
         ("v1", YES, OK, "cgroup/v1 with cpuacct, devices, freezer, memory"),
         ("v2", YES, OK, "cgroup/v2 with cpu, memory, pids"),
@@ -252,16 +252,16 @@ YES = {"constrainramspace": "yes", "constraindevices": "yes", "constraincores": 
     ],
 )
 def test_cgroups(
-    tmp_path: Path, there: str, settings: dict[str, str], level: Level, words: str
+    tmp_path: Path, version: str, settings: dict[str, str], level: Level, message: str
 ) -> None:
-    if there == "v1":
+    if version == "v1":
         for name in ("memory", "devices", "freezer", "cpuacct"):
             (tmp_path / name).mkdir()
-    if there == "v2":
+    if version == "v2":
         (tmp_path / "cgroup.controllers").write_text("cpu io memory pids\n")
-    found = slurm.cgroups(settings, tmp_path)
-    assert found.level is level
-    assert words in found.found
+    finding = slurm.cgroups(settings, tmp_path)
+    assert finding.level is level
+    assert message in finding.found
 
 
 def test_one_disk_of_each_file_system(tmp_path: Path) -> None:
@@ -280,11 +280,11 @@ def test_the_newest_archive_counts(tmp_path: Path) -> None:
     timer = tmp_path / "timers.target.wants/carme-backup.timer"
     timer.parent.mkdir()
     timer.symlink_to("/nowhere")
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (tmp_path / "carme-backup.service").write_text(f"[Service]\nReadWritePaths={kept}\n")
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    (tmp_path / "carme-backup.service").write_text(f"[Service]\nReadWritePaths={folder}\n")
     assert "is due" in host.read_backup(tmp_path).found
-    old, new = kept / "carme-1.tar.gz", kept / "carme-2.tar.gz"
+    old, new = folder / "carme-1.tar.gz", folder / "carme-2.tar.gz"
     old.touch()
     os.utime(old, (0, time.time() - 5 * 86400))
     assert host.read_backup(tmp_path).level is WARNING

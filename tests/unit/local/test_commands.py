@@ -26,16 +26,16 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_environment_names_the_file(named: Path, tmp_path: Path) -> None:
     assert named.exists()
     for for_up in (True, False):
-        found = commands.chosen(None, None, for_up)
-        assert (found.cluster.title, found.local.dir) == ("named", tmp_path / "its")
+        config = commands.chosen(None, None, for_up)
+        assert (config.cluster.title, config.local.dir) == ("named", tmp_path / "its")
 
 
 @pytest.mark.usefixtures("named")
 def test_an_option_wins_over_the_environment(tmp_path: Path) -> None:
     given = write(tmp_path / "given.toml", "given", tmp_path / "other")
     assert commands.chosen(given, None, for_up=True).cluster.title == "given"
-    found = commands.chosen(None, tmp_path / "third", for_up=True)
-    assert (found.cluster.title, found.local.dir) == ("named", tmp_path / "third")
+    config = commands.chosen(None, tmp_path / "third", for_up=True)
+    assert (config.cluster.title, config.local.dir) == ("named", tmp_path / "third")
     write(tmp_path / "third" / SITE_FILE, "third", tmp_path / "third")
     assert commands.chosen(None, tmp_path / "third", for_up=True).cluster.title == "third"
 

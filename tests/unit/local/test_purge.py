@@ -14,9 +14,9 @@ from carme.local.layout import Layout
 
 
 def layout(folder: Path) -> Layout:
-    found = Config()
-    local = found.local.model_copy(update={"dir": folder})
-    return Layout(found.model_copy(update={"local": local}), folder.parent / "cache")
+    config = Config()
+    local = config.local.model_copy(update={"dir": folder})
+    return Layout(config.model_copy(update={"local": local}), folder.parent / "cache")
 
 
 @pytest.fixture(autouse=True)
@@ -37,25 +37,25 @@ def test_a_folder_that_is_no_clusters_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mark", [cluster.SITE_FILE, cluster.INSTALL_LOG])
 def test_what_up_made_goes_and_the_rest_stays(tmp_path: Path, rule: Path, mark: str) -> None:
-    here = layout(tmp_path / "its")
-    (here.dir / mark).parent.mkdir(parents=True)
-    (here.dir / mark).write_text("")
-    (here.state / "slurm").mkdir(parents=True)
-    (here.dir / "thesis.tex").write_text("years")
-    rule.write_text(f"carme ALL=(%users) NOPASSWD: helper --config {here.etc}/carme.toml x\n")
-    cluster.check_is_cluster(here)
-    assert cluster.remove_files(here) == ["thesis.tex"]
-    assert [path.name for path in here.dir.iterdir()] == ["thesis.tex"]
+    its_layout = layout(tmp_path / "its")
+    (its_layout.dir / mark).parent.mkdir(parents=True)
+    (its_layout.dir / mark).write_text("")
+    (its_layout.state / "slurm").mkdir(parents=True)
+    (its_layout.dir / "thesis.tex").write_text("years")
+    rule.write_text(f"carme ALL=(%users) NOPASSWD: helper --config {its_layout.etc}/carme.toml x\n")
+    cluster.check_is_cluster(its_layout)
+    assert cluster.remove_files(its_layout) == ["thesis.tex"]
+    assert [path.name for path in its_layout.dir.iterdir()] == ["thesis.tex"]
     assert not rule.exists()
-    (here.dir / "thesis.tex").unlink()
-    assert cluster.remove_files(here) == []
-    assert not here.dir.exists()
+    (its_layout.dir / "thesis.tex").unlink()
+    assert cluster.remove_files(its_layout) == []
+    assert not its_layout.dir.exists()
 
 
 def test_the_rule_of_another_cluster_stays(tmp_path: Path, rule: Path) -> None:
-    here = layout(tmp_path / "never-made")
-    cluster.check_is_cluster(here)
-    assert cluster.remove_files(here) == []
+    its_layout = layout(tmp_path / "never-made")
+    cluster.check_is_cluster(its_layout)
+    assert cluster.remove_files(its_layout) == []
     assert rule.exists()
 
 
@@ -67,9 +67,9 @@ def test_device_files_stay_while_another_cluster_uses_them(tmp_path: Path) -> No
     one, two = layout(tmp_path / "one"), layout(tmp_path / "two")
     assert devices.ensure(one, dev, notes)
     assert not devices.ensure(two, dev, notes)
-    there = sorted(path.name for path in dev.iterdir())
+    names = sorted(path.name for path in dev.iterdir())
     devices.remove(one, dev, notes)
-    assert sorted(path.name for path in dev.iterdir()) == there
+    assert sorted(path.name for path in dev.iterdir()) == names
     devices.remove(two, dev, notes)
     assert [path.name for path in dev.iterdir()] == ["nvidia0"]
     assert not notes.exists()
@@ -81,7 +81,7 @@ def test_device_files_stay_while_another_cluster_uses_them(tmp_path: Path) -> No
 def test_jobs_are_found_in_both_kinds_of_cgroups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    here = layout(tmp_path / "its")
+    its_layout = layout(tmp_path / "its")
     mine = psutil.Process().username()
     # A user who was recorded and then not made.
     monkeypatch.setattr(
@@ -92,7 +92,7 @@ def test_jobs_are_found_in_both_kinds_of_cgroups(
     monkeypatch.setattr(supervisor, "CGROUP_ROOT", tmp_path / "cgroup")
     with subprocess.Popen(["sleep", "60"]) as job:
         (folder / "cgroup.procs").write_text(f"{job.pid}\n")
-        assert [process.pid for process in supervisor._in_job_cgroups(here)] == [job.pid]
+        assert [process.pid for process in supervisor._in_job_cgroups(its_layout)] == [job.pid]
         job.kill()
 
 

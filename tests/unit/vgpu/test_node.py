@@ -12,10 +12,10 @@ T4 = model_of("virtual-t4")
 
 
 def totals(node: VirtualNode) -> dict[int | None, int]:
-    found: dict[int | None, int] = {}
+    picojoules: dict[int | None, int] = {}
     for span in node.record.read() + node.open_spans():
-        found[span["jobid"]] = found.get(span["jobid"], 0) + span["picojoules"]
-    return found
+        picojoules[span["jobid"]] = picojoules.get(span["jobid"], 0) + span["picojoules"]
+    return picojoules
 
 
 def counters(node: VirtualNode) -> int:
@@ -124,6 +124,6 @@ def test_every_name_says_virtual() -> None:
 def test_minors_are_unique_on_the_machine() -> None:
     from carme.config import Config
 
-    found = cards(Config().local.nodes)
-    assert [card.minor for card in found["gpu02"]] == [4, 5, 6, 7]
-    assert found["cpu01"] == ()
+    cards_of = cards(Config().local.nodes)
+    assert [card.minor for card in cards_of["gpu02"]] == [4, 5, 6, 7]
+    assert cards_of["cpu01"] == ()
