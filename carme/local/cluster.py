@@ -18,12 +18,11 @@ from carme.config import Config
 from carme.errors import CarmeError, InputError, UnavailableError
 from carme.local import accounts, devices, host_checks, packages, render
 from carme.local.layout import Layout, ensure_secrets, layout_for
-from carme.local.packages import Say
 from carme.local.services import LocalService, local_services
 from carme.local.supervisor import ProcessStatus, Supervisor, end_strays
 from carme.system import apptainer
 from carme.system.files import write
-from carme.system.programs import run, run_module
+from carme.system.programs import ProgressCallback, run, run_module
 
 _READY_SECONDS = 60
 T = TypeVar("T")
@@ -52,7 +51,7 @@ class LocalCluster:
         self.layout = layout_for(config)
         self.supervisor = Supervisor(self.layout)
 
-    def up(self, say: Say) -> bool:
+    def up(self, say: ProgressCallback) -> bool:
         """Start everything and wait until it is healthy; False if there was nothing to do."""
         host_checks.check_root()
         with self._lock():
@@ -69,7 +68,7 @@ class LocalCluster:
             "SLURM_CONF": str(self.layout.slurm_conf),
         }
 
-    def _up(self, say: Say, system: str, is_running: bool) -> bool:
+    def _up(self, say: ProgressCallback, system: str, is_running: bool) -> bool:
         self.layout.log.mkdir(parents=True, exist_ok=True)
         log = self.layout.dir / INSTALL_LOG
         changed = False
@@ -154,7 +153,7 @@ class LocalCluster:
         with ThreadPoolExecutor(len(services)) as pool:
             return list(pool.map(check, services))
 
-    def down(self, say: Say) -> None:
+    def down(self, say: ProgressCallback) -> None:
         """End all jobs and services; no process of the cluster is left."""
         host_checks.check_root()
         with self._lock():
@@ -164,7 +163,7 @@ class LocalCluster:
                 self.supervisor.shutdown()
             end_strays(self.layout, jobs=True)
 
-    def _cancel_jobs(self, say: Say) -> None:
+    def _cancel_jobs(self, say: ProgressCallback) -> None:
         env = self._env
         try:
             jobs = run(["squeue", "-h", "-o", "%A"], env=env, timeout=15).split()
@@ -180,7 +179,7 @@ class LocalCluster:
             # processes.
             return
 
-    def purge(self, say: Say) -> None:
+    def purge(self, say: ProgressCallback) -> None:
         """After `down`: remove state, users, devices and the sudo rule."""
         check_is_cluster(self.layout)
         existed = self.layout.dir.exists()

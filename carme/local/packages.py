@@ -1,12 +1,11 @@
 """Packages from Debian and npm that the cluster needs; installs missing ones and says why."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from carme.errors import UnavailableError
 from carme.system.files import locked
-from carme.system.programs import run
+from carme.system.programs import ProgressCallback, run
 
 PROXY_VERSION = "5.3.0"
 """Of configurable-http-proxy, JupyterHub's default proxy."""
@@ -31,8 +30,6 @@ PACKAGES = {
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _LOCK = Path("/run/carme-packages.lock")
 
-Say = Callable[[str], None]
-
 
 def missing(packages: dict[str, str]) -> dict[str, str]:
     """Those of `packages` that are not installed."""
@@ -41,7 +38,7 @@ def missing(packages: dict[str, str]) -> dict[str, str]:
     return {name: why for name, why in packages.items() if name not in installed}
 
 
-def install(packages: dict[str, str], say: Say, log: Path) -> bool:
+def install(packages: dict[str, str], say: ProgressCallback, log: Path) -> bool:
     """Install those of `packages` that are missing; True if there were any.
 
     Debian starts services on installation. The cluster starts them itself, with its own
@@ -56,7 +53,7 @@ def install(packages: dict[str, str], say: Say, log: Path) -> bool:
     return True
 
 
-def _install(packages: dict[str, str], say: Say, log: Path) -> None:
+def _install(packages: dict[str, str], say: ProgressCallback, log: Path) -> None:
     for name, why in packages.items():
         say(f"  {name}: {why}")
     own_policy = not _POLICY.exists()
@@ -79,7 +76,7 @@ def proxy_program(cache: Path) -> Path:
     return folder / "node_modules/configurable-http-proxy/bin/configurable-http-proxy"
 
 
-def ensure_proxy(cache: Path, say: Say, log: Path) -> Path:
+def ensure_proxy(cache: Path, say: ProgressCallback, log: Path) -> Path:
     """The proxy's program, installed once from npm into the cache."""
     program = proxy_program(cache)
     if program.exists():
@@ -98,7 +95,7 @@ def ensure_proxy(cache: Path, say: Say, log: Path) -> Path:
     return program
 
 
-def _install_proxy(cache: Path, say: Say, log: Path) -> None:
+def _install_proxy(cache: Path, say: ProgressCallback, log: Path) -> None:
     folder = cache / f"proxy-{PROXY_VERSION}"
     say(f"  configurable-http-proxy {PROXY_VERSION} from npm: the proxy in front of the hub")
     partial = folder.with_suffix(".partial")

@@ -10,15 +10,13 @@ import pwd
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from carme.errors import CarmeError, MissingError, UnavailableError
 from carme.system.files import locked
 from carme.system.mirrors import AptSource, apt_sources, ca_bundle, debian_mirror
-from carme.system.programs import STANDARD_PATH, CommandResult, execute
-
-Progress = Callable[[str], None]
+from carme.system.programs import STANDARD_PATH, CommandResult, ProgressCallback, execute
 
 APT_PACKAGES: Mapping[str, str] = {
     "squashfs-tools": "packs images",
@@ -37,7 +35,7 @@ STAMP = "complete"
 INSTALL_HINT = "install apptainer yourself, so that it is on PATH"
 
 
-def find_or_install(cache: Path, progress: Progress, mirror: str | None = None) -> Path:
+def find_or_install(cache: Path, progress: ProgressCallback, mirror: str | None = None) -> Path:
     """The absolute path of an Apptainer (or Singularity) that normal users of this machine can run.
 
     Tries the one on PATH, then an earlier copy below `cache`, then makes a new copy there.
@@ -91,7 +89,7 @@ def works(program: Path) -> bool:
         return False
 
 
-def install(home: Path, mirror: AptSource, progress: Progress) -> None:
+def install(home: Path, mirror: AptSource, progress: ProgressCallback) -> None:
     """Install Apptainer with its libraries below `home`, completely or not at all."""
     architecture = _run(["dpkg", "--print-architecture"], "dpkg").strip()
     if architecture not in ARCHITECTURES:
@@ -110,7 +108,7 @@ def install(home: Path, mirror: AptSource, progress: Progress) -> None:
         ready.rename(home)
 
 
-def _download(work: Path, mirror: AptSource, progress: Progress) -> list[Path]:
+def _download(work: Path, mirror: AptSource, progress: ProgressCallback) -> list[Path]:
     """Download the packages of FROM_UNSTABLE with separate apt lists and sources."""
     for name in ("state/lists/partial", "cache/archives/partial", "packages"):
         (work / name).mkdir(parents=True)

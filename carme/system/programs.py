@@ -19,6 +19,8 @@ STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH for programs that must not depend on the caller's PATH."""
 _ERROR_PREFIX = re.compile(r"^(?:[\w-]+: )?(?:error|fatal): ", re.IGNORECASE)
 _STOP_SECONDS = 20
+ProgressCallback = Callable[[str], None]
+"""Gets a line for the user when a long task makes progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +172,7 @@ def run(
     return result.stdout
 
 
-def run_module(
-    module: str, *words: str, env: Mapping[str, str], say: Callable[[str], None]
-) -> None:
+def run_module(module: str, *arguments: str, env: Mapping[str, str], say: ProgressCallback) -> None:
     """Run a Python module as a program and pass each line that it prints to `say` at once."""
     last: deque[str] = deque(maxlen=5)
 
@@ -180,8 +180,8 @@ def run_module(
         last.append(line.rstrip())
         say(f"  {line.rstrip()}")
 
-    if stream([sys.executable, "-m", module, *words], on_line, env={**os.environ, **env}):
-        raise UnavailableError("\n    ".join([f"{module} {' '.join(words)} failed:", *last]))
+    if stream([sys.executable, "-m", module, *arguments], on_line, env={**os.environ, **env}):
+        raise UnavailableError("\n    ".join([f"{module} {' '.join(arguments)} failed:", *last]))
 
 
 def _identity(user: tuple[int, int] | None) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from carme.system.programs import stream
+from carme.system.programs import ProgressCallback, stream
 from carme.units import format_duration
 from carme_containers.build_environment import BuildUser
 
-Progress = Callable[[str], None]
 PROGRESS_SECONDS = 5
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|^ *\d+\.\d ")
 _ERROR_LINE = re.compile(r"(E:|ERROR|error:|npm error|\w*Error:|FATAL|.*No space left)")
@@ -18,7 +16,7 @@ _ERROR_LINE = re.compile(r"(E:|ERROR|error:|npm error|\w*Error:|FATAL|.*No space
 class BuildLog:
     """The log of one build of one image."""
 
-    def __init__(self, path: Path, title: str, progress: Progress) -> None:
+    def __init__(self, path: Path, title: str, progress: ProgressCallback) -> None:
         self.path = path
         self.title = title
         self.progress = progress

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 from carme.errors import UnavailableError
 from carme.images.catalogue import Built, Image, file_digest
 from carme.system.files import locked, write
+from carme.system.programs import ProgressCallback
 from carme.units import format_bytes, format_duration
 from carme_containers.apptainer_engine import ImageInspector
 from carme_containers.build_environment import BuildUser, build_user
-from carme_containers.build_log import BuildLog, Progress
+from carme_containers.build_log import BuildLog
 from carme_containers.recipe import Recipe
 
 
@@ -47,7 +48,9 @@ class BuildResult:
 class Builder:
     """Builds images below `cache`, which has one file for each content of a recipe."""
 
-    def __init__(self, engine: Engine, apptainer: Path, cache: Path, progress: Progress) -> None:
+    def __init__(
+        self, engine: Engine, apptainer: Path, cache: Path, progress: ProgressCallback
+    ) -> None:
         self.engine = engine
         self.apptainer = apptainer
         self.images = cache / "images"

@@ -14,11 +14,10 @@ from carme.errors import CarmeError, InputError, MissingError, UnavailableError
 from carme.images.catalogue import check_file, file_stamp, load_catalogue
 from carme.images.own_image import check_own_image
 from carme.system.files import cache_dir
-from carme.system.programs import execute
+from carme.system.programs import ProgressCallback, execute
 from carme_containers import tables
 from carme_containers.apptainer_engine import ApptainerEngine, ImageInspector, signer
 from carme_containers.build_environment import build_user
-from carme_containers.build_log import Progress
 from carme_containers.builder import Builder, Engine
 from carme_containers.node_images import copy_images, files_in_use
 from carme_containers.publisher import Publisher, apptainer_for, publish_result
@@ -46,7 +45,7 @@ def _folders(config: Config) -> tuple[Path, ...]:
     return (OWN_RECIPES, *config.images.recipes)
 
 
-def _builder(config: Config, engine: str, progress: Progress) -> Builder:
+def _builder(config: Config, engine: str, progress: ProgressCallback) -> Builder:
     cache = cache_dir()
     program = apptainer_for(config, cache, progress)
     apptainer = ApptainerEngine(program, config.images.debian_mirror)

@@ -8,9 +8,8 @@ from pathlib import Path
 from carme.config import Config
 from carme.errors import CarmeError, UnavailableError
 from carme.images.catalogue import Catalogue, file_digest
-from carme.system.programs import execute
+from carme.system.programs import ProgressCallback, execute
 from carme.units import format_bytes
-from carme_containers.build_log import Progress
 
 # The spawner writes this into the comment of each session's job.
 _COMMENT = re.compile(r"\bcarme-image=([0-9A-Za-z][0-9A-Za-z._-]*\.sif)")
@@ -62,7 +61,7 @@ def _job_comments(config: Config) -> str:
 MIN_FREE_FRACTION = 0.1
 
 
-def copy_images(catalogue: Catalogue, folder: Path, progress: Progress) -> list[Path]:
+def copy_images(catalogue: Catalogue, folder: Path, progress: ProgressCallback) -> list[Path]:
     """Copy the offered images to `folder` and remove others; returns the copies.
 
     Only root may write there: the copies decide what users run. Defaults come first; an image that

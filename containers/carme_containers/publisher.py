@@ -25,9 +25,9 @@ from carme.images.catalogue import (
 from carme.images.own_image import find_apptainer
 from carme.system.apptainer import find_or_install
 from carme.system.files import locked, write
+from carme.system.programs import ProgressCallback
 from carme.units import format_bytes
 from carme_containers.apptainer_engine import ApptainerEngine, sign, signer
-from carme_containers.build_log import Progress
 from carme_containers.builder import Builder, BuildResult
 from carme_containers.recipe import OWN_RECIPES, load_recipe
 
@@ -237,7 +237,7 @@ def _check_room(folder: Path, image: Image) -> None:
         raise UnavailableError(f"{folder} has {format_bytes(free)} free, but {need} are needed")
 
 
-def ensure_image(name: str, config: Config, cache: Path, progress: Progress) -> Image:
+def ensure_image(name: str, config: Config, cache: Path, progress: ProgressCallback) -> Image:
     """The published image of the recipe `name`, built and published if necessary."""
     apptainer = apptainer_for(config, cache, progress)
     engine = ApptainerEngine(apptainer, config.images.debian_mirror)
@@ -274,7 +274,7 @@ def publish_result(
         return publisher.publish(draft, image.model_copy(update=update), default, consume=True)
 
 
-def apptainer_for(config: Config, cache: Path, progress: Progress) -> Path:
+def apptainer_for(config: Config, cache: Path, progress: ProgressCallback) -> Path:
     """The configured program, or the one on PATH, or a private copy (on Debian)."""
     program = find_apptainer(config.images.apptainer)
     return program or find_or_install(cache, progress, config.images.debian_mirror)

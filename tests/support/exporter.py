@@ -67,14 +67,8 @@ class Exporter:
 
     def record(self) -> list[dict[str, Any]]:
         """The virtual GPUs' own spans: ended and open ones."""
-        command = [
-            sys.executable,
-            "-m",
-            "carme.local.vgpu.commands",
-            "record",
-            "--run",
-            str(self.run),
-        ]
+        program = [sys.executable, "-m", "carme.local.vgpu.commands"]
+        command = [*program, "record", "--run", str(self.run)]
         answer = json.loads(self.cluster.run([*command, self.node]).stdout)
         return [*answer["ended"], *answer["open"]]
 

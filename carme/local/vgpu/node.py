@@ -39,7 +39,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass
-class Usage:
+class JobUsage:
     """CPU and memory use of a job, from its cgroup."""
 
     cgroup: JobCgroup
@@ -52,14 +52,14 @@ class Usage:
     listed_ns: int = 0
 
 
-class Follower:
+class JobUsageReader:
     """CPU and memory use of jobs on one node."""
 
     def __init__(self, node: str, cgroup: Path, proc: Path) -> None:
         self._node, self._cgroup, self._proc = node, cgroup, proc
-        self._usage: dict[int, Usage] = {}
+        self._usage: dict[int, JobUsage] = {}
 
-    def get(self, jobid: int) -> Usage | None:
+    def get(self, jobid: int) -> JobUsage | None:
         """The job's usage at the last update, if it is followed."""
         return self._usage.get(jobid)
 
@@ -72,11 +72,11 @@ class Follower:
                 jobid = jobid_of(cgroup, self._proc)
                 cpu_ns = _cpu_ns(cgroup) if jobid in missing else None
                 if jobid is not None and cpu_ns is not None:
-                    self._usage[jobid] = Usage(cgroup, cpu_ns, now_ns)
+                    self._usage[jobid] = JobUsage(cgroup, cpu_ns, now_ns)
         for usage in self._usage.values():
             self._read(usage, now_ns)
 
-    def _read(self, usage: Usage, now_ns: int) -> None:
+    def _read(self, usage: JobUsage, now_ns: int) -> None:
         cpu_ns = _cpu_ns(usage.cgroup)
         if cpu_ns is None:  # the job has ended, but its epilog has not run yet
             usage.cores, usage.processes = 0.0, []
@@ -139,7 +139,7 @@ class VirtualNode:
         self.cards, self.name = cards, cards[0].node
         boot_id = hook.boot_id(str(proc))
         self._allocations = gpu_allocations.AllocationReader(run, self.name, boot_id)
-        self._follower = Follower(self.name, cgroup, proc)
+        self._job_usage = JobUsageReader(self.name, cgroup, proc)
         self._now_ns, self._time_ns = now_ns, time_ns
         self._gpu_file = gpu_file(folder, self.name, len(cards))
         self._meter_file = meter_file(folder, self.name, len(cards))
@@ -198,9 +198,9 @@ class VirtualNode:
         for meter in self.meters:
             if meter.jobid:
                 held.setdefault(meter.jobid, []).append(meter.gpu)
-        self._follower.update(held, now)
+        self._job_usage.update(held, now)
         for meter, card in zip(self.meters, self.cards, strict=True):
-            usage = self._follower.get(meter.jobid)
+            usage = self._job_usage.get(meter.jobid)
             share = min(1.0, usage.cores / len(held[meter.jobid])) if usage else 0.0
             seconds = max(0, now - meter.at_ns) / 1e9
             meter.advance(now, card.model.power_mw(share))
@@ -255,7 +255,7 @@ class VirtualNode:
     ) -> None:
         """Update what the library shows for this card."""
         state, index, model = self._states[card.index], card.index, card.model
-        usage = self._follower.get(meter.jobid)
+        usage = self._job_usage.get(meter.jobid)
         weight = min(1.0, seconds / _SMOOTHING_SECONDS)
         self._smooth[index] += weight * (share - self._smooth[index])
         self._load[index] += min(1.0, seconds / _LOAD_SECONDS) * (share - self._load[index])
