@@ -5,7 +5,6 @@ module and offer no image whose file is missing, incomplete or not the published
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -203,11 +202,6 @@ def read_index(folder: Path) -> Index:
     except ValidationError as error:
         message = f"{path} is not an index of images: {explain_first(error)}"
         raise MissingError(message, "move it away and publish the images again") from None
-
-
-def dump_index(index: Index) -> str:
-    """The text of the index file."""
-    return json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 
 def check_file(path: Path, image: Image) -> str:

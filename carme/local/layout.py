@@ -54,7 +54,7 @@ class Layout:
 
     def minors(self, node: LocalNode) -> list[int]:
         """N of each /dev/nvidiaN of the node; all nodes share one numbering."""
-        return vgpu.minors(self.config.local.nodes)[node.name]
+        return [card.minor for card in vgpu.cards(self.config.local.nodes)[node.name]]
 
     def services(self) -> tuple[Service, ...]:
         """Every service of the cluster, in the order in which they start."""

@@ -1,5 +1,6 @@
 """Publishes images: the only writer of the index and of the files beside it."""
 
+import json
 import os
 import shutil
 import socket
@@ -16,7 +17,6 @@ from carme.images.catalogue import (
     Image,
     Index,
     check_file,
-    dump_index,
     file_digest,
     file_stamp,
     load_catalogue,
@@ -205,7 +205,8 @@ class Publisher:
             raise DeniedError(message, "run it as the administrator") from error
 
     def _write(self, index: Index) -> None:
-        write(self.folder / INDEX_NAME, dump_index(index))
+        text = json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False)
+        write(self.folder / INDEX_NAME, text + "\n")
 
 
 def _defaults(images: tuple[Image, ...], before: Mapping[str, str]) -> dict[str, str]:

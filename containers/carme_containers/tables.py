@@ -30,15 +30,17 @@ def print_catalogue(
     table = Table("image", "", "title", "size", "GPU", "built", "verify", "state", box=None)
     table.pad_edge = False
     for image in sorted(images, key=lambda i: (i.name, i.version)):
+        is_published = image.state == "published"
+        is_broken = is_published and image.file in catalogue.broken
         table.add_row(
             image.id,
-            "default" if catalogue.is_default(image) and image.state == "published" else "",
+            "default" if catalogue.is_default(image) and is_published else "",
             image.title,
             format_bytes(image.size_bytes),
             image.gpu.use,
             f"{image.built.at:%Y-%m-%d}",
             "passed" if image.verified.passed else "[red]failed[/]",
-            _state(catalogue, image),
+            "[red]not offered[/]" if is_broken else image.state,
         )
     published = {image.name for image in images}
     for name in recipes:
@@ -47,12 +49,6 @@ def print_catalogue(
     Console().print(table)
     for problem in catalogue.problems:
         click.secho(problem, fg="yellow", err=True)
-
-
-def _state(catalogue: Catalogue, image: Image) -> str:
-    if image.state == "published" and image.file in catalogue.broken:
-        return "[red]not offered[/]"
-    return image.state
 
 
 def print_image(catalogue: Catalogue, image: Image, packages: bool, as_json: bool) -> None:

@@ -30,7 +30,6 @@ __all__ = [
     "environment",
     "health_command",
     "job_environment",
-    "minors",
 ]
 
 NAME = "libnvidia-ml.so.1"
@@ -39,11 +38,6 @@ _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"
           "-fvisibility=hidden", "-pthread", f"-Wl,-soname,{NAME}",
           f"-DCARME_GPU_SIZE={ctypes.sizeof(GpuState)}")  # fmt: skip
 _COMMAND = [sys.executable, "-m", "carme.local.vgpu.commands"]
-
-
-def minors(nodes: Iterable[LocalNode]) -> dict[str, list[int]]:
-    """N of every /dev/nvidiaN, by node."""
-    return {name: [card.minor for card in group] for name, group in cards(nodes).items()}
 
 
 def environment(library: Path, state: Path, node: str) -> dict[str, str]:
