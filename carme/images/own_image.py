@@ -91,10 +91,11 @@ def check_launcher(path: Path, apptainer: Path, hub_major: int, deadline: float)
     base: list[str | Path] = [apptainer, "-q", "--nocolor", "exec", "--cleanenv", "--no-home", path]
     result = _run([*base, "jupyterhub-singleuser", "--version"], deadline)
     if result.returncode:
-        why = re.sub(r"\x1b\[[0-9;]*m", "", result.last_line)
         if "not found" in result.stderr:
             raise InputError(f"{path} has no jupyterhub-singleuser on its PATH", remedy)
-        raise InputError(f"{path}: jupyterhub-singleuser does not start in it: {why}", remedy)
+        raise InputError(
+            f"{path}: jupyterhub-singleuser does not start in it: {result.last_line}", remedy
+        )
     version = (result.stdout.strip().splitlines() or [""])[-1]
     if not version.startswith(f"{hub_major}."):
         raise InputError(f"{path} has JupyterHub {version}, this hub is {hub_major}.x", remedy)

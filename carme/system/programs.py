@@ -18,6 +18,7 @@ from carme.errors import MissingError, UnavailableError
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH for programs that must not depend on the caller's PATH."""
 _ERROR_PREFIX = re.compile(r"^(?:[\w-]+: )?(?:error|fatal): ", re.IGNORECASE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STOP_SECONDS = 20
 ProgressCallback = Callable[[str], None]
 """Gets a line for the user when a long task makes progress."""
@@ -33,8 +34,9 @@ class CommandResult:
 
     @property
     def last_line(self) -> str:
-        """The last line of its errors, or of its output, without `program: error:` in front."""
-        lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        """The last line of its errors, or of its output, without colours and `program: error:`."""
+        texts = (_COLOUR.sub("", text).strip() for text in (self.stderr, self.stdout))
+        lines = next(filter(None, texts), "").splitlines()
         message = _ERROR_PREFIX.sub("", lines[-1].strip()) if lines else ""
         return message or f"exit code {self.returncode}"
 

@@ -9,11 +9,9 @@ import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
-from carme.config import LocalNode
 from carme.errors import MissingError, UnavailableError
 from carme.local.vgpu.cards import Card, cards
 from carme.local.vgpu.state import GpuState

@@ -54,6 +54,8 @@ def test_a_failure_quotes_the_last_lines(tmp_path: Path) -> None:
 def test_the_last_line_of_a_result_leaves_out_the_program_s_name() -> None:
     result = CommandResult("", "x\nsacctmgr: error: Connection refused\n", 1)
     assert result.last_line == "Connection refused"
+    assert CommandResult("", "\x1b[91mERROR  : no room\n\x1b[0m", 1).last_line == "ERROR  : no room"
+    assert CommandResult("done\n", "\x1b[0m", 1).last_line == "done"
     assert CommandResult("", "", 3).last_line == "exit code 3"
 
 
