@@ -1,5 +1,5 @@
-"""`carme doctor`: looks at every service of Carme on this host and says what to do.
+"""`carme doctor`: checks every service of Carme on this host and says what to do.
 
-`site.py` finds out what should run here, `plan.py` which checks follow from that, `examine.py` runs
-them. The other modules hold the checks: a pure function that judges, and one that reads for it.
+`host_services` finds out what should run here, `checklist` which checks follow from that, `check`
+runs them. The other modules hold the checks: a pure function that decides, and one that reads.
 """

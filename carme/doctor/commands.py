@@ -12,46 +12,45 @@ from rich.console import Console
 from rich.text import Text
 
 from carme.config import config_path, load
-from carme.doctor import host_services as sites
+from carme.doctor import host_services
+from carme.doctor.check import Check, Finding, Level, run_checks
 from carme.doctor.checklist import checks
-from carme.doctor.finding import Check, Finding, Level
-from carme.doctor.runner import examine
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAULT: "bold red"}
 _WIDTH = 110
-"""Where nobody looks at a terminal; advice that is cut into pieces cannot be copied."""
+"""Columns when the output is no terminal; people copy whole lines of advice."""
 
 
 @click.command()
 @click.option("--config", "path", type=click.Path(path_type=Path), help="carme.toml to use.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def doctor(path: Path | None, as_json: bool) -> None:
-    """Look at every service on this host and say what to do; exit 1 if there is a fault."""
-    here = sites.find(path or config_path(), load(path))
-    wanted = checks(here)
-    found = examine(wanted)
+    """Check every service on this host and say what to do; exit 1 if there is a fault."""
+    site = host_services.find(path or config_path(), load(path))
+    checklist = checks(site)
+    findings = run_checks(checklist)
     if as_json:
         rows = [
             {"group": check.group, **asdict(finding)}
-            for check, finding in zip(wanted, found, strict=True)
+            for check, finding in zip(checklist, findings, strict=True)
         ]
         click.echo(json.dumps(rows, indent=2))
     else:
         console = Console(highlight=False, soft_wrap=True)
         width = console.width if console.is_terminal else _WIDTH
-        console.print(Text(here.hostname, "bold").append(f": {here.description}", "not bold"))
-        for line in (*table(wanted, found, width), *summary(found)):
+        console.print(Text(site.hostname, "bold").append(f": {site.description}", "not bold"))
+        for line in (*table(checklist, findings, width), *summary(findings)):
             console.print(line)
-    # Threads of checks that were given up do not keep us here: they are daemons.
-    sys.exit(1 if any(finding.level is Level.FAULT for finding in found) else 0)
+    # Checks that exceeded their time limit do not delay the exit: their threads are daemons.
+    sys.exit(1 if any(finding.level is Level.FAULT for finding in findings) else 0)
 
 
-def table(wanted: Sequence[Check], found: Sequence[Finding], width: int) -> Iterator[Text]:
-    """What was looked at, by group; advice stands below what it is about.
+def table(checklist: Sequence[Check], findings: Sequence[Finding], width: int) -> Iterator[Text]:
+    """The findings by group, each with its advice below.
 
-    Not a table of rich's: that cuts paths in two, and people copy them.
+    Not a rich table: that breaks paths, and people copy them.
     """
-    shown = [(c, f) for c, f in zip(wanted, found, strict=True) if f.level in _STYLES]
+    shown = [(c, f) for c, f in zip(checklist, findings, strict=True) if f.level in _STYLES]
     names = max((len(finding.check) for _, finding in shown), default=0)
     margin = 2 + names + 2 + len(Level.WARNING) + 2
     group = ""
@@ -65,8 +64,8 @@ def table(wanted: Sequence[Check], found: Sequence[Finding], width: int) -> Iter
         first, *more = _fold(finding.found, width - margin)
         yield head.append(first)
         yield from (Text(" " * margin + line) for line in more)
-        for place, line in enumerate(_fold(finding.todo, width - margin - 2)):
-            lead = " " * margin + ("  " if place else "→ ")
+        for number, line in enumerate(_fold(finding.todo, width - margin - 2)):
+            lead = " " * margin + ("  " if number else "→ ")
             yield Text(lead, style).append(line, "bold")
 
 
@@ -74,20 +73,20 @@ def _fold(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(width, 30), break_long_words=False, break_on_hyphens=False)
 
 
-def summary(found: Sequence[Finding]) -> list[Text]:
-    """How many of each, what this host does not have, and what only root can look at."""
+def summary(findings: Sequence[Finding]) -> list[Text]:
+    """How many findings there are, what this host does not have, and what only root can check."""
     lines = [Text()]
     for level, title, end in (
         (Level.ABSENT, "Not on this host", ""),
-        (Level.ROOT, "Needs root", "; sudo carme doctor looks at them"),
+        (Level.ROOT, "Needs root", "; run sudo carme doctor for them"),
     ):
-        names = [finding.check for finding in found if finding.level is level]
+        names = [finding.check for finding in findings if finding.level is level]
         if names:
             lines.append(Text(f"{title}: {', '.join(names)}{end}", style="dim"))
-    counts = {level: sum(finding.level is level for finding in found) for level in _STYLES}
-    words = [Text(f"{counts[Level.OK]} ok", "green")]
-    for level, one in ((Level.WARNING, "warning"), (Level.FAULT, "fault")):
+    counts = {level: sum(finding.level is level for finding in findings) for level in _STYLES}
+    totals = [Text(f"{counts[Level.OK]} ok", "green")]
+    for level, noun in ((Level.WARNING, "warning"), (Level.FAULT, "fault")):
         count = counts[level]
         style = _STYLES[level] if count else "dim"
-        words.append(Text(f"{count} {one}" + ("" if count == 1 else "s"), style))
-    return [*lines, Text(", ").join(words)]
+        totals.append(Text(f"{count} {noun}" + ("" if count == 1 else "s"), style))
+    return [*lines, Text(", ").join(totals)]

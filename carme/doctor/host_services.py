@@ -1,4 +1,4 @@
-"""What should run on this host, found out from its files and from systemd."""
+"""What should run on this host, according to its files and systemd."""
 
 import json
 import re
@@ -10,7 +10,6 @@ from carme.config import Config, load
 from carme.config.services import Service, deployed_services, local_services
 from carme.doctor import slurmconf
 from carme.doctor.slurmconf import ConfiguredNode, SlurmConf
-from carme.errors import CarmeError
 
 _SYSTEMD = Path("/run/systemd/system")
 _UNIT_FILES = Path("/etc/systemd/system")
@@ -20,20 +19,20 @@ _PORT = re.compile(r"--(?:port|web\.listen-address)[ =]\"?(?:[^\s\"]*:)?(\d+)")
 
 @dataclass(frozen=True)
 class HostServices:
-    """This host: its configuration, its services, its nodes."""
+    """The configuration, services and nodes of this host."""
 
     config: Config
     config_path: Path | None
     services: tuple[Service, ...]
     folder: Path | None = None
-    """The one-machine cluster's folder; None on a host that Ansible set up."""
+    """The folder of the one-machine cluster; None on a host that Ansible deployed."""
     slurm: SlurmConf | None = None
     slurm_path: Path | None = None
     hostname: str = ""
 
     @property
     def nodes(self) -> tuple[ConfiguredNode, ...]:
-        """Slurm's nodes whose slurmd should run here."""
+        """The Slurm nodes whose slurmd should run on this host."""
         if not self.slurm or not self.running("slurmd"):
             return ()
         return self.slurm.nodes if self.folder else self.slurm.on(self.hostname)
@@ -42,11 +41,11 @@ class HostServices:
         return next((service for service in self.services if service.name == name), None)
 
     def running(self, program: str) -> tuple[Service, ...]:
-        """The services that run `program`: there is one slurmd and one exporter a node."""
+        """The services that run `program`: each node has its own slurmd and exporter."""
         return tuple(service for service in self.services if service.program == program)
 
     def repair(self, service: Service) -> str:
-        """Where the log is and how to start the service again."""
+        """How to read the log and restart the service."""
         unit = service.unit
         if self.folder:
             return f"{self.up}; its log: {self.folder}/log/{unit}.log"
@@ -54,12 +53,12 @@ class HostServices:
 
     @property
     def up(self) -> str:
-        usual = self.folder == Config().local.dir
-        return "carme up" if usual else f"carme up --dir {self.folder}"
+        is_default = self.folder == Config().local.dir
+        return "carme up" if is_default else f"carme up --dir {self.folder}"
 
     @property
     def description(self) -> str:
-        """What this host is, for the first line of the report."""
+        """The role of this host, for the first line of the report."""
         if self.folder:
             return f"the whole cluster on one machine, in {self.folder}"
         roles = ["head"] if self.service("hub") or self.service("slurmctld") else []
@@ -67,7 +66,7 @@ class HostServices:
         return " and ".join(roles) or "no service of Carme is set up here"
 
     def secret(self, name: str) -> str:
-        """A password that root can read here; empty where there is none."""
+        """A password that only root can read; empty if there is none."""
         try:
             if self.folder:
                 secrets = json.loads((self.folder / "etc/secrets/secrets.json").read_bytes())
@@ -78,14 +77,14 @@ class HostServices:
 
 
 def find(path: Path | None, config: Config) -> HostServices:
-    """This host as `config` (read from `path`) and the machine say."""
+    """This host according to `config`, read from `path`, and to the machine."""
     folder = _local_folder(config)
     if folder:
         path = folder / "etc/carme.toml"
-        # The file that `up` was given lacks the paths that its services use.
+        # The configuration file passed to `carme up` lacks the paths that its services use.
         config = config if _is_rendered(config) else load(path)
     conf = slurmconf.find(config.slurm.conf)
-    slurm = _read(conf) if conf else None
+    slurm = slurmconf.read(conf) if conf else None
     services = (
         local_services(config, virtual_gpus=is_virtual(config))
         if folder
@@ -95,33 +94,26 @@ def find(path: Path | None, config: Config) -> HostServices:
 
 
 def _local_folder(config: Config) -> Path | None:
-    """Where the one-machine cluster of `config` lies, if it has been brought up."""
+    """The folder of the one-machine cluster of `config`, if it has been started."""
     folder = config.local.dir
     if not (folder / "etc/carme.toml").exists():
         return None
-    # On a deployed host that has such a folder, too, the file says which of the two is meant.
+    # A deployed host may have such a folder, too: then `config` decides.
     return folder if _is_rendered(config) or not _enabled() else None
 
 
 def _is_rendered(config: Config) -> bool:
-    """Whether this is what `carme up` wrote for its services."""
+    """Whether this is the configuration that `carme up` wrote for its services."""
     return config.slurm.conf == config.local.dir / "etc/slurm/slurm.conf"
 
 
-def _read(path: Path) -> SlurmConf | None:
-    try:
-        return slurmconf.parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, CarmeError):
-        return None
-
-
 def is_virtual(config: Config) -> bool:
-    """Whether the GPUs are stand-ins: `carme up` tells sessions so in its carme.toml."""
+    """Whether the GPUs are virtual: `carme up` writes this into the sessions' environment."""
     return "CARME_VGPU_DIR" in config.session.environment
 
 
 def _enabled_services(config: Config, slurm: SlurmConf | None) -> tuple[Service, ...]:
-    """The services whose units systemd starts on this host."""
+    """The services whose units are enabled on this host."""
     hostname = socket.gethostname()
     nodes = slurm.on(hostname) if slurm else ()
     ports: dict[str, int] = {}
@@ -139,7 +131,7 @@ def _enabled_services(config: Config, slurm: SlurmConf | None) -> tuple[Service,
 
 
 def _unit_ports(service: Service) -> tuple[int, ...]:
-    """The port that the unit's command line names, in whichever file; else the configured one."""
+    """The port on the unit's command line; without one, the configured ports."""
     unit = service.unit
     files = (_UNIT_FILES / f"{unit}.service", Path("/etc/default") / unit)
     for file in (*(_UNIT_FILES / f"{unit}.service.d").glob("*.conf"), *files):
@@ -153,10 +145,10 @@ def _unit_ports(service: Service) -> tuple[int, ...]:
 
 
 def enabled_units(folder: Path = _UNIT_FILES) -> frozenset[str]:
-    """What systemd starts at boot: the links that `systemctl enable` makes."""
+    """The services that systemd starts at boot: the links of `systemctl enable`."""
     return frozenset(link.stem for link in folder.glob("*.wants/*.service"))
 
 
 def _enabled() -> frozenset[str]:
-    """The same on this host; nothing where systemd does not run."""
+    """The enabled services of this host; none without systemd."""
     return enabled_units() if _SYSTEMD.is_dir() else frozenset()

@@ -1,4 +1,4 @@
-"""Checks of what measures: exporters, discovery, Prometheus and its targets, Alertmanager."""
+"""Checks of monitoring: exporters, discovery, Prometheus and its targets, Alertmanager."""
 
 import json
 import re
@@ -7,26 +7,27 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from carme.config.services import Service
-from carme.doctor.finding import Finding, fault, ok, warning
-from carme.doctor.host import read_unit
+from carme.doctor.check import Finding, fault, ok, warning
+from carme.doctor.host import first
 from carme.doctor.host_services import HostServices
-from carme.doctor.programs import get
 from carme.errors import UnavailableError
 from carme.prometheus import PrometheusClient, ScrapeTarget
+from carme.system.health_checks import get
 from carme.units import format_duration
 
 _COLLECTOR = re.compile(r'^carme_collector_success\{[^}]*collector="([^"]+)"[^}]*\} (\S+)', re.M)
-_OLD_SECONDS = 45.0
-"""Discovery touches its file every ten seconds."""
+_DISCOVERY_MAX_SECONDS = 45.0
+"""Discovery updates its file every ten seconds."""
+_MAX_TARGETS_SHOWN = 6
 
 
 def exporter(check: str, status: int, text: str, todo: str) -> Finding:
-    """`text`: its metrics, where this host has the password; else 401 is as it should be."""
+    """`text`: its metrics; empty if this host has no password, and 401 is right."""
     if status == 401 and not text:
-        return ok(check, "answers, wants a password")
+        return ok(check, "answers, requires a password")
     if status == 401:
-        words = "does not take the password that Prometheus has"
-        return fault(check, words, "site.yml --tags exporter,prometheus; " + todo)
+        message = "does not accept the password that Prometheus has"
+        return fault(check, message, "site.yml --tags exporter,prometheus; " + todo)
     if status != 200:
         return fault(check, f"answers {status}", todo)
     collectors = dict(_COLLECTOR.findall(text))
@@ -39,15 +40,12 @@ def exporter(check: str, status: int, text: str, todo: str) -> Finding:
 
 
 def read_exporter(site: HostServices, service: Service) -> Finding:
-    if bad := read_unit(site, service):
-        return bad
     password = site.secret("exporter")
-    url = (
-        f"{_scheme(site.config.exporter.web_config)}://{service.address}:{service.ports[0]}/metrics"
-    )
-    answer = get(url, ("prometheus", password) if password else None)
-    text = answer.body.decode("utf-8", "replace")
-    return exporter(service.name, answer.status, text if password else "", site.repair(service))
+    scheme = _scheme(site.config.exporter.web_config)
+    url = f"{scheme}://{service.address}:{service.ports[0]}/metrics"
+    response = get(url, ("prometheus", password) if password else None)
+    text = response.body.decode("utf-8", "replace") if password else ""
+    return exporter(service.name, response.status, text, site.repair(service))
 
 
 def _scheme(web_config: Path | None) -> str:
@@ -58,34 +56,32 @@ def _scheme(web_config: Path | None) -> str:
     return "https" if re.search(r"^tls_server_config:", text, re.M) else "http"
 
 
-def discovery(listed: Collection[str], known: Collection[str], age: float, todo: str) -> Finding:
-    """Nodes in the file for Prometheus, nodes that slurm.conf has, and the file's age."""
-    if age > _OLD_SECONDS:
+def discovery(listed: Collection[str], nodes: Collection[str], age: float, todo: str) -> Finding:
+    """`listed`: nodes in the file for Prometheus; `nodes`: those of slurm.conf; `age`: seconds."""
+    if age > _DISCOVERY_MAX_SECONDS:
         return fault("discovery", f"its file is {format_duration(age)} old", todo)
-    if strange := sorted(set(listed) - set(known)):
-        words = f"Prometheus is told of {', '.join(strange)}, which slurm.conf does not have"
-        return warning("discovery", words, todo)
-    missing = sorted(set(known) - set(listed))
-    also = f" ({', '.join(missing)} switched off)" if missing else ""
+    if unknown := sorted(set(listed) - set(nodes)):
+        message = f"lists {', '.join(unknown)} for Prometheus, which slurm.conf does not have"
+        return warning("discovery", message, todo)
     if not listed:
-        return fault("discovery", "it names no node", todo)
-    return ok("discovery", f"Prometheus is told of {len(listed)} nodes{also}")
+        return fault("discovery", "lists no node for Prometheus", todo)
+    missing = sorted(set(nodes) - set(listed))
+    also = f" ({', '.join(missing)} switched off)" if missing else ""
+    return ok("discovery", f"lists {len(listed)} nodes for Prometheus{also}")
 
 
 def read_discovery(site: HostServices, service: Service) -> Finding:
-    if bad := read_unit(site, service):
-        return bad
     path = site.config.prometheus.targets
     try:
         groups = json.loads(path.read_bytes())
         age = time.time() - path.stat().st_mtime
         listed = [str(group["labels"]["node"]) for group in groups]
     except FileNotFoundError:
-        raise UnavailableError(f"{path} is not there") from None
+        raise UnavailableError(f"{path} does not exist") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnavailableError(f"{path} cannot be read: {error}") from None
-    known = [node.name for node in site.slurm.nodes] if site.slurm else listed
-    return discovery(listed, known, age, site.repair(service))
+    nodes = [node.name for node in site.slurm.nodes] if site.slurm else listed
+    return discovery(listed, nodes, age, site.repair(service))
 
 
 def _prometheus(site: HostServices) -> PrometheusClient:
@@ -94,35 +90,31 @@ def _prometheus(site: HostServices) -> PrometheusClient:
 
 
 def read_prometheus(site: HostServices, service: Service) -> Finding:
-    """It answers a question, with the password that the view has."""
-    if bad := read_unit(site, service):
-        return bad
+    """Whether Prometheus answers a query with the view's password."""
     series = _prometheus(site).query("prometheus_tsdb_head_series")
     if not series:
-        words = "answers, but has read nothing, not even itself"
-        wait = f"it has just started? Ask again in a minute, then: {site.repair(service)}"
-        return warning(service.name, words, wait)
+        message = "answers, but has scraped nothing, not even itself"
+        wait = f"has it just started? Check again in a minute, then: {site.repair(service)}"
+        return warning(service.name, message, wait)
     return ok(service.name, f"answers, {series[0].value:.0f} series")
 
 
-def targets(found: Sequence[ScrapeTarget], todo: str) -> Finding:
-    """All that Prometheus reads, and what it cannot."""
-    down = [target for target in found if target.health == "down"]
-    if not found:
-        return fault("targets", "Prometheus reads nothing", todo)
+def targets(scraped: Sequence[ScrapeTarget], todo: str) -> Finding:
+    """Whether Prometheus can scrape every target."""
+    if not scraped:
+        return fault("targets", "Prometheus scrapes nothing", todo)
+    # Prometheus' error ends with the reason, after the address.
+    down = [
+        f"{target.job} {target.instance} ({target.error.rpartition(': ')[2] or 'down'})"
+        for target in scraped
+        if target.health == "down"
+    ]
     if down:
-        words = "; ".join(f"{t.job} {t.instance} ({_reason(t.error)})" for t in down[:6])
-        more = f" and {len(down) - 6} more" if len(down) > 6 else ""
-        found_words = f"{len(down)} of {len(found)} down: {words}{more}"
-        return fault("targets", found_words, todo)
-    new = sum(target.health != "up" for target in found)
-    waiting = f", {new} not read yet" if new else ""
-    return ok("targets", f"{len(found) - new} of {len(found)} up{waiting}")
-
-
-def _reason(error: str) -> str:
-    """The end of what Prometheus says, where the reason is; the address in front is known."""
-    return error.rpartition(": ")[2] or "down"
+        names = first(down, _MAX_TARGETS_SHOWN)
+        return fault("targets", f"{len(down)} of {len(scraped)} down: {names}", todo)
+    new = sum(target.health != "up" for target in scraped)
+    waiting = f", {new} not scraped yet" if new else ""
+    return ok("targets", f"{len(scraped) - new} of {len(scraped)} up{waiting}")
 
 
 def read_targets(site: HostServices) -> Finding:
@@ -131,19 +123,22 @@ def read_targets(site: HostServices) -> Finding:
 
 
 def alertmanager(status: int, listed: int, todo: str) -> Finding:
-    """`status` of its readiness; `listed`: how many Prometheus sends alerts to."""
+    """`status`: of its readiness; `listed`: how many Alertmanagers Prometheus sends alerts to."""
     if status not in (200, 401):
         return fault("alertmanager", f"answers {status}", todo)
     if not listed:
-        words = "answers, but Prometheus sends it nothing"
-        return fault("alertmanager", words, "is it in prometheus.yml (alerting)? " + todo)
+        message = "answers, but Prometheus sends it nothing"
+        return fault("alertmanager", message, "is it in prometheus.yml (alerting)? " + todo)
     return ok("alertmanager", "answers, and Prometheus sends alerts to it")
 
 
 def read_alertmanager(site: HostServices, service: Service) -> Finding:
-    if bad := read_unit(site, service):
-        return bad
     password = site.secret("alertmanager")
     login = ("carme", password) if password else None
     status = get(f"http://{service.address}:{service.ports[0]}{service.health}", login).status
     return alertmanager(status, len(_prometheus(site).alertmanagers()), site.repair(service))
+
+
+def read_grafana(_: HostServices, service: Service) -> Finding:
+    """Grafana has no check beyond its systemd unit."""
+    return ok(service.name, f"{service.unit} runs")

@@ -1,51 +1,65 @@
-"""Checks of Slurm as this host sees it: munge, controller, database, nodes."""
+"""Checks of Slurm on this host: Munge, controller, database, nodes, GPUs, cgroups."""
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from carme.config.services import Service
-from carme.doctor.finding import Finding, fault, ok, warning
-from carme.doctor.host import read_unit
-from carme.doctor.host_services import HostServices
-from carme.doctor.ports import listeners
-from carme.doctor.programs import call, output
+from carme.doctor import slurmconf
+from carme.doctor.check import Finding, Level, absent, call, fault, ok, output, warning
+from carme.doctor.host import first, port_owners
+from carme.doctor.host_services import HostServices, is_virtual
+from carme.doctor.slurmconf import ConfiguredNode
+from carme.errors import UnavailableError
 from carme.slurm.hostlist import compress
 from carme.slurm.slurm_commands import clean_environment
+from carme.system import health_checks
+from carme.system.gpus import read_gpus
 
-# "inval": the node has less than slurm.conf says.
-_AWAY = ("down", "fail", "unk", "inval", "error", "*")
-_CLOSED = ("drain", "maint", "reboot")
+# "inval": the node has less than slurm.conf declares.
+_DOWN = ("down", "fail", "unk", "inval", "error", "*")
+_DRAINED = ("drain", "maint", "reboot")
+_MAX_NODES_SHOWN = 6
+_V1_CONTROLLERS = {
+    "freezer": "",
+    "cpuacct": "",
+    "memory": "constrainramspace",
+    "cpuset": "constraincores",
+    "devices": "constraindevices",
+}
+"""Cgroup controllers, and the setting of cgroup.conf that needs each (empty: always needed)."""
+_V2_CONTROLLERS = {"cpu": "", "memory": "", "pids": "", "cpuset": "constraincores"}
+_DRIVER_HINT = "nvidia-smi shows what is wrong: the driver, or a GPU that fell off the bus"
 
 
 def slurm(site: HostServices, argv: Sequence[str]) -> str:
-    """What one of Slurm's commands prints, asked of this host's cluster."""
+    """What a Slurm command prints about this host's cluster."""
     return output(argv, env=clean_environment(site.config.slurm))
 
 
-def munge(encoded: str, decoded: int, said: str, todo: str) -> Finding:
-    """A credential was made, and `decoded` is how reading it ended."""
-    if not encoded or decoded:
-        return fault("munge", said or "no credential could be made", todo)
-    return ok("munge", "credentials go round")
+def munge(encoded: str, returncode: int, message: str, todo: str) -> Finding:
+    """`returncode` and `message`: of unmunge, or of munge if there is no credential `encoded`."""
+    if not encoded or returncode:
+        return fault("munge", message or "no credential could be made", todo)
+    return ok("munge", "encodes and decodes credentials")
 
 
 def read_munge(site: HostServices, service: Service) -> Finding:
-    if bad := read_unit(site, service):
-        return bad
     socket = site.slurm.munge_socket if site.slurm else ""
-    where = ["--socket", socket] if socket else []
-    made = call(["munge", "--no-input", *where])
-    if made.code:
-        return munge("", 0, made.last, site.repair(service))
-    read = call(["unmunge", "--no-output", *where], stdin=made.out)
+    options = ["--socket", socket] if socket else []
+    encoded = call(["munge", "--no-input", *options])
+    if encoded.returncode:
+        return munge("", 0, encoded.last_line, site.repair(service))
+    decoded = call(["unmunge", "--no-output", *options], stdin=encoded.stdout)
     todo = "is the clock right, and /etc/munge/munge.key the same on every host?"
-    return munge(made.out, read.code, read.last, todo)
+    return munge(encoded.stdout, decoded.returncode, decoded.last_line, todo)
 
 
-def controller(said: str, todo: str) -> Finding:
-    """`said`: scontrol ping's answer, a line for each controller."""
+def controller(ping: str, todo: str) -> Finding:
+    """`ping`: the output of scontrol ping, a line for each controller."""
     # With none up, scontrol adds a frame of asterisks.
-    lines = [line.strip() for line in said.splitlines() if line.strip(" *")]
+    lines = [line.strip() for line in ping.splitlines() if line.strip(" *")]
     lines = [line for line in lines if " is " in line] or lines
     up = [line for line in lines if line.endswith(" UP")]
     if not up:
@@ -57,99 +71,188 @@ def controller(said: str, todo: str) -> Finding:
 
 
 def read_controller(site: HostServices, service: Service | None) -> Finding:
-    """Asked from every host: nodes and sessions need it, too."""
-    if service and (bad := read_unit(site, service)):
-        return bad
-    done = call(["scontrol", "ping"], env=clean_environment(site.config.slurm))
-    elsewhere = "on the head: carme doctor; from here: is its port open, is munge.key the same?"
-    todo = site.repair(service) if service else elsewhere
-    return controller(done.out or done.err, todo)
+    """Every host checks this: nodes and sessions need the controller, too."""
+    result = call(["scontrol", "ping"], env=clean_environment(site.config.slurm))
+    remote = "on the head: carme doctor; from here: is its port open, is munge.key the same?"
+    return controller(result.stdout or result.stderr, site.repair(service) if service else remote)
 
 
 def read_accounting(site: HostServices, service: Service) -> Finding:
-    """slurmdbd knows this cluster."""
-    if bad := read_unit(site, service):
-        return bad
-    known = slurm(site, ["sacctmgr", "-nP", "show", "cluster", "format=cluster"]).split()
+    """Whether slurmdbd has this cluster."""
+    clusters = slurm(site, ["sacctmgr", "-nP", "show", "cluster", "format=cluster"]).split()
     name = site.slurm.cluster if site.slurm else ""
-    if name.lower() not in known:
-        words = f"the cluster {name} is not registered, only: {', '.join(known) or 'none'}"
-        return fault(service.name, words, f"sacctmgr -i add cluster {name}; restart slurmctld")
-    return ok(service.name, f"keeps the jobs of {name}")
+    if name.lower() not in clusters:
+        message = f"the cluster {name} is not registered, only: {', '.join(clusters) or 'none'}"
+        return fault(service.name, message, f"sacctmgr -i add cluster {name}; restart slurmctld")
+    return ok(service.name, f"stores the jobs of {name}")
 
 
 def read_mariadb(site: HostServices, service: Service) -> Finding:
-    if bad := read_unit(site, service):
-        return bad
-    where = ["--no-defaults", "-S", f"{site.folder}/run/mariadb/mariadb.sock"]
-    said = output(["mariadb", *(where if site.folder else ()), "-NBe", "select version()"])
-    return ok(service.name, f"answers, version {said.split('-')[0].strip()}")
+    options = ["--no-defaults", "-S", f"{site.folder}/run/mariadb/mariadb.sock"]
+    version = output(["mariadb", *(options if site.folder else ()), "-NBe", "select version()"])
+    return ok(service.name, f"answers, version {version.split('-')[0].strip()}")
+
+
+def read_rest(site: HostServices, service: Service) -> Finding:
+    path = site.config.slurm.rest_socket
+    return ok(service.name, health_checks.slurmrestd(path)) if path else absent(service.name)
 
 
 def node_state(check: str, states: Sequence[tuple[str, str, str]], todo: str) -> Finding:
     """`states`: name, state and reason of nodes, as sinfo shows them."""
-    away = [_words(*row) for row in states if any(word in row[1] for word in _AWAY)]
-    closed = [_words(*row) for row in states if any(word in row[1] for word in _CLOSED)]
-    if away:
-        return fault(check, _some([*away, *(row for row in closed if row not in away)]), todo)
-    if closed:
-        names = compress(row[0] for row in states if any(word in row[1] for word in _CLOSED))
-        resume = f"when it is mended: scontrol update nodename={names} state=resume"
-        return warning(check, f"takes no new jobs: {_some(closed)}", resume)
+    down = [row for row in states if any(word in row[1] for word in _DOWN)]
+    drained = [row for row in states if any(word in row[1] for word in _DRAINED)]
+    if down:
+        problems = [*down, *(row for row in drained if row not in down)]
+        return fault(check, _describe_nodes(problems), todo)
+    if drained:
+        names = compress(row[0] for row in drained)
+        resume = f"when it is repaired: scontrol update nodename={names} state=resume"
+        return warning(check, f"accepts no new jobs: {_describe_nodes(drained)}", resume)
     if not states:
         return fault(check, "Slurm does not know it", "is it in slurm.conf? site.yml --tags slurm")
-    return ok(check, states[0][1] if len(states) == 1 else f"{len(states)} take jobs")
+    return ok(check, states[0][1] if len(states) == 1 else f"{len(states)} accept jobs")
 
 
-def _words(name: str, state: str, reason: str) -> str:
-    return f"{name} is {state}" + (f" ({reason})" if reason not in ("", "none") else "")
-
-
-def _some(rows: Sequence[str], most: int = 6) -> str:
-    more = f" and {len(rows) - most} more" if len(rows) > most else ""
-    return "; ".join(rows[:most]) + more
+def _describe_nodes(states: Sequence[tuple[str, str, str]]) -> str:
+    nodes = [
+        f"{name} is {state}" + (f" ({reason})" if reason not in ("", "none") else "")
+        for name, state, reason in states
+    ]
+    return first(nodes, _MAX_NODES_SHOWN)
 
 
 def read_states(site: HostServices, node: str = "") -> list[tuple[str, str, str]]:
-    only = ["-n", node] if node else []
-    found: dict[str, tuple[str, str, str]] = {}
-    for line in slurm(site, ["sinfo", "-h", "-N", *only, "-o", "%N|%T|%E"]).splitlines():
+    options = ["-n", node] if node else []
+    states: dict[str, tuple[str, str, str]] = {}
+    for line in slurm(site, ["sinfo", "-h", "-N", *options, "-o", "%N|%T|%E"]).splitlines():
         name, state, reason = (*line.split("|", 2), "", "")[:3]
-        found[name] = (name, state, reason.strip())
-    return list(found.values())
+        states[name] = (name, state, reason.strip())
+    return list(states.values())
 
 
 def read_slurmd(site: HostServices, service: Service) -> Finding:
-    """It listens, and the controller may give it jobs."""
-    if bad := read_unit(site, service):
-        return bad
-    if service.ports and not listeners(service.ports):
-        return fault(service.name, f"does not run: nobody listens on {service.ports[0]}",
-                     site.repair(service))  # fmt: skip
-    return node_state(service.name, read_states(site, service.node), site.repair(service))
+    """Whether slurmd listens, and the controller may give it jobs."""
+    todo = site.repair(service)
+    if service.ports and not port_owners(service.ports):
+        message = f"does not run: nothing listens on {service.ports[0]}"
+        return fault(service.name, message, todo)
+    return node_state(service.name, read_states(site, service.node), todo)
 
 
 def read_nodes(site: HostServices) -> Finding:
-    todo = "on that node: carme doctor"
-    return node_state("nodes", read_states(site), todo)
+    return node_state("nodes", read_states(site), "on that node: carme doctor")
 
 
 def operator(level: str, user: str, todo: str) -> Finding:
-    """The view's right in Slurm; without it, sessions seem to end at once."""
+    """The view's admin level in Slurm; without it, sessions seem to end at once."""
     if level in ("Operator", "Administrator"):
         return ok("view's right", f"{user} is {level.lower()} in Slurm, sees all jobs")
-    found = f"{user} is no operator in Slurm and cannot see other people's jobs"
-    return fault("view's right", found, todo)
+    message = f"{user} is no operator in Slurm and cannot see other people's jobs"
+    return fault("view's right", message, todo)
 
 
 def read_operator(site: HostServices, user: str) -> Finding:
-    said = slurm(site, ["sacctmgr", "-nP", "show", "user", user, "format=adminlevel"])
+    level = slurm(site, ["sacctmgr", "-nP", "show", "user", user, "format=adminlevel"])
     todo = f"sacctmgr -i modify user {user} set AdminLevel=Operator; restart slurmctld"
-    return operator(said.strip(), user, todo)
+    return operator(level.strip(), user, todo)
+
+
+def gpus(
+    node: str,
+    declared: int,
+    detected: int | None,
+    problem: str = "",
+    missing: Sequence[str] = (),
+    todo: str = _DRIVER_HINT,
+) -> Finding:
+    """Compares GPUs in slurm.conf (`declared`) and in NVML (`detected`, None if there is a
+    `problem`). `missing`: device files of gres.conf that do not exist."""
+    check = f"GPUs {node}"
+    if missing:
+        return fault(check, f"gres.conf names {', '.join(missing)}, which does not exist", todo)
+    if not declared and not detected:
+        return absent(check, "no GPU declared, and none found")
+    if detected is None:
+        return fault(check, f"Slurm declares {declared}, but {problem}", todo)
+    if declared > detected:
+        return fault(check, f"Slurm declares {declared}, NVML shows {detected}", todo)
+    if declared < detected:
+        declare = "set slurm_gpus of this node in the inventory and run site.yml --tags slurm"
+        return warning(check, f"NVML shows {detected}, Slurm declares {declared}", declare)
+    return ok(check, f"{detected} in NVML and in Slurm")
+
+
+def read_node_gpus(site: HostServices, node: ConfiguredNode) -> Finding:
+    files = slurmconf.device_files(read_conf(site, "gres.conf"), node.name)
+    missing = [file for file in files if not Path(file).exists()]
+    environment, todo = dict(os.environ), _DRIVER_HINT
+    if is_virtual(site.config):
+        if not node.gpus:
+            return absent(f"GPUs {node.name}", "no GPU declared")
+        todo = f"{site.up} creates the virtual GPUs again"
+        session = site.config.session.environment
+        environment["LD_LIBRARY_PATH"] = session["LD_LIBRARY_PATH"]
+        environment["CARME_VGPU_STATE"] = f"{session['CARME_VGPU_DIR']}/{node.name}.state"
+    try:
+        detected = read_gpus(environment, seconds=15)
+    except UnavailableError as error:
+        return gpus(node.name, node.gpus, None, error.message, missing, todo)
+    count = sum(gpu.slices or 1 for gpu in detected)
+    return gpus(node.name, node.gpus, count, missing=missing, todo=todo)
+
+
+def read_virtual_gpus(site: HostServices, service: Service) -> Finding:
+    """Whether the daemon of the virtual GPUs answers."""
+    program = Path(sys.prefix) / "bin/carme-vgpu"
+    result = call([program, "health", "--run", site.config.exporter.run])
+    if result.returncode:
+        raise UnavailableError(result.last_line)
+    return ok(service.name, result.stdout.strip() or "answers")
+
+
+def cgroups(settings: Mapping[str, str], root: Path = Path("/sys/fs/cgroup")) -> Finding:
+    """Compares cgroup.conf with what the kernel mounted below `root`."""
+    plugin = settings.get("cgroupplugin", "autodetect").lower()
+    listing = root / "cgroup.controllers"
+    version = "cgroup/v2" if listing.exists() else "cgroup/v1"
+    if plugin not in ("autodetect", version):
+        todo = "set CgroupPlugin=autodetect in cgroup.conf (slurm_cgroup_plugin); restart slurmd"
+        return fault("cgroups", f"cgroup.conf has {plugin}, this host has {version}", todo)
+    is_v2 = version == "cgroup/v2"
+    controllers = _V2_CONTROLLERS if is_v2 else _V1_CONTROLLERS
+    needed = {
+        name
+        for name, setting in controllers.items()
+        if not setting or settings.get(setting, "no").lower() == "yes"
+    }
+    if is_v2:
+        available = set(listing.read_text(encoding="ascii").split())
+    else:
+        available = {name for name in controllers if (root / name).is_dir()}
+    if missing := sorted(needed - available):
+        message = f"{version} without {', '.join(missing)}, which cgroup.conf needs"
+        return fault("cgroups", message, f"boot a kernel that has them, or mount them below {root}")
+    read_only = sorted(
+        name for name in needed if os.statvfs(root if is_v2 else root / name).f_flag & os.ST_RDONLY
+    )
+    if read_only:
+        message = f"{', '.join(read_only)} mounted read-only below {root}: slurmd cannot limit jobs"
+        return fault("cgroups", message, "mount -o remount,bind,rw on each; then restart slurmd")
+    return ok("cgroups", f"{version} with {', '.join(sorted(needed))}")
+
+
+def read_cgroups(site: HostServices) -> Finding:
+    if not site.slurm_path:
+        if os.geteuid():
+            return Finding("cgroups", Level.ROOT, "only root can read cgroup.conf here")
+        todo = "slurmd fetches it from the controller: journalctl -u slurmd -n 50"
+        return warning("cgroups", "no slurm.conf and no cgroup.conf on this host", todo)
+    return cgroups(slurmconf.settings(read_conf(site, "cgroup.conf")))
 
 
 def read_conf(site: HostServices, name: str) -> str:
-    """A file beside slurm.conf; empty where there is none."""
+    """The text of a file beside slurm.conf; empty if there is none."""
     path = (site.slurm_path or Path("/etc/slurm/slurm.conf")).with_name(name)
     try:
         return path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Slurm's configuration files as far as checks need them: text in, frozen model out."""
+"""The settings of Slurm's configuration files that checks need."""
 
 import os
 import re
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from carme.errors import CarmeError
 from carme.slurm.gres import gpus_of_gres, parse_gres
 from carme.slurm.hostlist import expand
 
@@ -16,7 +17,7 @@ FETCHED = (
     "var/lib/slurm/*/conf-cache",
     "var/spool/slurm*/conf-cache",
 )
-"""Where slurmd keeps what it fetched from the controller ("configless")."""
+"""Where slurmd stores files that it fetched from the controller ("configless")."""
 _PAIR = re.compile(r"(\w+)\s*=\s*(\"[^\"]*\"|\S+)")
 _HOST = re.compile(r"([^(),\s]+)(?:\(([^()]+)\))?")
 
@@ -34,34 +35,39 @@ class ConfiguredNode:
 
 @dataclass(frozen=True)
 class SlurmConf:
-    """What slurm.conf says of the hosts and how they talk."""
+    """The hosts and ports in slurm.conf."""
 
     cluster: str
     controllers: tuple[tuple[str, str], ...]
-    """Name and address, the first one in charge."""
+    """Name and address, the primary first."""
     controller_port: int
     database_port: int
     munge_socket: str
     nodes: tuple[ConfiguredNode, ...]
 
     def on(self, hostname: str) -> tuple[ConfiguredNode, ...]:
-        """The nodes that the host of this name is."""
+        """The nodes on the host of this name."""
         short = hostname.split(".")[0]
         return tuple(n for n in self.nodes if short in (n.hostname.split(".")[0], n.name))
 
 
 def find(configured: Path | None, root: Path = Path("/")) -> Path | None:
-    """The slurm.conf of this host that we may read, wherever it came from."""
-    if configured:
-        wanted = [configured]
-    else:
-        fetched = (path for place in FETCHED for path in root.glob(f"{place}/slurm.conf"))
-        wanted = [root / DEFAULT, *fetched]
-    return next((path for path in wanted if os.access(path, os.R_OK)), None)
+    """The first readable slurm.conf of this host: configured, installed or fetched."""
+    fetched = (path for folder in FETCHED for path in root.glob(f"{folder}/slurm.conf"))
+    candidates = [configured] if configured else [root / DEFAULT, *fetched]
+    return next((path for path in candidates if os.access(path, os.R_OK)), None)
+
+
+def read(path: Path) -> SlurmConf | None:
+    """The file at `path`; None if it cannot be read."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, CarmeError):
+        return None
 
 
 def parse(text: str) -> SlurmConf:
-    """slurm.conf; the node name DEFAULT gives later lines what they do not say."""
+    """The text of slurm.conf; the node name DEFAULT sets defaults for later lines."""
     general: dict[str, str] = {}
     controllers: list[tuple[str, str]] = []
     nodes: list[ConfiguredNode] = []
@@ -73,15 +79,17 @@ def parse(text: str) -> SlurmConf:
             else:
                 nodes += _nodes({**defaults, **pairs}, general.get("slurmdport", "6818"))
         elif "slurmctldhost" in pairs:
-            controllers += _controllers(pairs["slurmctldhost"])
+            hosts = _HOST.findall(pairs["slurmctldhost"])
+            controllers += [(name, address or name) for name, address in hosts]
         elif "partitionname" not in pairs:
             general |= pairs
+    socket = re.search(r"socket=([^,]+)", general.get("authinfo", ""))
     return SlurmConf(
         cluster=general.get("clustername", ""),
         controllers=tuple(controllers),
         controller_port=_port(general.get("slurmctldport", ""), 6817),
         database_port=_port(general.get("accountingstorageport", ""), 6819),
-        munge_socket=_socket(general.get("authinfo", "")),
+        munge_socket=socket[1] if socket else "",
         nodes=tuple(nodes),
     )
 
@@ -92,13 +100,13 @@ def settings(text: str) -> dict[str, str]:
 
 
 def device_files(gres: str, node: str) -> tuple[str, ...]:
-    """The GPUs' device files that gres.conf names for the node; none where they are detected."""
-    found: list[str] = []
+    """The GPUs' device files in gres.conf for the node; none with AutoDetect."""
+    files: list[str] = []
     for pairs in _lines(gres):
-        mine = "nodename" not in pairs or node in expand(pairs["nodename"])
-        if mine and pairs.get("name", "").lower() == "gpu" and "file" in pairs:
-            found += expand(pairs["file"])
-    return tuple(found)
+        is_for_node = "nodename" not in pairs or node in expand(pairs["nodename"])
+        if is_for_node and pairs.get("name", "").lower() == "gpu" and "file" in pairs:
+            files += expand(pairs["file"])
+    return tuple(files)
 
 
 def _lines(text: str) -> Iterator[dict[str, str]]:
@@ -120,21 +128,11 @@ def _nodes(pairs: dict[str, str], port: str) -> Iterator[ConfiguredNode]:
 
 
 def _each(text: str, count: int) -> tuple[str, ...]:
-    """One value for each node: several nodes may share one."""
-    found = expand(text)
-    return found if len(found) == count else (found[0] if found else "",) * count
-
-
-def _controllers(text: str) -> Iterator[tuple[str, str]]:
-    for name, address in _HOST.findall(text):
-        yield name, address or name
+    """A value for each node: one value applies to all of them."""
+    values = expand(text)
+    return values if len(values) == count else (values[0] if values else "",) * count
 
 
 def _port(text: str, default: int) -> int:
     first = text.partition("-")[0]
     return int(first) if first.isdigit() else default
-
-
-def _socket(authinfo: str) -> str:
-    found = re.search(r"socket=([^,]+)", authinfo)
-    return found[1] if found else ""

@@ -38,8 +38,8 @@ from carme.helper.models import (
     TailRequest,
 )
 from carme.helper.session_folder import SessionFolder, remove_old
-from carme.images.inspection import inspect_image
 from carme.images.own_image import check_own_image, find_apptainer
+from carme.images.sif import inspect_image
 from carme.slurm.slurm_commands import (
     SAFE_PATH,
     SlurmCommands,

@@ -1,11 +1,10 @@
-"""The catalogue of published images as everybody but its maker sees it: one index file, read only.
+"""The catalogue of published images, read from one index file.
 
-`carme_containers` writes the index. The form, the launcher and the pages read it here, and offer
-nothing whose file is missing, half-written or not the one that was published.
+`carme_containers` writes the index. The spawn form, the spawner and the pages read it with this
+module and offer no image whose file is missing, incomplete or not the published one.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,32 +25,32 @@ Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
 class CatalogueModel(BaseModel):
-    """A piece of the index; keys of a newer Carme are skipped, so old readers keep working."""
+    """A part of the index; unknown keys are ignored, so that old readers can read new indexes."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
 class Application(CatalogueModel):
-    """Something that the image offers in the browser."""
+    """An application of the image that opens in the browser."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
     title: Annotated[str, Field(min_length=1, max_length=80)]
     path: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/_.-]*$")] = "/lab"
-    """Where it is below the session's address."""
+    """Its path below the session's URL."""
 
 
 class GpuNeeds(CatalogueModel):
-    """What the image does with GPUs."""
+    """Whether the image uses GPUs, and which it needs."""
 
     use: Literal["none", "optional", "required"] = "none"
     cuda: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?$")] | None = None
-    """The CUDA release inside; the driver has to be new enough for it."""
+    """The CUDA release in the image, which the driver must support."""
     memory_mb: Annotated[int, Field(ge=0)] = 0
-    """GPU memory below which it makes no sense."""
+    """The least GPU memory that is useful."""
 
 
 class Hints(CatalogueModel):
-    """What a session with this image sensibly asks for; the form starts with it."""
+    """Resources that suit a session with this image; the spawn form suggests them."""
 
     cpus: Annotated[int, Field(ge=1)] = 1
     memory_mb: Annotated[int, Field(ge=128)] = 1024
@@ -59,20 +58,20 @@ class Hints(CatalogueModel):
 
 
 class Built(CatalogueModel):
-    """When and with what the image was made."""
+    """When and how the image was built."""
 
     at: datetime
     engine: str
     """Program and version, for instance `apptainer 1.4.5`."""
     seconds: Annotated[float, Field(ge=0)] = 0
     arguments: Mapping[str, str] = {}
-    """Build arguments that differ from machine to machine (mirrors) are not among them."""
+    """Build arguments, without those that depend on the machine (mirrors)."""
     parent: Digest | None = None
-    """The image it builds on."""
+    """The image that it is based on."""
 
 
 class Verified(CatalogueModel):
-    """What `verify` said, run inside the image."""
+    """The result of `verify`, run inside the image."""
 
     at: datetime
     passed: bool
@@ -81,7 +80,7 @@ class Verified(CatalogueModel):
 
 
 class Packages(CatalogueModel):
-    """What is inside: name → version."""
+    """The installed packages: name → version."""
 
     system: Mapping[str, str] = {}
     python: Mapping[str, str] = {}
@@ -96,11 +95,11 @@ class Image(CatalogueModel):
     description: str = ""
     tags: tuple[str, ...] = ()
     file: FileName
-    """Its name in the folder of the index; never a path."""
+    """A name in the folder of the index, without path."""
     digest: Digest
     size_bytes: Annotated[int, Field(gt=0)]
     stamp: str = ""
-    """What the file system said when the digest was taken; unchanged, the digest still holds."""
+    """The file's stamp when the digest was computed; while it is the same, the digest is valid."""
     recipe_hash: str
     labels: Mapping[str, str] = {}
     applications: tuple[Application, ...] = ()
@@ -116,22 +115,22 @@ class Image(CatalogueModel):
 
     @property
     def id(self) -> str:
-        """`name:version`, what a person types."""
+        """`name:version`."""
         return f"{self.name}:{self.version}"
 
 
 class Index(CatalogueModel):
-    """The whole file."""
+    """The index file."""
 
     format: Literal[1] = 1
     images: tuple[Image, ...] = ()
     defaults: Mapping[ImageName, ImageVersion] = {}
-    """The version that the bare name means."""
+    """The version of each image that its name alone means."""
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The images of a folder, with what is wrong with some of them."""
+    """The images of a folder, and what is wrong with some of them."""
 
     folder: Path
     index: Index
@@ -139,39 +138,41 @@ class Catalogue:
     broken: frozenset[str] = field(default_factory=frozenset)
 
     def offered(self) -> list[Image]:
-        """What a session can start from: defaults first within a name, names in order."""
-        whole = [
+        """Images that a session can start from, by name; the default version comes first."""
+        intact = [
             image
             for image in self.index.images
             if image.state == "published" and image.file not in self.broken
         ]
-        return sorted(whole, key=lambda i: (i.name, not self.is_default(i), _descending(i.version)))
+        return sorted(
+            intact, key=lambda i: (i.name, not self.is_default(i), _descending(i.version))
+        )
 
     def is_default(self, image: Image) -> bool:
-        """Whether the bare name means this one."""
+        """Whether the name alone means this version."""
         return self.index.defaults.get(image.name) == image.version
 
-    def find(self, wanted: str) -> Image:
-        """The offered image that `name` (its default version) or `name:version` means."""
-        name, _, version = wanted.partition(":")
+    def find(self, id: str) -> Image:
+        """The offered image `name` (its default version) or `name:version`."""
+        name, _, version = id.partition(":")
         candidates = [image for image in self.offered() if image.name == name]
         if version:
             candidates = [image for image in candidates if image.version == version]
         if not candidates:
-            known = ", ".join(image.id for image in self.offered()) or "none is published"
-            raise InputError(f"there is no image {wanted!r}", f"offered: {known}")
+            offered = ", ".join(image.id for image in self.offered()) or "none is published"
+            raise InputError(f"there is no image {id!r}", f"offered: {offered}")
         return candidates[0]
 
     def path(self, image: Image) -> Path:
-        """Where the image's file is."""
+        """The path of the image's file."""
         return self.folder / image.file
 
 
 def load_catalogue(folder: Path, require_signed: bool = False) -> Catalogue:
-    """The catalogue in `folder`; what is not whole (or not signed) is in `problems`, not offered.
+    """The catalogue in `folder`; incomplete (or unsigned) images are in `problems`, not offered.
 
-    A file that changed since it was published is read in full once a process, which can take
-    seconds: an event loop calls this in a thread.
+    A file that changed since its publication is read once per process, which can take seconds:
+    call this in a thread of an event loop.
     """
     index = read_index(folder)
     if not index.images:
@@ -182,7 +183,7 @@ def load_catalogue(folder: Path, require_signed: bool = False) -> Catalogue:
             continue
         problem = check_file(folder / image.file, image)
         if not problem and require_signed and not image.signed_by:
-            problem = "it is not signed, and this site demands it"
+            problem = "it is not signed, and this site requires it"
         if problem:
             problems.append(f"{image.id} is not offered: {problem}")
             broken.add(image.file)
@@ -190,7 +191,7 @@ def load_catalogue(folder: Path, require_signed: bool = False) -> Catalogue:
 
 
 def read_index(folder: Path) -> Index:
-    """The index in `folder`, empty when there is none yet."""
+    """The index in `folder`; empty if there is none yet."""
     path = folder / INDEX_NAME
     try:
         return Index.model_validate_json(path.read_bytes())
@@ -203,31 +204,26 @@ def read_index(folder: Path) -> Index:
         raise MissingError(message, "move it away and publish the images again") from None
 
 
-def dump_index(index: Index) -> str:
-    """The text of the index file."""
-    return json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
-
-
 def check_file(path: Path, image: Image) -> str:
-    """What is wrong with the file of `image`; empty when it is the one that was published."""
+    """What is wrong with the file of `image`; empty if it is the published one."""
     try:
         status = path.stat()
     except OSError:
         return f"{path.name} is missing"
     if status.st_size != image.size_bytes:
-        have, want = format_bytes(status.st_size), format_bytes(image.size_bytes)
-        return f"{path.name} is half-written: {have} of {want}"
+        present, complete = format_bytes(status.st_size), format_bytes(image.size_bytes)
+        return f"{path.name} is incomplete: {present} of {complete}"
     if file_stamp(path) == image.stamp:
         return ""
     try:
-        same = file_digest(path) == image.digest
+        is_published = file_digest(path) == image.digest
     except OSError as error:
         return f"{path.name} cannot be read: {error.strerror}"
-    return "" if same else f"the checksum of {path.name} is not the published one"
+    return "" if is_published else f"the checksum of {path.name} is not the published one"
 
 
 def file_stamp(path: Path) -> str:
-    """Changes whenever the file does: the change time cannot be set back by hand."""
+    """A value that changes with the file: users cannot set the ctime."""
     status = path.stat()
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
@@ -236,7 +232,7 @@ _digests: dict[tuple[Path, str], str] = {}
 
 
 def file_digest(path: Path) -> str:
-    """`sha256:…` of the file, computed once a process for each state of it."""
+    """`sha256:…` of the file, computed once per process and stamp."""
     key = (path, file_stamp(path))
     if key not in _digests:
         with path.open("rb") as file:

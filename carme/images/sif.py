@@ -1,12 +1,17 @@
-"""The outside of a SIF file: is it one, is it whole, what is it for. Reads a few kilobytes."""
+"""SIF files: read the header and check that a file is a complete image."""
 
+import errno
+import os
+import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from carme.errors import InputError
+from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
 
 MAGIC = b"SIF_MAGIC\0"
+MAGIC_OFFSET = 32  # behind the line that launches it
 HEADER = struct.Struct("<32s10s3s3s16s8q")
 DESCRIPTOR = struct.Struct("<i?III7q128s384s")
 PARTITION = 0x4004
@@ -18,18 +23,18 @@ MAX_DESCRIPTORS = 1000
 
 @dataclass(frozen=True)
 class Sif:
-    """What the header of an image says."""
+    """The header of an image file."""
 
     architecture: str
-    """As `uname -m` has it; empty when unknown."""
+    """As `uname -m` prints it; empty if unknown."""
     size_bytes: int
-    """How long the file has to be for all that it announces."""
+    """How large a complete file is, according to its table of contents."""
     signed: bool
-    """Whether it carries a signature, right or wrong."""
+    """Whether it has a signature, valid or not."""
 
 
 def parse_sif(header: bytes, descriptors: bytes) -> Sif:
-    """What a file's header and table of contents say; InputError when it is not a SIF."""
+    """The image that a header and its table of contents describe; InputError if it is no SIF."""
     if len(header) < HEADER.size:
         raise InputError("it is too short for an image file")
     _, magic, _, arch, _, *numbers = HEADER.unpack(header[: HEADER.size])
@@ -37,7 +42,7 @@ def parse_sif(header: bytes, descriptors: bytes) -> Sif:
         raise InputError("it is not a SIF image")
     _, _, _, total, _, _, _, _ = numbers
     if not 0 < total <= MAX_DESCRIPTORS or len(descriptors) < total * DESCRIPTOR.size:
-        raise InputError("it is damaged: its table of contents is not readable")
+        raise InputError("it is damaged: its table of contents cannot be read")
     end, signed, bootable = 0, False, False
     for start in range(0, total * DESCRIPTOR.size, DESCRIPTOR.size):
         kind, used, _, _, _, offset, size, *_, extra = DESCRIPTOR.unpack_from(descriptors, start)
@@ -48,12 +53,12 @@ def parse_sif(header: bytes, descriptors: bytes) -> Sif:
         if kind == PARTITION and struct.unpack_from("<ii", extra)[1] == PRIMARY_SYSTEM:
             bootable = True
     if not bootable:
-        raise InputError("it holds no system to start")
+        raise InputError("it contains no system to start")
     return Sif(ARCHITECTURES.get(arch[:2].decode("ascii", "replace"), ""), end, signed)
 
 
 def read_sif(path: Path) -> Sif:
-    """The header of the file at `path`; InputError when it is no SIF or not all of one."""
+    """The header of the file at `path`; InputError if it is no SIF or is incomplete."""
     try:
         with path.open("rb") as file:
             header = file.read(HEADER.size)
@@ -64,12 +69,40 @@ def read_sif(path: Path) -> Sif:
                 if 0 < total <= MAX_DESCRIPTORS and 0 <= offset < 2**40:
                     file.seek(offset)
                     descriptors = file.read(total * DESCRIPTOR.size)
-            found = parse_sif(header, descriptors)
+            sif = parse_sif(header, descriptors)
             length = file.seek(0, 2)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except InputError as error:
         raise InputError(f"{path}: {error.message}") from None
-    if length < found.size_bytes:
-        raise InputError(f"{path}: it is cut short ({length} of {found.size_bytes} bytes)")
-    return found
+    if length < sif.size_bytes:
+        raise InputError(f"{path}: it is incomplete ({length} of {sif.size_bytes} bytes)")
+    return sif
+
+
+def inspect_image(path: Path) -> dict[str, Any]:
+    """Real path and size of the SIF at `path`; a typed error says why it cannot be used."""
+    if not path.is_absolute():
+        raise InputError(f"{path} is not an absolute path")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError(f"{path} is not a file")
+            head = file.read(MAGIC_OFFSET + len(MAGIC))
+    except OSError as error:
+        raise _explain(error, path) from error
+    if head[MAGIC_OFFSET:] != MAGIC:
+        raise InputError(f"{path} is not a SIF image", "build one with apptainer build")
+    return {"path": os.path.realpath(path), "size_bytes": status.st_size}
+
+
+def _explain(error: OSError, path: Path) -> CarmeError:
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return MissingError(f"there is no file {path}")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return DeniedError(f"you may not read {path}")
+    if error.errno in (errno.EISDIR, errno.ENXIO):
+        return InputError(f"{path} is not a file")
+    return UnavailableError(f"{path}: {error.strerror}")

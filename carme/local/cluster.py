@@ -1,7 +1,9 @@
-"""The whole cluster on one machine: bring it up, look at it, take it down."""
+"""The whole cluster on one machine: start it, check it, stop it, remove it."""
 
 import fcntl
 import os
+import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,21 +15,22 @@ from typing import TypeVar
 import tomli_w
 
 from carme.config import Config
-from carme.errors import CarmeError, UnavailableError
-from carme.local import accounting, accounts, devices, host_checks, packages, purge, render, secrets
-from carme.local.layout import layout_for
-from carme.local.packages import Say
-from carme.local.purge import INSTALL_LOG, SITE_FILE
+from carme.errors import CarmeError, InputError, UnavailableError
+from carme.local import accounts, devices, host_checks, packages, render
+from carme.local.layout import Layout, ensure_secrets, layout_for
 from carme.local.services import LocalService, local_services
 from carme.local.supervisor import ProcessStatus, Supervisor, end_strays
 from carme.system import apptainer
 from carme.system.files import write
-from carme.system.programs import run, run_module
+from carme.system.programs import ProgressCallback, run, run_module
 
 _READY_SECONDS = 60
 T = TypeVar("T")
-RENDERED_FILE = "etc/carme.toml"
-"""What the services read."""
+SITE_FILE = "etc/site.toml"
+"""The configuration that was passed to `up`."""
+INSTALL_LOG = "log/install.log"
+"""The first file that `up` writes, and the last that a purge removes: it can be repeated."""
+_FOLDERS = ("etc", "images", "run", "state", "log")
 
 
 @dataclass(frozen=True)
@@ -41,32 +44,33 @@ class ServiceHealth:
 
 
 class LocalCluster:
-    """The cluster of one configuration."""
+    """The one-machine cluster of one configuration."""
 
     def __init__(self, config: Config) -> None:
-        self._site = config
+        self._config = config
         self.layout = layout_for(config)
         self.supervisor = Supervisor(self.layout)
 
-    def up(self, say: Say) -> bool:
-        """Bring everything up and wait until it answers; False if nothing had to be done."""
+    def up(self, say: ProgressCallback) -> bool:
+        """Start everything and wait until it is healthy; False if there was nothing to do."""
         host_checks.check_root()
         with self._lock():
-            running = self.supervisor.alive()
-            if not running:
+            is_running = self.supervisor.is_alive()
+            if not is_running:
                 end_strays(self.layout)
-            system = host_checks.check(self.layout, running)
-            return self._up(say, system, running)
+            system = host_checks.check(self.layout, is_running)
+            return self._up(say, system, is_running)
 
     @property
     def _env(self) -> dict[str, str]:
         return {
-            "CARME_CONFIG": str(self.layout.etc / "carme.toml"),
+            "CARME_CONFIG": str(self.layout.carme_toml),
             "SLURM_CONF": str(self.layout.slurm_conf),
         }
 
-    def _up(self, say: Say, system: str, running: bool) -> bool:
-        log = self._install_log()
+    def _up(self, say: ProgressCallback, system: str, is_running: bool) -> bool:
+        self.layout.log.mkdir(parents=True, exist_ok=True)
+        log = self.layout.dir / INSTALL_LOG
         changed = False
         if absent := packages.missing({**packages.PACKAGES, **apptainer.APT_PACKAGES}):
             say(f"Installing {len(absent)} packages of {system} (about a minute):")
@@ -74,77 +78,71 @@ class LocalCluster:
         proxy = packages.ensure_proxy(self.layout.cache, say, log)
         mirror = self.layout.config.images.debian_mirror
         program = apptainer.find_or_install(self.layout.cache, say, mirror)
-        self.layout = layout_for(self._site, program)
+        self.layout = layout_for(self._config, program)
         self.supervisor = Supervisor(self.layout)
 
-        known = accounts.created(self.layout)
-        if accounts.ensure(self.layout) != known:
-            say("Made users and groups")
+        existing = accounts.created(self.layout)
+        if accounts.ensure(self.layout) != existing:
+            say("Created users and groups")
             changed = True
-        shared = secrets.ensure(self.layout.secrets)
+        secrets = ensure_secrets(self.layout.secrets)
         render.make_folders(self.layout)
-        given = self._site.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-        write(self.layout.dir / SITE_FILE, tomli_w.dumps(given))
-        written = render.write_files(self.layout, shared)
+        settings = self._config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        write(self.layout.dir / SITE_FILE, tomli_w.dumps(settings))
+        written = render.write_files(self.layout, secrets)
         changed |= devices.ensure(self.layout) | render.write_sudoers(self.layout) | bool(written)
-        changed |= accounting.make_database_files(self.layout)
+        changed |= accounts.make_database_files(self.layout)
         run_module("carme_containers", "base", env=self._env, say=say)
 
-        services = local_services(self.layout, shared, proxy)
+        services = local_services(self.layout, secrets, proxy)
         self.supervisor.configure(services)
         self.supervisor.start()
-        if not running:
+        if not is_running:
             say("Starting:")
         for service in services:
-            if running and written & set(service.command.reads):
-                say(f"  {service.name}: its configuration changed, starting it again")
+            if is_running and written & set(service.command.reads):
+                say(f"  {service.name}: its configuration changed, restarting it")
                 self.supervisor.stop_service(service.name)
             if self.supervisor.start_service(service.name):
                 changed = True
-                say(f"  {service.name}: {service.service.what}, {service.where}")
+                say(f"  {service.name}: {service.service.what}, {service.address}")
             if service.name == "mariadbd":
-                self._wait(service)
-                accounting.make_database(self.layout, shared)
+                self._until(service, service.health_check)
+                accounts.make_database(self.layout, secrets)
             if service.name == "slurmdbd":
-                changed |= self._until(service, lambda: accounting.make_associations(self.layout))
-            if service.name == "slurmctld" and not running:
-                self._until(service, lambda: accounting.set_limits(self.layout))
+                changed |= self._until(service, lambda: accounts.make_associations(self.layout))
+            if service.name == "slurmctld" and not is_running:
+                self._until(service, lambda: accounts.set_limits(self.layout))
         for service in services:
-            self._wait(service)
+            self._until(service, service.health_check)
         return changed
 
-    def _wait(self, service: LocalService) -> None:
-        self._until(service, service.health_check)
-
     def _until(self, service: LocalService, step: Callable[[], T]) -> T:
-        """What `step` returns, tried until the service is ready for it."""
-        end = time.monotonic() + _READY_SECONDS
+        """The result of `step`, which is repeated until the service is ready for it."""
+        deadline = time.monotonic() + _READY_SECONDS
         while True:
             try:
                 return step()
             except CarmeError as error:
-                if time.monotonic() > end:
-                    raise self._not_ready(service, error) from error
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"{service.name} is not ready after {_READY_SECONDS} s: {error.message}",
+                        f"see {self.layout.log}/{service.name}.log",
+                    ) from error
                 time.sleep(0.2)
-
-    def _not_ready(self, service: LocalService, error: CarmeError) -> UnavailableError:
-        return UnavailableError(
-            f"{service.name} is not ready after {_READY_SECONDS} s: {error.message}",
-            f"see {self.layout.log}/{service.name}.log",
-        )
 
     def services(self) -> list[LocalService]:
         """Every service of the cluster."""
-        shared = secrets.ensure(self.layout.secrets)
-        return local_services(self.layout, shared, packages.proxy_program(self.layout.cache))
+        secrets = ensure_secrets(self.layout.secrets)
+        return local_services(self.layout, secrets, packages.proxy_program(self.layout.cache))
 
     def health(self) -> list[ServiceHealth]:
-        """The health of every service, checked all at once."""
-        host_checks.check_root()  # most services answer nobody else
+        """The health of every service; all checks run at the same time."""
+        host_checks.check_root()  # most services answer only root
         services = self.services()
-        processes = self.supervisor.processes() if self.supervisor.alive() else {}
+        processes = self.supervisor.processes() if self.supervisor.is_alive() else {}
 
-        def ask(service: LocalService) -> ServiceHealth:
+        def check(service: LocalService) -> ServiceHealth:
             process = processes.get(service.name)
             try:
                 return ServiceHealth(service, process, True, service.health_check())
@@ -153,19 +151,19 @@ class LocalCluster:
                 return ServiceHealth(service, process, False, message)
 
         with ThreadPoolExecutor(len(services)) as pool:
-            return list(pool.map(ask, services))
+            return list(pool.map(check, services))
 
-    def down(self, say: Say) -> None:
-        """End all jobs and services; nothing of the cluster runs afterwards."""
+    def down(self, say: ProgressCallback) -> None:
+        """End all jobs and services; no process of the cluster is left."""
         host_checks.check_root()
         with self._lock():
-            if self.supervisor.alive():
+            if self.supervisor.is_alive():
                 self._cancel_jobs(say)
                 say("Stopping the services")
                 self.supervisor.shutdown()
             end_strays(self.layout, jobs=True)
 
-    def _cancel_jobs(self, say: Say) -> None:
+    def _cancel_jobs(self, say: ProgressCallback) -> None:
         env = self._env
         try:
             jobs = run(["squeue", "-h", "-o", "%A"], env=env, timeout=15).split()
@@ -173,45 +171,80 @@ class LocalCluster:
                 return
             say(f"Ending {len(jobs)} jobs")
             run(["scancel", *jobs], env=env, timeout=15)
-            end = time.monotonic() + 20
-            while run(["squeue", "-h"], env=env, timeout=15) and time.monotonic() < end:
+            deadline = time.monotonic() + 20
+            while run(["squeue", "-h"], env=env, timeout=15) and time.monotonic() < deadline:
                 time.sleep(0.5)
         except CarmeError:
-            # A controller that does not answer must not keep the rest from stopping; the jobs'
-            # processes are ended through their cgroups.
+            # The services stop even if the controller does not answer; `end_strays` ends the jobs'
+            # processes.
             return
 
-    def purge(self, say: Say) -> None:
+    def purge(self, say: ProgressCallback) -> None:
         """After `down`: remove state, users, devices and the sudo rule."""
-        purge.check(self.layout)
-        there = self.layout.dir.exists()
+        check_is_cluster(self.layout)
+        existed = self.layout.dir.exists()
         self.down(say)
-        gone = accounts.remove(self.layout)
+        removed = accounts.remove(self.layout)
         devices.remove(self.layout)
-        left = purge.remove(self.layout)
-        if there and not purge.remains_another():
+        remaining = remove_files(self.layout)
+        if existed and not has_other_cluster():
             run_module("carme_containers", "--remove-build-user", env={}, say=say)
-        if there:
-            say(f"Removed {self.layout.dir}" + (f" and {', '.join(gone)}" if gone else ""))
+        if existed:
+            say(f"Removed {self.layout.dir}" + (f" and {', '.join(removed)}" if removed else ""))
         else:
             say(f"There is no cluster in {self.layout.dir}.")
-        if left:
-            say(f"Not made by carme, so kept: {', '.join(left)} in {self.layout.dir}")
-
-    def _install_log(self) -> Path:
-        self.layout.log.mkdir(parents=True, exist_ok=True)
-        return self.layout.dir / INSTALL_LOG
+        if remaining:
+            say(f"Not created by carme, so kept: {', '.join(remaining)} in {self.layout.dir}")
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """One `up` or `down` at a time for this folder."""
+        """Allow one `up` or `down` at a time for this folder."""
         name = str(self.layout.dir).strip("/").replace("/", "-")
         with Path(f"/run/carme-{name}.lock").open("w", encoding="ascii") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UnavailableError(
-                    f"another carme up or down works on {self.layout.dir}", "wait until it ends"
+                    f"another carme up or down uses {self.layout.dir}", "wait until it ends"
                 ) from None
             os.umask(0o022)
             yield
+
+
+def check_is_cluster(layout: Layout) -> None:
+    """InputError for a folder that does not belong to a cluster: purging could lose data."""
+    folder = layout.dir
+    is_cluster = any((folder / name).exists() for name in (SITE_FILE, INSTALL_LOG))
+    if folder.exists() and not is_cluster:
+        raise InputError(
+            f"{folder} is no folder of a cluster: it has no {SITE_FILE}",
+            "use the same folder as for `carme up`; nothing was removed",
+        )
+
+
+def remove_files(layout: Layout) -> list[str]:
+    """Remove all files that `up` created; the names of other files in the folder, which stay."""
+    rule = render.sudoers_path(layout)
+    # Another cluster may have the same hub user; then the rule belongs to that cluster.
+    if rule.exists() and str(layout.carme_toml) in rule.read_text(encoding="utf-8"):
+        rule.unlink()
+    if not layout.dir.exists():
+        return []
+    lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    mounts = sorted((line.split()[1] for line in lines), reverse=True)
+    for folder in (layout.dir / name for name in _FOLDERS):
+        for mount in (path for path in mounts if path.startswith(f"{folder}/")):
+            run(["umount", "--lazy", mount])
+        if folder.exists():
+            shutil.rmtree(folder)
+    remaining = sorted(path.name for path in layout.dir.iterdir())
+    if not remaining:
+        layout.dir.rmdir()
+    return remaining
+
+
+def has_other_cluster(folder: Path = Path("/etc/sudoers.d")) -> bool:
+    """Whether this machine has another cluster: each has a sudo rule that names its carme.toml."""
+    rules = (rule.read_text(encoding="utf-8") for rule in folder.glob("carme*"))
+    paths = (path for text in rules for path in re.findall(r"--config (\S+)", text))
+    return any(Path(path).exists() for path in paths)

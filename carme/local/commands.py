@@ -12,16 +12,15 @@ from rich.table import Table
 
 from carme.config import Config, config_path, load
 from carme.local import accounts
-from carme.local.cluster import RENDERED_FILE, LocalCluster
+from carme.local.cluster import SITE_FILE, LocalCluster
 from carme.local.layout import Layout
-from carme.local.purge import SITE_FILE
 from carme.units import format_duration
 
 
-def chosen(config: Path | None, folder: Path | None, anew: bool = False) -> Config:
-    """The configuration that options, CARME_CONFIG and earlier calls of `up` name, in this order.
+def chosen(config: Path | None, folder: Path | None, for_up: bool = False) -> Config:
+    """The configuration of the options, of CARME_CONFIG or of an earlier `up`, in this order.
 
-    Only `up` takes the file that CARME_CONFIG names `anew`: what runs is what `up` was given.
+    Only `up` prefers CARME_CONFIG to an earlier `up`: other commands are about what runs.
     """
     if config:
         loaded = load(config)
@@ -29,8 +28,8 @@ def chosen(config: Path | None, folder: Path | None, anew: bool = False) -> Conf
         loaded = _remembered(folder) or _named() or Config()
     else:
         named = _named()
-        known = None if named and anew else _remembered((named or Config()).local.dir)
-        loaded = known or named or Config()
+        used = None if named and for_up else _remembered((named or Config()).local.dir)
+        loaded = used or named or Config()
     if folder:
         local = loaded.local.model_copy(update={"dir": folder})
         loaded = loaded.model_copy(update={"local": local})
@@ -38,7 +37,7 @@ def chosen(config: Path | None, folder: Path | None, anew: bool = False) -> Conf
 
 
 def _remembered(folder: Path) -> Config | None:
-    """The configuration that an earlier `up` was given, so that later calls need no options."""
+    """The configuration of an earlier `up`, so that later calls need no options."""
     file = folder / SITE_FILE
     return load(file) if file.exists() else None
 
@@ -48,8 +47,8 @@ def _named() -> Config | None:
     if not os.environ.get("CARME_CONFIG"):
         return None
     loaded = load()
-    # What `up` wrote for its services names derived paths: `up` was given another file.
-    is_rendered = config_path() == loaded.local.dir / RENDERED_FILE
+    # `up` writes a file with derived paths for its services; the user passed another file.
+    is_rendered = config_path() == loaded.local.dir / "etc/carme.toml"
     return (_remembered(loaded.local.dir) if is_rendered else None) or loaded
 
 
@@ -70,27 +69,27 @@ _folder = click.option(
 @_config
 @_folder
 def up(config: Path | None, folder: Path | None) -> None:
-    """Bring up the whole cluster on this machine."""
+    """Start the whole cluster on this machine."""
     started = time.monotonic()
-    cluster = LocalCluster(chosen(config, folder, anew=True))
+    cluster = LocalCluster(chosen(config, folder, for_up=True))
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     changed = cluster.up(console.print)
     seconds = time.monotonic() - started
     if changed:
-        console.print(f"Everything answers ({format_duration(seconds)}).")
+        console.print(f"Everything is healthy ({format_duration(seconds)}).")
     else:
         console.print(f"Everything was running already ({format_duration(seconds)}).")
     _summary(cluster)
 
 
 def _summary(cluster: LocalCluster) -> None:
-    """Where to go, who can log in, and what runs where."""
+    """Print the hub's URL, the logins, and where each service runs."""
     layout, config = cluster.layout, cluster.layout.config
     console = Console(highlight=False, soft_wrap=True)
     console.print("\n[bold]What runs where[/]")
     table = _table("service", "", "where")
     for service in cluster.services():
-        table.add_row(service.name, service.service.what, _where(service.where, layout))
+        table.add_row(service.name, service.service.what, _short(service.address, layout))
     console.print(table)
     console.print(f"Paths and logs (log/) are below {layout.dir}.", style="dim")
     console.print("\n[bold]Nodes[/]")
@@ -98,7 +97,7 @@ def _summary(cluster: LocalCluster) -> None:
         gpus = f"{node.gpus.count} × {node.gpus.type}" if node.gpus else "no GPU"
         console.print(f"{node.name}: {gpus}, {node.cpus} cores, {node.memory_mb} MB")
     if layout.virtual:
-        console.print("GPUs named virtual are stand-ins: nothing computes on them.")
+        console.print("GPUs named virtual are stand-ins: they compute nothing.")
     console.print(f"\n[bold]Open [cyan]{config.hub.url}[/] and log in[/]")
     users = accounts.created(layout).users
     table = _table("login", "password", "")
@@ -106,29 +105,29 @@ def _summary(cluster: LocalCluster) -> None:
         table.add_row(name, users.get(name, ""), "admin" if name in config.local.admins else "")
     console.print(table)
     console.print(
-        "\nHow it does: carme status. The queue: carme queue. For Slurm's own commands: "
+        "\nHealth: carme status. Queue: carme queue. For Slurm's own commands: "
         f"export SLURM_CONF={layout.slurm_conf}"
     )
 
 
-def _where(where: str, layout: Layout) -> str:
-    """An address as it is; a path without the folder that all have in common."""
-    return where.removeprefix(f"{layout.dir}/")
+def _short(address: str, layout: Layout) -> str:
+    """The address, or a path without the cluster's folder."""
+    return address.removeprefix(f"{layout.dir}/")
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
     for column in columns:
-        # A path that is cut off is of no use.
+        # Paths are wrapped, not cut off.
         table.add_column(column, overflow="fold", no_wrap=column == "service")
     return table
 
 
 @click.command()
 @_folder
-@click.option("--purge", is_flag=True, help="Also remove its state and the users it made.")
+@click.option("--purge", is_flag=True, help="Also remove its state and the users it created.")
 def down(folder: Path | None, purge: bool) -> None:
-    """Stop the cluster on this machine; nothing is left running."""
+    """Stop the cluster on this machine with all its processes."""
     cluster = LocalCluster(chosen(None, folder))
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if purge:
@@ -151,7 +150,7 @@ def status(folder: Path | None, as_json: bool) -> None:
                 "part": line.service.name,
                 "state": line.process.state if line.process else "ABSENT",
                 "pid": line.process.pid if line.process else 0,
-                "where": line.service.where,
+                "where": line.service.address,
                 "well": line.is_healthy,
                 "words": line.message,
             }
@@ -167,8 +166,8 @@ def status(folder: Path | None, as_json: bool) -> None:
                 "[green]healthy[/]" if line.is_healthy else "[red]unhealthy[/]",
                 line.message,
                 str(process.pid) if process and process.pid else "–",
-                format_duration(process.seconds) if process and process.running else "–",
-                _where(line.service.where, cluster.layout),
+                format_duration(process.seconds) if process and process.is_running else "–",
+                _short(line.service.address, cluster.layout),
             )
         Console(highlight=False).print(table)
     sys.exit(0 if all(line.is_healthy for line in lines) else 1)

@@ -1,8 +1,7 @@
-"""The GPUs' device files, so that Slurm can hand them out and hold jobs to their own.
+"""Device files of virtual GPUs, so that Slurm can allocate them and limit jobs to their own.
 
-Where the machine has no GPU these are files without a driver behind them, which is all that
-Slurm's GRES and device cgroups need. Clusters on one machine count their GPUs alike and share the
-files: each says which it uses, and the last one removes them.
+The files have no driver: Slurm's GRES and device cgroups need only the files. All clusters on a
+machine share them. Each cluster records which files it uses, and the last one removes them.
 """
 
 import json
@@ -19,21 +18,21 @@ from carme.system.files import locked, write
 _NVIDIA_MAJOR = 195
 DEV = Path("/dev")
 NOTES = Path("/run/carme-devices")
-"""Who uses which file. Gone after a reboot, like the files."""
-_MADE = "made"
+"""The records of which cluster uses which files. A reboot removes them and the files."""
+_CREATED = "made"
 
 
 def ensure(layout: Layout, dev: Path = DEV, notes: Path = NOTES) -> bool:
-    """/dev/nvidiaN for every GPU of every node; True if one was made."""
+    """Create /dev/nvidiaN for every GPU of every node; True if one was missing."""
     if not layout.virtual:
         return False
     numbers = [n for node in layout.config.local.nodes for n in layout.minors(node)]
-    with _alone(notes):
+    with _locked(notes):
         write(notes / _name(layout), json.dumps([f"nvidia{n}" for n in numbers]))
         absent = [n for n in numbers if not (dev / f"nvidia{n}").exists()]
         if absent:
-            made = {*_listed(notes / _MADE), *(f"nvidia{n}" for n in absent)}
-            write(notes / _MADE, json.dumps(sorted(made)))
+            created = {*_listed(notes / _CREATED), *(f"nvidia{n}" for n in absent)}
+            write(notes / _CREATED, json.dumps(sorted(created)))
         for number in absent:
             path = dev / f"nvidia{number}"
             os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(_NVIDIA_MAJOR, number))
@@ -42,15 +41,15 @@ def ensure(layout: Layout, dev: Path = DEV, notes: Path = NOTES) -> bool:
 
 
 def remove(layout: Layout, dev: Path = DEV, notes: Path = NOTES) -> None:
-    """Remove the files that `ensure` made, unless another cluster uses them."""
-    with _alone(notes):
+    """Remove the files that `ensure` created, unless another cluster uses them."""
+    with _locked(notes):
         (notes / _name(layout)).unlink(missing_ok=True)
         used = {name for note in notes.glob("of-*") for name in _listed(note)}
-        made = set(_listed(notes / _MADE))
-        for name in made - used:
+        created = set(_listed(notes / _CREATED))
+        for name in created - used:
             (dev / name).unlink(missing_ok=True)
         if used:
-            write(notes / _MADE, json.dumps(sorted(made & used)))
+            write(notes / _CREATED, json.dumps(sorted(created & used)))
         else:
             shutil.rmtree(notes)
 
@@ -65,7 +64,7 @@ def _listed(file: Path) -> list[str]:
 
 
 @contextmanager
-def _alone(notes: Path) -> Iterator[None]:
+def _locked(notes: Path) -> Iterator[None]:
     with locked(notes.with_suffix(".lock")):
         notes.mkdir(exist_ok=True)
         yield

@@ -1,4 +1,4 @@
-"""Whether this machine can run the cluster: each obstacle is one line with what to do."""
+"""Whether this machine can run the cluster; each error says what to do."""
 
 import os
 import shutil
@@ -21,11 +21,11 @@ SUPPORTED = {
     ("ubuntu", "24.04"): "best effort",
 }
 NEEDED_GB = 6
-"""What a first `up` writes: packages, Apptainer, the base image, its build folder."""
+"""Size of what the first `up` writes: packages, Apptainer, the base image, its build folder."""
 
 
 def check(layout: Layout, running: bool) -> str:
-    """The name of the system, when everything holds that the cluster needs; else an error."""
+    """The name of the operating system, if the machine meets all needs of the cluster."""
     system = check_system()
     check_python(Path(sys.prefix))
     check_kernel()
@@ -36,16 +36,16 @@ def check(layout: Layout, running: bool) -> str:
 
 
 def check_root() -> None:
-    """Only root can install packages, make users and start slurmd."""
+    """Only root can install packages, create users and start slurmd."""
     if os.geteuid() != 0:
         raise ConfigError(
-            "the one-machine cluster needs root: it makes users and starts slurmd",
+            "the one-machine cluster needs root: it creates users and starts slurmd",
             "run it with sudo; predictions need neither: pip install 'carme[simulator]'",
         )
 
 
 def check_system(release: Path = Path("/etc/os-release")) -> str:
-    """`Debian 12` and the like; other systems are refused before anything is written."""
+    """The operating system, such as `Debian 12`; ConfigError if it is not supported."""
     try:
         lines = release.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -66,37 +66,35 @@ def check_system(release: Path = Path("/etc/os-release")) -> str:
 
 
 def check_python(prefix: Path) -> None:
-    """Users' jobs run the helper from this environment, so everybody must be able to read it."""
+    """Users run the helper from this environment, so all users must be able to read it."""
     interpreter = Path(sys.executable).resolve()
     for path in (prefix.resolve(), interpreter):
         for folder in (path, *path.parents):
             if not folder.stat().st_mode & stat.S_IXOTH:
                 raise ConfigError(
-                    f"other users cannot reach {path}: {folder} is closed to them",
-                    "install carme in an environment made with /usr/bin/python3 outside of /root",
+                    f"other users cannot reach {path}: they may not enter {folder}",
+                    "install carme in an environment made with /usr/bin/python3 outside /root",
                 )
 
 
 def check_disk(folders: Iterable[Path], needed_gb: float = NEEDED_GB) -> None:
-    """Enough room for everything that a first start writes."""
+    """Whether the disks have room for everything that the first start writes."""
     for folder in folders:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        free_gb = shutil.disk_usage(there).free / 2**30
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free_gb = shutil.disk_usage(existing).free / 2**30
         if free_gb < needed_gb:
             raise UnavailableError(
-                f"{there} has {free_gb:.1f} GB free, and {needed_gb} GB are needed below {folder}",
+                f"{existing} has {free_gb:.1f} GB free, but {folder} needs {needed_gb} GB",
                 "free some space, or name another folder with --dir (and CARME_CACHE)",
             )
 
 
 def check_ports(ports: dict[str, int]) -> None:
-    """All ports free; a taken one is named with the program that has it."""
+    """Whether all ports are free; the error names the program that uses a port."""
     doubled = {port for port in ports.values() if list(ports.values()).count(port) > 1}
     if doubled:
         names = [name for name, port in ports.items() if port in doubled]
-        raise ConfigError(
-            f"the same port is given to {' and '.join(names)}", "see carme config show"
-        )
+        raise ConfigError(f"{' and '.join(names)} have the same port", "see carme config show")
     taken = []
     for name, port in ports.items():
         with socket.socket() as probe:
@@ -104,24 +102,24 @@ def check_ports(ports: dict[str, int]) -> None:
             try:
                 probe.bind((LOOPBACK, port))
             except OSError:
-                taken.append(f"{port} (wanted for {name}, held by {_holder(port)})")
+                taken.append(f"{port} (of {name}, used by {_port_user(port)})")
     if taken:
         raise UnavailableError(
-            f"port taken: {', '.join(taken)}",
+            f"port in use: {', '.join(taken)}",
             "stop that program, or choose others in carme.toml: hub.url, hub.*_port, local.ports",
         )
 
 
-def _holder(port: int) -> str:
+def _port_user(port: int) -> str:
     for connection in psutil.net_connections("inet"):
-        here = tuple(connection.laddr)
-        if connection.status == psutil.CONN_LISTEN and here[1:] == (port,) and connection.pid:
+        address = tuple(connection.laddr)
+        if connection.status == psutil.CONN_LISTEN and address[1:] == (port,) and connection.pid:
             return f"{psutil.Process(connection.pid).name()}, process {connection.pid}"
     return "another program"
 
 
 def cgroup_plugin(root: Path = Path("/sys/fs/cgroup")) -> str:
-    """Slurm's plugin for the cgroups that this machine has."""
+    """Slurm's plugin for the cgroup version of this machine."""
     if (root / "cgroup.controllers").exists():
         return "cgroup/v2"
     missing = [
@@ -136,12 +134,12 @@ def cgroup_plugin(root: Path = Path("/sys/fs/cgroup")) -> str:
 
 
 def check_kernel(proc: Path = Path("/proc")) -> None:
-    """Job cgroups, and what containers need to start without root."""
+    """Whether the kernel has what jobs' cgroups and rootless containers need."""
     cgroup_plugin()
     allow_containers()
     restricted = proc / "sys/kernel/apparmor_restrict_unprivileged_userns"
     if restricted.exists() and int(restricted.read_text(encoding="ascii")):
         raise MissingError(
-            "AppArmor keeps users from making user namespaces, so no container can start",
+            "AppArmor does not let users create user namespaces, so no container can start",
             "run: sysctl kernel.apparmor_restrict_unprivileged_userns=0",
         )

@@ -1,8 +1,10 @@
-"""Where everything of the one-machine cluster lies, and the configuration its services read."""
+"""Paths, ports and secrets of the one-machine cluster, and the configuration of its services."""
 
+import json
 import re
+import secrets as random
 import socket
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,94 +12,49 @@ from carme.config import Config, LocalGpus, LocalNode
 from carme.config.services import LOOPBACK, Service, local_services
 from carme.errors import ConfigError
 from carme.local import vgpu
-from carme.system.files import cache_dir
+from carme.system.files import cache_dir, write
 
 
-@dataclass(frozen=True)
 class Layout:
     """Paths and ports, all derived from the configuration."""
 
-    config: Config
-    cache: Path
-    virtual: bool = True
-    """Whether the GPUs are stand-ins, because the machine has none."""
-
-    @property
-    def dir(self) -> Path:
-        return self.config.local.dir
-
-    @property
-    def etc(self) -> Path:
-        return self.dir / "etc"
-
-    @property
-    def run(self) -> Path:
-        return self.dir / "run"
-
-    @property
-    def log(self) -> Path:
-        return self.dir / "log"
-
-    @property
-    def state(self) -> Path:
-        return self.dir / "state"
-
-    @property
-    def secrets(self) -> Path:
-        """Passwords and keys: readable by root alone."""
-        return self.etc / "secrets"
-
-    @property
-    def slurm_conf(self) -> Path:
-        return self.etc / "slurm/slurm.conf"
-
-    @property
-    def munge_socket(self) -> Path:
-        return self.run / "munge/munge.sock"
-
-    @property
-    def mariadb_socket(self) -> Path:
-        return self.run / "mariadb/mariadb.sock"
-
-    @property
-    def supervisor_socket(self) -> Path:
-        return self.run / "supervisor.sock"
-
-    @property
-    def supervisor_conf(self) -> Path:
-        return self.etc / "supervisord.conf"
-
-    @property
-    def hub_dir(self) -> Path:
-        return self.state / "hub"
-
-    @property
-    def gpu_allocations(self) -> Path:
-        """Where prolog and epilog record which job holds which GPU."""
-        return self.run / "carme"
-
-    @property
-    def service_dir(self) -> Path:
+    def __init__(self, config: Config, cache: Path, virtual: bool = True) -> None:
+        self.config = config
+        self.cache = cache
+        self.virtual = virtual
+        """Whether the GPUs are virtual because the machine has none."""
+        self.hostname = socket.gethostname().split(".")[0]
+        """The machine's short name, by which Slurm's daemons recognise themselves."""
+        self.dir = config.local.dir
+        self.etc = self.dir / "etc"
+        self.run = self.dir / "run"
+        self.log = self.dir / "log"
+        self.state = self.dir / "state"
+        self.secrets = self.etc / "secrets"
+        """Passwords and keys: only root can read them."""
+        self.carme_toml = self.etc / "carme.toml"
+        """What the services read."""
+        self.slurm_conf = self.etc / "slurm/slurm.conf"
+        self.munge_socket = self.run / "munge/munge.sock"
+        self.mariadb_socket = self.run / "mariadb/mariadb.sock"
+        self.rest_socket = self.run / "rest/slurmrestd.sock"
+        self.supervisor_socket = self.run / "supervisor.sock"
+        self.supervisor_conf = self.etc / "supervisord.conf"
+        self.hub_dir = self.state / "hub"
+        self.service_dir = self.state / "service"
         """The prediction service's database."""
-        return self.state / "service"
-
-    @property
-    def vgpu_state(self) -> Path:
-        return self.state / "vgpu"
+        self.gpu_allocations = self.run / "carme"
+        """Where prolog and epilog record which job holds which GPU."""
+        self.vgpu_state = self.state / "vgpu"
 
     @property
     def vgpu_library(self) -> Path:
-        """The stand-in for NVIDIA's library: same place for every cluster on this machine."""
+        """The stand-in for NVIDIA's library, which all clusters on this machine share."""
         return vgpu.build_library(self.cache)
 
-    @property
-    def hostname(self) -> str:
-        """The machine's short name, by which Slurm's daemons recognise themselves."""
-        return socket.gethostname().split(".")[0]
-
     def minors(self, node: LocalNode) -> list[int]:
-        """N of the node's /dev/nvidiaN; nodes on one machine share the numbers."""
-        return vgpu.minors(self.config.local.nodes)[node.name]
+        """N of each /dev/nvidiaN of the node; all nodes share one numbering."""
+        return [card.minor for card in vgpu.cards(self.config.local.nodes)[node.name]]
 
     def services(self) -> tuple[Service, ...]:
         """Every service of the cluster, in the order in which they start."""
@@ -105,13 +62,13 @@ class Layout:
         return local_services(self.config, virtual_gpus=self.virtual and has_gpus)
 
     def ports(self) -> dict[str, int]:
-        """Every TCP port that the cluster listens on, by supervisor's name for the service."""
+        """Every TCP port that the cluster listens on, by the service's name in supervisor."""
         first = {service.unit: service.ports[0] for service in self.services() if service.ports}
         return {**first, "proxy control": self.config.hub.proxy_port}
 
 
 def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
-    """The layout of `config`, whose paths are replaced by those below `local.dir`."""
+    """The layout of `config`, with all paths below `local.dir`."""
     base = config.local.dir
     if not base.is_absolute():
         raise ConfigError(f"local.dir must be an absolute path, not {base}")
@@ -158,7 +115,7 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
 
 
 def with_gpus(nodes: tuple[LocalNode, ...], real: list[vgpu.RealGpu]) -> tuple[LocalNode, ...]:
-    """The same nodes with the machine's own GPUs, all on the first node that has any."""
+    """The nodes with the machine's real GPUs, all on the first node that declares GPUs."""
     kind = re.sub(r"[^a-z0-9]+", "-", real[0].name.lower()).strip("-")[:32]
     holder = next((node for node in nodes if node.gpus), nodes[0])
     return tuple(
@@ -177,7 +134,43 @@ def _check_nodes(config: Config) -> None:
         unknown = sorted(set(partition.nodes) - set(names))
         if unknown:
             raise ConfigError(
-                f"local.partitions: {partition.name} names nodes that are not there: "
-                f"{', '.join(unknown)}",
+                f"local.partitions: {partition.name} names unknown nodes: {', '.join(unknown)}",
                 f"nodes are {', '.join(names)}",
             )
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Passwords and tokens that services share; only root can read the file."""
+
+    mariadb_password: str
+    proxy_token: str
+    hub_metrics_token: str
+    prometheus_password: str
+    exporter_password: str
+    alertmanager_password: str
+    service_token: str
+
+    @property
+    def prometheus_login(self) -> tuple[str, str]:
+        return ("carme", self.prometheus_password)
+
+    @property
+    def alertmanager_login(self) -> tuple[str, str]:
+        return ("carme", self.alertmanager_password)
+
+    @property
+    def exporter_login(self) -> tuple[str, str]:
+        return ("prometheus", self.exporter_password)
+
+
+def ensure_secrets(folder: Path) -> Secrets:
+    """The secrets stored in `folder`; missing ones are created."""
+    file = folder / "secrets.json"
+    stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    names = Secrets.__dataclass_fields__
+    secrets = Secrets(**{name: stored.get(name) or random.token_hex(24) for name in names})
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    write(file, json.dumps(asdict(secrets)), mode=0o600)
+    return secrets

@@ -1,37 +1,34 @@
-"""What the cluster needs from Debian and npm: installs what is missing, and says what and why."""
+"""Packages from Debian and npm that the cluster needs; installs missing ones and says why."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from carme.errors import UnavailableError
 from carme.system.files import locked
-from carme.system.programs import run
+from carme.system.programs import ProgressCallback, run
 
 PROXY_VERSION = "5.3.0"
-"""configurable-http-proxy, the proxy that JupyterHub is made for."""
+"""Of configurable-http-proxy, JupyterHub's default proxy."""
 
 PACKAGES = {
-    "munge": "who is who between Slurm's daemons",
+    "munge": "authenticates Slurm's daemons and users",
     "mariadb-server": "Slurm's accounting database",
     "slurm-client": "sbatch, squeue, sacctmgr",
     "slurmctld": "Slurm's controller",
     "slurmd": "Slurm on the nodes",
     "slurmdbd": "Slurm's accounting",
-    "slurm-wlm-mysql-plugin": "slurmdbd's way to MariaDB",
+    "slurm-wlm-mysql-plugin": "slurmdbd's connection to MariaDB",
     "slurmrestd": "Slurm's REST interface",
-    "slurm-wlm-jwt-plugin": "slurmrestd's log-ins",
+    "slurm-wlm-jwt-plugin": "slurmrestd's authentication",
     "libpmix-dev": "srun --mpi=pmix: the plugin opens libpmix.so, which is in this package only",
-    "prometheus": "keeps the measured series",
-    "prometheus-alertmanager": "tells people about alerts",
+    "prometheus": "stores metrics",
+    "prometheus-alertmanager": "sends alerts",
     "sudo": "the hub acts for a user as that user",
     "gcc": "compiles the stand-in for NVIDIA's library",
     "libc6-dev": "compiles the stand-in for NVIDIA's library",
 }
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _LOCK = Path("/run/carme-packages.lock")
-
-Say = Callable[[str], None]
 
 
 def missing(packages: dict[str, str]) -> dict[str, str]:
@@ -41,24 +38,23 @@ def missing(packages: dict[str, str]) -> dict[str, str]:
     return {name: why for name, why in packages.items() if name not in installed}
 
 
-def install(packages: dict[str, str], say: Say, log: Path) -> bool:
-    """Install what is missing of `packages`; True if there was anything.
+def install(packages: dict[str, str], say: ProgressCallback, log: Path) -> bool:
+    """Install those of `packages` that are missing; True if there were any.
 
-    Debian starts what it installs. These servers are run here from configurations of their own, so
-    the policy hook keeps the packages from starting them, for as long as the installation takes.
+    Debian starts services on installation. The cluster starts them itself, with its own
+    configuration, so a policy-rc.d prevents that during the installation.
     """
     if not missing(packages):
         return False
     with locked(_LOCK):
-        # Another cluster on this machine may have installed them while this one waited.
-        wanted = missing(packages)
-        if wanted:
-            _install(wanted, say, log)
+        # Another cluster on this machine may have installed them in the meantime.
+        if still_missing := missing(packages):
+            _install(still_missing, say, log)
     return True
 
 
-def _install(wanted: dict[str, str], say: Say, log: Path) -> None:
-    for name, why in wanted.items():
+def _install(packages: dict[str, str], say: ProgressCallback, log: Path) -> None:
+    for name, why in packages.items():
         say(f"  {name}: {why}")
     own_policy = not _POLICY.exists()
     if own_policy:
@@ -67,47 +63,39 @@ def _install(wanted: dict[str, str], say: Say, log: Path) -> None:
     env = {"DEBIAN_FRONTEND": "noninteractive"}
     try:
         run(["apt-get", "-qq", "update"], env=env, timeout=300, log=log)
-        run(
-            ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *wanted],
-            env=env,
-            timeout=1200,
-            log=log,
-        )
+        argv = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages]
+        run(argv, env=env, timeout=1200, log=log)
     finally:
         if own_policy:
             _POLICY.unlink()
 
 
-def ensure_node(say: Say, log: Path) -> None:
-    """Node.js and npm, the distribution's unless the machine has others."""
-    absent = {
-        package: "runs the proxy in front of the hub"
-        for package, program in (("nodejs", "node"), ("npm", "npm"))
-        if not shutil.which(program)
-    }
-    if absent:
-        install(absent, say, log)
-
-
 def proxy_program(cache: Path) -> Path:
-    """Where the proxy's program is, or will be."""
+    """The path of the proxy's program, installed or not."""
     folder = cache / f"proxy-{PROXY_VERSION}"
     return folder / "node_modules/configurable-http-proxy/bin/configurable-http-proxy"
 
 
-def ensure_proxy(cache: Path, say: Say, log: Path) -> Path:
+def ensure_proxy(cache: Path, say: ProgressCallback, log: Path) -> Path:
     """The proxy's program, installed once from npm into the cache."""
     program = proxy_program(cache)
     if program.exists():
         return program
-    ensure_node(say, log)
+    # Any Node.js on this machine will do.
+    absent = {
+        package: "runs the proxy in front of the hub"
+        for package, name in (("nodejs", "node"), ("npm", "npm"))
+        if not shutil.which(name)
+    }
+    if absent:
+        install(absent, say, log)
     with locked(cache / ".proxy.lock"):
-        if not program.exists():  # another cluster may have installed it meanwhile
+        if not program.exists():  # another cluster may have installed it in the meantime
             _install_proxy(cache, say, log)
     return program
 
 
-def _install_proxy(cache: Path, say: Say, log: Path) -> None:
+def _install_proxy(cache: Path, say: ProgressCallback, log: Path) -> None:
     folder = cache / f"proxy-{PROXY_VERSION}"
     say(f"  configurable-http-proxy {PROXY_VERSION} from npm: the proxy in front of the hub")
     partial = folder.with_suffix(".partial")

@@ -1,4 +1,4 @@
-"""Folders and configuration files of the cluster, below its one folder."""
+"""Folders and configuration files of the one-machine cluster, all below one folder."""
 
 import grp
 import os
@@ -13,59 +13,66 @@ import bcrypt
 import tomli_w
 
 from carme.config.services import LOOPBACK
-from carme.local import host_checks, monitoring, vgpu
-from carme.local.layout import Layout
-from carme.local.secrets import Secrets
+from carme.local import host_checks, vgpu
+from carme.local.layout import Layout, Secrets
 from carme.node import gpu_allocations
 from carme.system.files import folder, write
-from carme.templates import render
+from carme.templates import PROMETHEUS_RULES, prometheus_rules, render
 
 SLURM_DB = "slurm_acct"
+File = tuple[Path, str, dict[str, Any]]
+"""Path, text, and options of `write`."""
 
 
 def make_folders(layout: Layout) -> None:
-    """Every folder with its owner; who may not read it cannot."""
-    config = layout.config
-    folder(layout.dir)
-    folder(layout.etc)
-    folder(layout.run)
-    folder(layout.log)
-    folder(layout.state)
-    for name, owner in (("munge", "munge"), ("mariadb", "mysql")):
-        folder(layout.run / name, owner=owner)
-    folder(layout.etc / "munge", mode=0o700, owner="munge")
-    folder(layout.state / "munge", mode=0o700, owner="munge")
-    folder(layout.log / "munge", mode=0o700, owner="munge")
-    folder(layout.state / "mariadb", mode=0o700, owner="mysql")
-    folder(layout.state / "slurm")
-    folder(layout.state / "slurm/ctld", mode=0o700, owner="slurm")
-    for node in config.local.nodes:
-        folder(layout.state / "slurm" / node.name)
-    folder(layout.run / "slurm", owner="slurm")
-    folder(layout.log / "slurm", mode=0o750, owner="slurm")
-    folder(layout.state / "tmp")
-    folder(layout.run / "rest", mode=0o700, owner=config.local.view_user)
-    folder(config.view.socket.parent, owner=config.local.view_user)
-    folder(layout.etc / "view", mode=0o750, owner=config.local.view_user)
-    folder(layout.hub_dir, mode=0o700, owner=config.hub.user)
-    monitoring.make_folders(layout)
-    folder(layout.service_dir, mode=0o700, owner=config.service.user)
-    folder(config.images.folder)
-    exporter = grp.getgrnam(config.local.exporter_user).gr_name
-    folder(layout.state / "exporter", mode=0o700, owner=config.local.exporter_user)
-    folder(layout.etc / "exporter", mode=0o750, owner=config.local.exporter_user)
-    folder(layout.vgpu_state)
-    folder(layout.gpu_allocations)
-    # Who holds what is not for everybody; each listener makes its own socket.
+    """Create every folder with its owner and mode."""
+    config, local = layout.config, layout.config.local
+    etc, run, log, state = layout.etc, layout.run, layout.log, layout.state
+    for path in (layout.dir, etc, run, log, state, state / "slurm", state / "tmp"):
+        folder(path)
+    for path in (config.images.folder, layout.vgpu_state, layout.gpu_allocations):
+        folder(path)
+    for node in local.nodes:
+        folder(state / "slurm" / node.name)
+    private, readable_by_group = 0o700, 0o750
+    for path, mode, owner in (
+        (run / "munge", 0o755, "munge"),
+        (etc / "munge", private, "munge"),
+        (state / "munge", private, "munge"),
+        (log / "munge", private, "munge"),
+        (run / "mariadb", 0o755, "mysql"),
+        (state / "mariadb", private, "mysql"),
+        (state / "slurm/ctld", private, "slurm"),
+        (run / "slurm", 0o755, "slurm"),
+        (log / "slurm", readable_by_group, "slurm"),
+        (run / "rest", private, local.view_user),
+        (config.view.socket.parent, 0o755, local.view_user),
+        (etc / "view", readable_by_group, local.view_user),
+        (layout.hub_dir, private, config.hub.user),
+        # Prometheus has the metrics of all users' jobs: no other user may read its files.
+        (state / "prometheus", private, "prometheus"),
+        (state / "alertmanager", private, "prometheus"),
+        (etc / "prometheus", readable_by_group, "prometheus"),
+        (etc / "prometheus/rules", readable_by_group, "prometheus"),
+        (config.prometheus.targets.parent, private, "prometheus"),
+        (layout.service_dir, private, config.service.user),
+        (state / "exporter", private, local.exporter_user),
+        (etc / "exporter", readable_by_group, local.exporter_user),
+    ):
+        folder(path, mode=mode, owner=owner)
+    # Only the exporter's group may see which job holds which GPU; listeners create sockets there.
+    exporter = grp.getgrnam(local.exporter_user).gr_name
     for name, mode in (("jobs", 0o2750), ("listen", 0o775), ("top", 0o775)):
         shutil.chown(folder(layout.gpu_allocations / name, mode=mode), "root", exporter)
         (layout.gpu_allocations / name).chmod(mode)
 
 
 def write_files(layout: Layout, secrets: Secrets) -> set[Path]:
-    """Write every configuration file; those that changed."""
+    """Write every configuration file; returns those that changed."""
     config = layout.config
-    changed = {path for path, text, how in _files(layout, secrets) if write(path, text, **how)}
+    changed = {
+        path for path, text, options in _files(layout, secrets) if write(path, text, **options)
+    }
     munge_key = layout.etc / "munge/munge.key"
     if not munge_key.exists():
         munge_key.touch(mode=0o600)
@@ -83,10 +90,9 @@ def write_files(layout: Layout, secrets: Secrets) -> set[Path]:
     return changed
 
 
-def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, Any]]]:
+def _files(layout: Layout, secrets: Secrets) -> list[File]:
     config, local = layout.config, layout.config.local
     slurm = layout.etc / "slurm"
-    plugin = host_checks.cgroup_plugin()
     ports = layout.ports()
     common: dict[str, Any] = {
         "cluster_name": config.cluster.name,
@@ -110,7 +116,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
     ]
     library = vgpu.job_environment(layout.vgpu_library, layout.vgpu_state) if layout.virtual else {}
     return [
-        (layout.etc / "carme.toml", _carme_toml(layout, library), {}),
+        (layout.carme_toml, _carme_toml(layout, library), {}),
         *(
             (
                 slurm / event,
@@ -129,8 +135,8 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
                 slurmctld_port=local.ports.slurmctld,
                 state_dir=layout.state / "slurm",
                 first_job_id=local.first_job_id,
-                prolog=layout.etc / "slurm/prolog",
-                epilog=layout.etc / "slurm/epilog",
+                prolog=slurm / "prolog",
+                epilog=slurm / "epilog",
                 slurmd_parameters="config_overrides",
                 nodes=nodes,
                 partitions=[partition.model_dump() for partition in local.partitions],
@@ -142,8 +148,8 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
             slurm / "cgroup.conf",
             render(
                 "cgroup.conf",
-                cgroup_plugin=plugin,
-                # Nodes declare more CPUs than the machine has, so jobs cannot be bound to them.
+                cgroup_plugin=host_checks.cgroup_plugin(),
+                # Nodes declare more CPUs than the machine has, so jobs cannot be bound to CPUs.
                 constrain_cores=False,
                 ignore_systemd=True,
             ),
@@ -169,7 +175,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
             {"mode": 0o600, "owner": "slurm"},
         ),
         (layout.etc / "jupyterhub_config.py", render("jupyterhub_config.py.j2"), {}),
-        *monitoring.files(layout, secrets),
+        *_prometheus_files(layout, secrets),
         (
             layout.etc / "view/prometheus-login",
             ":".join(secrets.prometheus_login),
@@ -179,10 +185,10 @@ def _files(layout: Layout, secrets: Secrets) -> list[tuple[Path, str, dict[str, 
 
 
 def _carme_toml(layout: Layout, library: dict[str, str]) -> str:
-    """What the services read: the whole configuration, and where sessions find virtual GPUs."""
+    """The configuration for services, and where sessions find virtual GPUs."""
     data = layout.config.model_dump(mode="json", exclude_none=True)
     if layout.virtual:
-        # Without a driver Apptainer's flag would only warn.
+        # Without a driver, Apptainer's GPU flag only prints a warning.
         data["session"]["gpu_flag"] = ""
         data["session"]["environment"] |= library
         data["session"]["binds"] = sorted(
@@ -192,19 +198,19 @@ def _carme_toml(layout: Layout, library: dict[str, str]) -> str:
 
 
 def _write_login(file: Path, login: tuple[str, str], owner: str) -> bool:
-    """A salted hash differs each time it is made, so it is made only when the password changed."""
+    """Write a login for Prometheus' tools, only if the password changed: each hash has a salt."""
     user, password = login
     if file.exists():
-        last = file.read_text(encoding="ascii").split()[-1]
-        if bcrypt.checkpw(password.encode(), last.encode()):
+        stored_hash = file.read_text(encoding="ascii").split()[-1]
+        if bcrypt.checkpw(password.encode(), stored_hash.encode()):
             return False
-    word = bcrypt.hashpw(password.encode(), bcrypt.gensalt(10)).decode()
-    text = render("prometheus-web.yml", prometheus_user=user, prometheus_password_bcrypt=word)
+    new_hash = bcrypt.hashpw(password.encode(), bcrypt.gensalt(10)).decode()
+    text = render("prometheus-web.yml", prometheus_user=user, prometheus_password_bcrypt=new_hash)
     return write(file, text, mode=0o600, owner=owner)
 
 
 def sudoers_path(layout: Layout) -> Path:
-    """The one file outside of the cluster's folder that lets the hub act as a user."""
+    """The sudo rule that lets the hub act as a user: the only file outside the cluster's folder."""
     return Path("/etc/sudoers.d") / f"carme-{layout.config.hub.user}"
 
 
@@ -213,14 +219,57 @@ def write_sudoers(layout: Layout) -> bool:
     hub = layout.config.hub
     text = render(
         "sudoers",
-        # Two clusters on a machine need two names.
+        # Two clusters on a machine need different names.
         alias="CARME_" + re.sub("[^A-Z0-9]", "_", hub.user.upper()),
         hub_user=hub.user,
         users_group=hub.users_group,
         helper=Path(sys.prefix) / "bin/carme-helper",
-        config=layout.etc / "carme.toml",
+        config=layout.carme_toml,
         make_homes=hub.make_homes,
     )
     path = sudoers_path(layout)
     os.umask(0o022)
     return write(path, text, mode=0o440)
+
+
+def _prometheus_files(layout: Layout, secrets: Secrets) -> list[File]:
+    config, etc, ports = layout.config, layout.etc / "prometheus", layout.ports()
+    secret = {"mode": 0o600, "owner": "prometheus"}
+    return [
+        (
+            etc / "prometheus.yml",
+            render(
+                "prometheus.yml",
+                cluster_name=config.cluster.name,
+                prometheus=config.prometheus.model_dump(),
+                rules_dir=etc / "rules",
+                prometheus_user=secrets.prometheus_login[0],
+                prometheus_password_file=etc / "password",
+                prometheus_address=f"{LOOPBACK}:{config.local.ports.prometheus}",
+                alertmanager_user=secrets.alertmanager_login[0],
+                alertmanager_password_file=etc / "alertmanager-password",
+                alertmanager_address=f"{LOOPBACK}:{ports['alertmanager']}",
+                hub_token_file=etc / "hub-token",
+                hub_address=f"{LOOPBACK}:{config.hub.api_port}",
+                service_address=f"{config.service.listen}:{config.service.port}",
+                exporter_user=secrets.exporter_login[0],
+                exporter_password_file=etc / "exporter-password",
+                controller_exporter=f"{LOOPBACK}:{ports['exporter-controller']}",
+            ),
+            {},
+        ),
+        (etc / "alertmanager.yml", render("alertmanager.yml", alerts=config.alerts), secret),
+        *(
+            (etc / "rules" / name, prometheus_rules(name, config.prometheus.runbooks_url), {})
+            for name in PROMETHEUS_RULES
+        ),
+        *(
+            (etc / name, text, secret)
+            for name, text in (
+                ("password", secrets.prometheus_password),
+                ("alertmanager-password", secrets.alertmanager_password),
+                ("hub-token", secrets.hub_metrics_token),
+                ("exporter-password", secrets.exporter_password),
+            )
+        ),
+    ]

@@ -9,12 +9,11 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from carme.config.services import LOOPBACK, Service
-from carme.errors import MissingError
+from carme.errors import ConfigError, MissingError
 from carme.local import vgpu
-from carme.local.layout import Layout
-from carme.local.secrets import Secrets
+from carme.local.layout import Layout, Secrets
 from carme.system import health_checks
-from carme.system.programs import run
+from carme.system.programs import STANDARD_PATH, run
 from carme.templates import PROMETHEUS_RULES
 
 HealthCheck = Callable[[], str]
@@ -25,7 +24,7 @@ HealthCheck = Callable[[], str]
 class Command:
     """How supervisor starts a service."""
 
-    argv: tuple[str, ...]
+    argv: list[str]
     environment: dict[str, str] = field(default_factory=dict)
     directory: str = "/"
     reads: tuple[Path, ...] = ()
@@ -37,7 +36,7 @@ class LocalService:
     """One process under supervision."""
 
     service: Service
-    where: str
+    address: str
     """Its address, or the path of its socket or file."""
     command: Command
     health_check: HealthCheck
@@ -48,11 +47,11 @@ class LocalService:
 
 
 def program(name: str) -> str:
-    """The absolute path of a program that a package brought."""
+    """The absolute path of a program of this environment or of the system."""
     own = Path(sys.prefix) / "bin" / name
     if own.exists():
         return str(own)
-    path = shutil.which(name, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    path = shutil.which(name, path=STANDARD_PATH)
     if not path:
         raise MissingError(f"the program {name} is not installed")
     return path
@@ -60,12 +59,11 @@ def program(name: str) -> str:
 
 def local_services(layout: Layout, secrets: Secrets, proxy: Path) -> list[LocalService]:
     """Every service, in the order in which they start. `proxy` is the proxy's program."""
-    commands = _Commands(layout, secrets, proxy)
     return [
         LocalService(
             service,
-            _where(layout, service),
-            commands.of(service),
+            _address(layout, service),
+            _command(layout, secrets, proxy, service),
             _health_check(layout, secrets, service),
         )
         for service in layout.services()
@@ -73,16 +71,16 @@ def local_services(layout: Layout, secrets: Secrets, proxy: Path) -> list[LocalS
 
 
 def build_id() -> str:
-    """Changes with the installed code: `up` restarts services that run older code."""
+    """A hash of the installed code: `carme up` restarts services that run older code."""
     record = distribution("carme").read_text("RECORD") or ""
     return hashlib.sha256(record.encode()).hexdigest()[:12]
 
 
 def _rest_socket(layout: Layout) -> Path:
-    return layout.config.slurm.rest_socket or layout.run / "rest/slurmrestd.sock"
+    return layout.config.slurm.rest_socket or layout.rest_socket
 
 
-def _where(layout: Layout, service: Service) -> str:
+def _address(layout: Layout, service: Service) -> str:
     config = layout.config
     paths = {
         "vgpu": layout.vgpu_state,
@@ -112,7 +110,7 @@ def _health_check(layout: Layout, secrets: Secrets, service: Service) -> HealthC
         "slurmctld": lambda: health_checks.slurmctld(slurm),
         "slurmd": lambda: health_checks.slurmd(service.node, slurm),
         "slurmrestd": lambda: health_checks.slurmrestd(_rest_socket(layout)),
-        "view": lambda: health_checks.view(config.view.socket),
+        "view": lambda: health_checks.unix_http_ok(config.view.socket, "/healthz"),
         "targets": lambda: health_checks.nonempty(config.prometheus.targets),
     }
     if service.health in checks:
@@ -122,194 +120,111 @@ def _health_check(layout: Layout, secrets: Secrets, service: Service) -> HealthC
         "prometheus": secrets.prometheus_login,
         "alertmanager": secrets.alertmanager_login,
     }
-    where = _where(layout, service)
-    base = where if "://" in where else f"http://{where}"
-    return lambda: health_checks.http(base + service.health, logins.get(service.program))
+    address = _address(layout, service)
+    base = address if "://" in address else f"http://{address}"
+    return lambda: health_checks.http_ok(base + service.health, logins.get(service.program))
 
 
-class _Commands:
-    """The command of each service of one cluster."""
-
-    def __init__(self, layout: Layout, secrets: Secrets, proxy: Path) -> None:
-        self._layout, self._secrets, self._proxy = layout, secrets, proxy
-        self._config_file = layout.etc / "carme.toml"
-        self._slurm = {"SLURM_CONF": str(layout.slurm_conf)}
-        self._carme = {"CARME_CONFIG": str(self._config_file), "CARME_BUILD": build_id()}
-
-    def of(self, service: Service) -> Command:
-        make: dict[str, Callable[[Service], Command]] = {
-            "vgpu": self._vgpu,
-            "munged": self._munged,
-            "mariadbd": self._mariadbd,
-            "slurmdbd": self._slurmdbd,
-            "slurmctld": self._slurmctld,
-            "slurmd-{node}": self._slurmd,
-            "slurmrestd": self._slurmrestd,
-            "view": self._view,
-            "proxy": self._proxy_command,
-            "hub": self._hub,
-            "exporter-{node}": self._exporter,
-            "exporter-controller": self._exporter,
-            "discovery": self._discovery,
-            "prometheus": self._prometheus,
-            "alertmanager": self._alertmanager,
-            "service": self._service,
-        }
-        return make[service.entry.process](service)
-
-    def _vgpu(self, _: Service) -> Command:
-        state, allocations = self._layout.vgpu_state, self._layout.gpu_allocations
-        return Command(
-            tuple(vgpu.daemon_command(state, allocations, self._config_file)),
-            {"CARME_BUILD": build_id()},
-            reads=(self._config_file,),
-        )
-
-    def _munged(self, _: Service) -> Command:
-        layout = self._layout
-        return Command(
-            (
-                *(program("munged"), "--foreground", "--force"),
-                *("--socket", str(layout.munge_socket)),
-                *("--key-file", str(layout.etc / "munge/munge.key")),
-                *("--pid-file", str(layout.run / "munge/munged.pid")),
-                *("--seed-file", str(layout.state / "munge/munged.seed")),
-                *("--log-file", str(layout.log / "munge/munged.log")),
-            )
-        )
-
-    def _mariadbd(self, service: Service) -> Command:
-        layout = self._layout
-        return Command(
-            (
-                *(program("mariadbd"), "--no-defaults", f"--datadir={layout.state}/mariadb"),
-                *(f"--socket={layout.mariadb_socket}", f"--port={service.ports[0]}"),
-                *(f"--bind-address={LOOPBACK}", "--skip-name-resolve"),
-                f"--pid-file={layout.run}/mariadb/mariadbd.pid",
-                *("--innodb-buffer-pool-size=128M", "--innodb-log-file-size=64M"),
-                *("--innodb-lock-wait-timeout=900", "--skip-log-bin"),
-            )
-        )
-
-    def _slurmdbd(self, _: Service) -> Command:
-        reads = (self._layout.etc / "slurm/slurmdbd.conf",)
-        return Command((program("slurmdbd"), "-D"), self._slurm, reads=reads)
-
-    @property
-    def _slurm_files(self) -> tuple[Path, ...]:
-        folder = self._layout.etc / "slurm"
-        return (self._layout.slurm_conf, folder / "gres.conf", folder / "cgroup.conf")
-
-    def _slurmctld(self, _: Service) -> Command:
-        return Command((program("slurmctld"), "-D"), self._slurm, reads=self._slurm_files)
-
-    def _slurmd(self, service: Service) -> Command:
-        argv = (program("slurmd"), "-D", "-N", service.node)
-        return Command(argv, self._slurm, reads=self._slurm_files)
-
-    def _slurmrestd(self, _: Service) -> Command:
-        argv = (
-            program("slurmrestd"),
-            "-a",
-            "rest_auth/local",
-            f"unix:{_rest_socket(self._layout)}",
-        )
-        return Command(argv, self._slurm, reads=(self._layout.slurm_conf,))
-
-    def _view(self, _: Service) -> Command:
-        environment = {**self._slurm, **self._carme}
-        return Command((program("carme-view"),), environment, reads=(self._config_file,))
-
-    def _proxy_command(self, service: Service) -> Command:
-        public_port, control_port = service.ports
-        hub = f"http://{LOOPBACK}:{self._layout.config.hub.api_port}"
-        return Command(
-            (
-                *(program("node"), str(self._proxy)),
-                *("--ip", LOOPBACK, "--port", str(public_port)),
-                *("--api-ip", LOOPBACK, "--api-port", str(control_port)),
-                *("--default-target", hub, "--error-target", f"{hub}/hub/error"),
-            ),
-            {"CONFIGPROXY_AUTH_TOKEN": self._secrets.proxy_token},
-        )
-
-    def _hub(self, _: Service) -> Command:
-        layout, secrets = self._layout, self._secrets
-        config = layout.etc / "jupyterhub_config.py"
-        return Command(
-            (program("jupyterhub"), "-f", str(config)),
-            {
+def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) -> Command:
+    """The command of one service."""
+    config, etc = layout.config, layout.etc
+    port = str(service.ports[0]) if service.ports else ""
+    reads_config = (layout.carme_toml,)
+    slurm = {"SLURM_CONF": str(layout.slurm_conf)}
+    carme = {"CARME_CONFIG": str(layout.carme_toml), "CARME_BUILD": build_id()}
+    slurm_files = (layout.slurm_conf, etc / "slurm/gres.conf", etc / "slurm/cgroup.conf")
+    prometheus = etc / "prometheus"
+    hub_url = f"http://{LOOPBACK}:{config.hub.api_port}"
+    match service.entry.process:
+        case "vgpu":
+            argv = vgpu.daemon_command(layout.vgpu_state, layout.gpu_allocations, layout.carme_toml)
+            return Command(argv, {"CARME_BUILD": build_id()}, reads=reads_config)
+        case "munged":
+            argv = [program("munged"), "--foreground", "--force"]
+            argv += ["--socket", str(layout.munge_socket)]
+            argv += ["--key-file", str(etc / "munge/munge.key")]
+            argv += ["--pid-file", str(layout.run / "munge/munged.pid")]
+            argv += ["--seed-file", str(layout.state / "munge/munged.seed")]
+            return Command([*argv, "--log-file", str(layout.log / "munge/munged.log")])
+        case "mariadbd":
+            argv = [program("mariadbd"), "--no-defaults", f"--datadir={layout.state}/mariadb"]
+            argv += [f"--socket={layout.mariadb_socket}", f"--port={port}"]
+            argv += [f"--bind-address={LOOPBACK}", "--skip-name-resolve"]
+            argv += [f"--pid-file={layout.run}/mariadb/mariadbd.pid"]
+            argv += ["--innodb-buffer-pool-size=128M", "--innodb-log-file-size=64M"]
+            return Command([*argv, "--innodb-lock-wait-timeout=900", "--skip-log-bin"])
+        case "slurmdbd":
+            slurmdbd_conf = etc / "slurm/slurmdbd.conf"
+            return Command([program("slurmdbd"), "-D"], slurm, reads=(slurmdbd_conf,))
+        case "slurmctld":
+            return Command([program("slurmctld"), "-D"], slurm, reads=slurm_files)
+        case "slurmd-{node}":
+            argv = [program("slurmd"), "-D", "-N", service.node]
+            return Command(argv, slurm, reads=slurm_files)
+        case "slurmrestd":
+            argv = [program("slurmrestd"), "-a", "rest_auth/local", f"unix:{_rest_socket(layout)}"]
+            return Command(argv, slurm, reads=(layout.slurm_conf,))
+        case "view":
+            return Command([program("carme-view")], {**slurm, **carme}, reads=reads_config)
+        case "proxy":
+            argv = [program("node"), str(proxy), "--ip", LOOPBACK, "--port", port]
+            argv += ["--api-ip", LOOPBACK, "--api-port", str(service.ports[1])]
+            argv += ["--default-target", hub_url, "--error-target", f"{hub_url}/hub/error"]
+            return Command(argv, {"CONFIGPROXY_AUTH_TOKEN": secrets.proxy_token})
+        case "hub":
+            hub_config = etc / "jupyterhub_config.py"
+            environment = {
                 "CONFIGPROXY_AUTH_TOKEN": secrets.proxy_token,
-                **self._carme,
+                **carme,
                 "CARME_PROMETHEUS_TOKEN": secrets.hub_metrics_token,
                 "CARME_SERVICE_TOKEN": secrets.service_token,
                 "HOME": str(layout.hub_dir),
-                # The hub looks up sudo and node by name, whatever PATH `carme up` had.
+                # The hub finds sudo and node on PATH; that of `carme up` may lack them.
                 "PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            },
-            directory=str(layout.hub_dir),
-            reads=(self._config_file, config),
-        )
-
-    def _exporter(self, service: Service) -> Command:
-        layout = self._layout
-        nodes = {node.name: node for node in layout.config.local.nodes}
-        mode = ("--node", service.node) if service.node else ("--mode", "controller")
-        library = {}
-        if service.node and nodes[service.node].gpus and layout.virtual:
-            library = vgpu.environment(layout.vgpu_library, layout.vgpu_state, service.node)
-        web = layout.config.exporter.web_config or layout.etc / "exporter/web.yml"
-        return Command(
-            (program("carme-exporter"), *mode, "--port", str(service.ports[0])),
-            {**self._slurm, **self._carme, **library},
-            reads=(self._config_file, web),
-        )
-
-    def _discovery(self, _: Service) -> Command:
-        argv = (program("carme-discovery"), "--local")
-        return Command(argv, self._carme, reads=(self._config_file,))
-
-    def _prometheus(self, service: Service) -> Command:
-        layout, settings = self._layout, self._layout.config.prometheus
-        etc, size = layout.etc / "prometheus", settings.retention_gb
-        return Command(
-            (
-                *(program("prometheus"), f"--config.file={etc}/prometheus.yml"),
-                f"--web.config.file={etc}/web.yml",
-                f"--web.listen-address={LOOPBACK}:{service.ports[0]}",
-                f"--storage.tsdb.path={layout.state}/prometheus",
-                f"--storage.tsdb.retention.time={settings.retention_days}d",
-                *((f"--storage.tsdb.retention.size={size}GB",) if size else ()),
-            ),
-            reads=(
-                *(etc / name for name in ("prometheus.yml", "web.yml")),
-                *(etc / "rules" / name for name in PROMETHEUS_RULES),
-            ),
-        )
-
-    def _alertmanager(self, service: Service) -> Command:
-        etc = self._layout.etc / "prometheus"
-        return Command(
-            (
-                *(program("prometheus-alertmanager"), f"--config.file={etc}/alertmanager.yml"),
-                f"--web.config.file={etc}/alertmanager-web.yml",
-                f"--web.listen-address={LOOPBACK}:{service.ports[0]}",
-                "--cluster.listen-address=",
-                f"--storage.path={self._layout.state}/alertmanager",
-            ),
-            reads=(etc / "alertmanager.yml", etc / "alertmanager-web.yml"),
-        )
-
-    def _service(self, _: Service) -> Command:
-        folder = str(self._layout.service_dir)
-        return Command(
-            (program("carme-service"),),
-            {
-                **self._carme,
-                "CARME_PROMETHEUS_TOKEN": self._secrets.hub_metrics_token,
-                "JUPYTERHUB_API_TOKEN": self._secrets.service_token,
-                "HOME": folder,
-            },
-            directory=folder,
-            reads=(self._config_file,),
-        )
+            }
+            argv, reads = (
+                [program("jupyterhub"), "-f", str(hub_config)],
+                (*reads_config, hub_config),
+            )
+            return Command(argv, environment, str(layout.hub_dir), reads)
+        case "exporter-{node}" | "exporter-controller":
+            mode = ["--node", service.node] if service.node else ["--mode", "controller"]
+            nodes = {node.name: node for node in config.local.nodes}
+            library = {}
+            if service.node and nodes[service.node].gpus and layout.virtual:
+                library = vgpu.environment(layout.vgpu_library, layout.vgpu_state, service.node)
+            web_config = config.exporter.web_config or etc / "exporter/web.yml"
+            argv = [program("carme-exporter"), *mode, "--port", port]
+            reads = (layout.carme_toml, web_config)
+            return Command(argv, {**slurm, **carme, **library}, reads=reads)
+        case "discovery":
+            return Command([program("carme-discovery"), "--local"], carme, reads=reads_config)
+        case "prometheus":
+            settings = config.prometheus
+            argv = [program("prometheus"), f"--config.file={prometheus}/prometheus.yml"]
+            argv += [f"--web.config.file={prometheus}/web.yml"]
+            argv += [f"--web.listen-address={LOOPBACK}:{port}"]
+            argv += [f"--storage.tsdb.path={layout.state}/prometheus"]
+            argv += [f"--storage.tsdb.retention.time={settings.retention_days}d"]
+            if settings.retention_gb:
+                argv += [f"--storage.tsdb.retention.size={settings.retention_gb}GB"]
+            names = ("prometheus.yml", "web.yml", *(f"rules/{name}" for name in PROMETHEUS_RULES))
+            return Command(argv, reads=tuple(prometheus / name for name in names))
+        case "alertmanager":
+            argv = [program("prometheus-alertmanager")]
+            argv += [f"--config.file={prometheus}/alertmanager.yml"]
+            argv += [f"--web.config.file={prometheus}/alertmanager-web.yml"]
+            argv += [f"--web.listen-address={LOOPBACK}:{port}", "--cluster.listen-address="]
+            argv += [f"--storage.path={layout.state}/alertmanager"]
+            names = ("alertmanager.yml", "alertmanager-web.yml")
+            return Command(argv, reads=tuple(prometheus / name for name in names))
+        case "service":
+            environment = {
+                **carme,
+                "CARME_PROMETHEUS_TOKEN": secrets.hub_metrics_token,
+                "JUPYTERHUB_API_TOKEN": secrets.service_token,
+                "HOME": str(layout.service_dir),
+            }
+            argv = [program("carme-service")]
+            return Command(argv, environment, str(layout.service_dir), reads_config)
+    raise ConfigError(f"no command for the service {service.name}")

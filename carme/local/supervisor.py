@@ -1,4 +1,4 @@
-"""Talking to supervisor, which keeps the services running."""
+"""The supervisor, which starts services and restarts them when they end."""
 
 import os
 import pwd
@@ -31,14 +31,14 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """What supervisor knows of a service."""
+    """The state of a service's process in supervisor."""
 
     state: str
     pid: int
     seconds: float
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self.state == "RUNNING"
 
 
@@ -56,19 +56,19 @@ class Supervisor:
         finally:
             transport.close()
 
-    def alive(self) -> bool:
-        """Whether the supervisor itself answers."""
+    def is_alive(self) -> bool:
+        """Whether supervisord answers."""
         try:
             return bool(self._call("getState")["statecode"] == 1)
         except (OSError, HTTPException, xmlrpc.client.Fault):
             return False
 
     def pid(self) -> int:
-        """The supervisor's own process."""
+        """The process id of supervisord."""
         return int(self._call("getPID"))
 
     def processes(self) -> dict[str, ProcessStatus]:
-        """Every service that supervisor runs or should run, by name."""
+        """The process of every configured service, by name."""
         return {
             info["name"]: ProcessStatus(
                 info["statename"], info["pid"], max(0, info["now"] - info["start"])
@@ -77,7 +77,7 @@ class Supervisor:
         }
 
     def configure(self, services: list[LocalService]) -> bool:
-        """Write the supervisor's file for `services`; True if it changed."""
+        """Write supervisord's configuration of `services`; True if it changed."""
         rows = [
             {
                 "name": service.name,
@@ -85,14 +85,11 @@ class Supervisor:
                 "user": service.service.user,
                 "directory": service.command.directory,
                 "environment": ",".join(
-                    f'{key}="{_escape(value)}"'
-                    for key, value in {
-                        MARK: str(self._layout.dir),
-                        **service.command.environment,
-                    }.items()
+                    f'{key}="{_escape(value)}"' for key, value in environment.items()
                 ),
             }
             for service in services
+            for environment in ({MARK: str(self._layout.dir), **service.command.environment},)
         ]
         text = render(
             "supervisord.conf",
@@ -104,12 +101,14 @@ class Supervisor:
         return write(self._layout.supervisor_conf, text, mode=0o600)
 
     def start(self) -> None:
-        """Start the supervisor, or have a running one read its file again."""
-        if self.alive():
+        """Start supervisord, or let a running one read its configuration again."""
+        if self.is_alive():
             self._reread()
             return
         run([Path(sys.prefix) / "bin/supervisord", "-c", self._layout.supervisor_conf])
-        _wait(self.alive, "supervisord does not start", f"see {self._layout.log}/supervisord.log")
+        _wait(
+            self.is_alive, "supervisord does not start", f"see {self._layout.log}/supervisord.log"
+        )
 
     def _reread(self) -> None:
         try:
@@ -124,7 +123,7 @@ class Supervisor:
 
     def start_service(self, name: str) -> bool:
         """Start one service; True if it was not running."""
-        if self.processes()[name].running:
+        if self.processes()[name].is_running:
             return False
         try:
             self._call("startProcess", name, True)
@@ -137,7 +136,7 @@ class Supervisor:
         return True
 
     def stop_service(self, name: str) -> None:
-        """Stop one service and wait until it is gone; fine if it was not running."""
+        """Stop one service and wait until it has ended; nothing happens if it was not running."""
         try:
             self._call("stopProcess", name, True)
         except xmlrpc.client.Fault as fault:
@@ -145,8 +144,8 @@ class Supervisor:
                 raise UnavailableError(f"{name} does not stop: {fault.faultString}") from None
 
     def shutdown(self) -> None:
-        """Stop all services in reverse order, and the supervisor."""
-        if not self.alive():
+        """Stop all services in reverse order, then supervisord."""
+        if not self.is_alive():
             return
         pid = self.pid()
         for name in reversed(list(self.processes())):
@@ -156,48 +155,45 @@ class Supervisor:
 
 
 def end_strays(layout: Layout, *, jobs: bool = False) -> list[int]:
-    """End what an earlier supervisor left behind; sessions' processes only with `jobs`."""
+    """End processes that an earlier supervisor left; those of jobs only with `jobs`."""
     strays = []
     for process in psutil.process_iter(["pid", "name"]):
         if process.pid == os.getpid() or (process.info["name"] == "slurmstepd" and not jobs):
             continue
         try:
-            marked = process.environ().get(MARK) == str(layout.dir)
+            if process.environ().get(MARK) == str(layout.dir):
+                strays.append(process)
         except psutil.Error:
             continue
-        if marked:
-            strays.append(process)
     if jobs:
         strays += _in_job_cgroups(layout)
-    for sign in (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         for process in strays:
-            try:
-                process.send_signal(sign)
-            except psutil.NoSuchProcess:
-                continue
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
         psutil.wait_procs(strays, timeout=5)
         strays = [process for process in strays if process.is_running()]
     return [process.pid for process in strays]
 
 
 def _in_job_cgroups(layout: Layout) -> list[psutil.Process]:
-    """The processes of jobs of this cluster's users, which carry no mark of ours.
+    """The processes of jobs of this cluster's users, which do not have MARK.
 
-    Two clusters on a machine may have nodes of the same name, and then share their cgroups.
+    Clusters on one machine share cgroups if their nodes have the same names.
     """
-    # An `up` or a purge that was interrupted knows users that are not there (any more).
+    # After an interrupted `up` or purge, the record has users that do not exist.
     names = set(accounts.created(layout).users) & {user.pw_name for user in pwd.getpwall()}
-    people = {pwd.getpwnam(name).pw_uid for name in names}
-    found: dict[int, psutil.Process] = {}
+    uids = {pwd.getpwnam(name).pw_uid for name in names}
+    processes: dict[int, psutil.Process] = {}
     for node in layout.config.local.nodes:
         for job in cgroups.find_jobs(CGROUP_ROOT, node.name):
             for procs in (p for top in job.paths.values() for p in top.rglob("cgroup.procs")):
                 for pid in map(int, procs.read_text(encoding="ascii").split()):
                     with suppress(psutil.Error):
                         process = psutil.Process(pid)
-                        if process.uids().real in people:
-                            found[pid] = process
-    return list(found.values())
+                        if process.uids().real in uids:
+                            processes[pid] = process
+    return list(processes.values())
 
 
 def _quote(word: str) -> str:

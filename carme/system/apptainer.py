@@ -1,59 +1,56 @@
-"""Apptainer on this machine: the system's own, else a private copy in a folder of its own.
+"""Apptainer on this machine: the system's, or a private copy in its own folder.
 
-Debian stable has no Apptainer. Debian unstable does, built for a newer C library, so that library
-is put beside it and nowhere else: nothing below /usr or /etc is written, and the machine's own apt
-sources stay as they are. The program finds its parts by its own path.
+Debian stable has no Apptainer. Debian unstable has one, built for a newer C library, so the copy
+brings that library along. Nothing below /usr or /etc is written, and the machine's apt sources do
+not change. The program finds its files relative to its own path.
 """
 
 import os
 import pwd
 import shutil
 import stat
-import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from carme.errors import MissingError, UnavailableError
+from carme.errors import CarmeError, MissingError, UnavailableError
 from carme.system.files import locked
 from carme.system.mirrors import AptSource, apt_sources, ca_bundle, debian_mirror
-from carme.system.programs import execute
-
-Progress = Callable[[str], None]
+from carme.system.programs import STANDARD_PATH, CommandResult, ProgressCallback, execute
 
 APT_PACKAGES: Mapping[str, str] = {
     "squashfs-tools": "packs images",
     "squashfuse": "mounts images without root",
     "fuse-overlayfs": "writable layers without root",
     "uidmap": "builds images without root",
-    "fakeroot": "builds images without root where no user ids are set aside",
-    "debootstrap": "makes the Debian system inside the first image",
+    "fakeroot": "builds images without root for users without subordinate ids",
+    "debootstrap": "creates the Debian system inside the base image",
     "patchelf": "binds a private Apptainer to the C library it was built for",
 }
-"""Debian packages that running and building containers needs, and what each is for."""
+"""Debian packages that are needed to run and build containers, and what each is for."""
 
 FROM_UNSTABLE = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
 ARCHITECTURES = {"amd64", "arm64"}
 STAMP = "complete"
-OWN_HINT = "install apptainer yourself, so that it is on PATH"
+INSTALL_HINT = "install apptainer yourself, so that it is on PATH"
 
 
-def find_or_install(cache: Path, progress: Progress, mirror: str | None = None) -> Path:
-    """The absolute path of an Apptainer (or Singularity) that a normal user can run here.
+def find_or_install(cache: Path, progress: ProgressCallback, mirror: str | None = None) -> Path:
+    """The absolute path of an Apptainer (or Singularity) that normal users of this machine can run.
 
-    Order: a system-wide one that works, the copy made earlier below `cache`, a fresh copy there.
+    Tries the one on PATH, then an earlier copy below `cache`, then makes a new copy there.
     """
     allow_containers()
     for name in ("apptainer", "singularity"):
-        if (found := shutil.which(name)) and works(Path(found)):
-            return Path(found)
+        if (path := shutil.which(name)) and works(Path(path)):
+            return Path(path)
     home = cache / "apptainer"
     program = home / "bin" / "apptainer"
     cache.mkdir(parents=True, exist_ok=True, mode=0o755)
-    with locked(cache / ".apptainer.lock"):  # two checkouts on one machine share the copy
+    with locked(cache / ".apptainer.lock"):  # all checkouts on this machine share the copy
         if (home / STAMP).exists() and works(program):
             return program
-        progress("Apptainer: none on this machine; getting a private copy from Debian unstable")
+        progress("Apptainer: not installed; fetching a private copy from Debian unstable")
         install(home, debian_mirror(apt_sources(), mirror), progress)
         progress("Apptainer: running a first container as a normal user")
         prove(program)
@@ -62,7 +59,7 @@ def find_or_install(cache: Path, progress: Progress, mirror: str | None = None) 
 
 
 def allow_containers() -> None:
-    """Make sure that the kernel lets normal users run containers; say which feature is missing."""
+    """Let normal users run containers; MissingError names the kernel feature that is missing."""
     limits = {
         "/proc/sys/user/max_user_namespaces": "sysctl user.max_user_namespaces=100000",
         "/proc/sys/kernel/unprivileged_userns_clone": "sysctl kernel.unprivileged_userns_clone=1",
@@ -70,31 +67,33 @@ def allow_containers() -> None:
     for path, remedy in limits.items():
         setting = Path(path)
         if setting.exists() and setting.read_text().strip() == "0":
-            raise MissingError("the kernel gives normal users no user namespaces", remedy)
+            raise MissingError(
+                "the kernel does not let normal users create user namespaces", remedy
+            )
     fuse = Path("/dev/fuse")
     if not fuse.exists():
-        raise MissingError("there is no /dev/fuse, so images cannot be mounted", "modprobe fuse")
+        raise MissingError("/dev/fuse is missing, so images cannot be mounted", "modprobe fuse")
     if stat.S_IMODE(fuse.stat().st_mode) & 0o666 != 0o666:
         try:
             fuse.chmod(0o666)
         except PermissionError:
-            message = "/dev/fuse is closed to normal users"
+            message = "normal users may not open /dev/fuse"
             raise MissingError(message, "as root: chmod 666 /dev/fuse") from None
 
 
 def works(program: Path) -> bool:
-    """Whether a normal user gets an answer from `program`."""
+    """Whether a normal user can run `program`."""
     try:
         return _as_normal_user([str(program), "version"], Path("/")).returncode == 0
-    except OSError:
+    except CarmeError:
         return False
 
 
-def install(home: Path, mirror: AptSource, progress: Progress) -> None:
-    """Put Apptainer and the libraries it was built for below `home`, all or nothing."""
+def install(home: Path, mirror: AptSource, progress: ProgressCallback) -> None:
+    """Install Apptainer with its libraries below `home`, completely or not at all."""
     architecture = _run(["dpkg", "--print-architecture"], "dpkg").strip()
     if architecture not in ARCHITECTURES:
-        raise MissingError(f"there is no Apptainer package to be had for {architecture}", OWN_HINT)
+        raise MissingError(f"Debian has no Apptainer package for {architecture}", INSTALL_HINT)
     home.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".apptainer-") as scratch:
         work = Path(scratch)
@@ -109,8 +108,8 @@ def install(home: Path, mirror: AptSource, progress: Progress) -> None:
         ready.rename(home)
 
 
-def _download(work: Path, mirror: AptSource, progress: Progress) -> list[Path]:
-    """The packages of FROM_UNSTABLE, fetched by an apt with lists and sources of its own."""
+def _download(work: Path, mirror: AptSource, progress: ProgressCallback) -> list[Path]:
+    """Download the packages of FROM_UNSTABLE with separate apt lists and sources."""
     for name in ("state/lists/partial", "cache/archives/partial", "packages"):
         (work / name).mkdir(parents=True)
     signed = f"[signed-by={mirror.signed_by}] " if mirror.signed_by else ""
@@ -138,7 +137,7 @@ def _download(work: Path, mirror: AptSource, progress: Progress) -> list[Path]:
 
 
 def _arrange(unpacked: Path, ready: Path, home: Path) -> None:
-    """Lay the unpacked packages out below `ready` the way they will work below `home`."""
+    """Arrange the unpacked packages below `ready` so that they work once they are at `home`."""
     [helpers] = unpacked.glob("usr/lib/*/apptainer")
     triplet = helpers.parent
     (ready / "bin").mkdir(parents=True)
@@ -152,14 +151,14 @@ def _arrange(unpacked: Path, ready: Path, home: Path) -> None:
     libraries.mkdir()
     for library in triplet.glob("*.so*"):
         library.rename(libraries / library.name)
-    # Apptainer's starter takes the folder three levels above its own for the prefix, which is
-    # `lib` in Debian's layout; these links make that folder look like the prefix.
+    # Apptainer's starter uses the folder three levels above itself as the prefix. In Debian's
+    # layout that is `lib`; these links make it look like the prefix.
     for name, target in {"etc": "../etc", "var": "../var", "bin": "../bin", "lib": "."}.items():
         (ready / "lib" / name).symlink_to(target)
     starter = ready / "lib" / triplet.name / "apptainer/bin/starter"
     for program in (ready / "bin/apptainer", starter):
         loader = Path(_run(["patchelf", "--print-interpreter", str(program)], "patchelf").strip())
-        # RUNPATH, patchelf's default, does not reach the libraries' own libraries: force RPATH.
+        # RUNPATH, patchelf's default, does not apply to the libraries' own libraries: force RPATH.
         arguments = ["--force-rpath", "--set-rpath", str(home / "libraries")]
         arguments += ["--set-interpreter", str(home / "libraries" / loader.name), str(program)]
         _run(["patchelf", *arguments], "patchelf")
@@ -168,16 +167,17 @@ def _arrange(unpacked: Path, ready: Path, home: Path) -> None:
 
 
 def prove(program: Path) -> None:
-    """Pack a container of one program and run it as a normal user; raise with the reason if not."""
+    """Build and run a container of one program as a normal user; MissingError says why it fails."""
     with tempfile.TemporaryDirectory(prefix="carme-apptainer-") as scratch:
         work = Path(scratch)
         work.chmod(0o755)
         inside = work / "root"
         for name in ("proc", "sys", "dev", "tmp", "var/tmp", "etc", "root", "home"):
             (inside / name).mkdir(parents=True)
-        for wanted in ("/bin/true", *_libraries_of("/bin/true")):
-            (inside / wanted[1:]).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(wanted, inside / wanted[1:])
+        libraries = [word for word in _run(["ldd", "/bin/true"], "ldd").split() if word[0] == "/"]
+        for file in ("/bin/true", *libraries):
+            (inside / file[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, inside / file[1:])
         home = work / "home"
         home.mkdir()
         if os.geteuid() == 0:
@@ -188,44 +188,27 @@ def prove(program: Path) -> None:
             [str(program), "exec", str(image), "/bin/true"],
         ):
             try:
-                run = _as_normal_user(command, home)
-            except PermissionError:
-                message = f"normal users cannot reach {program}"
-                raise MissingError(
-                    message, "set CARME_CACHE to a folder that all can read"
-                ) from None
-            if run.returncode:
-                detail = (run.stderr.strip().splitlines() or ["no message"])[-1]
-                raise MissingError(f"Apptainer cannot run a container here: {detail}")
+                result = _as_normal_user(command, home)
+            except UnavailableError as error:
+                if not isinstance(error.__cause__, PermissionError):
+                    raise
+                hint = "set CARME_CACHE to a folder that all users can read"
+                raise MissingError(f"normal users cannot reach {program}", hint) from None
+            if result.returncode:
+                raise MissingError(f"Apptainer cannot run a container: {result.last_line}")
 
 
-def _libraries_of(program: str) -> list[str]:
-    words = _run(["ldd", program], "ldd").split()
-    return [word for word in words if word.startswith("/")]
-
-
-def _as_normal_user(command: list[str], home: Path) -> subprocess.CompletedProcess[str]:
-    """Run as `nobody` when we are root: root works where users fail, and the other way round."""
-    root = os.geteuid() == 0
+def _as_normal_user(command: list[str], home: Path) -> CommandResult:
+    """Run as `nobody` when this process is root: what works for root may fail for users."""
     nobody = pwd.getpwnam("nobody")
-    environ = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(home)}
+    environ = {"PATH": STANDARD_PATH, "HOME": str(home)}
     environ |= {"APPTAINER_TMPDIR": str(home), "APPTAINER_CACHEDIR": str(home)}
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=environ,
-        cwd=home,
-        user=nobody.pw_uid if root else None,
-        group=nobody.pw_gid if root else None,
-        extra_groups=[] if root else None,
-    )
+    user = (nobody.pw_uid, nobody.pw_gid) if os.geteuid() == 0 else None
+    return execute(command, env=environ, timeout_seconds=120, cwd=home, user=user)
 
 
 def _run(command: list[str], why: str, cwd: Path | None = None) -> str:
-    """The output of `command`; a failure is one line that starts with `why`."""
+    """The output of `command`; UnavailableError is one line that starts with `why`."""
     environ = {**os.environ, "LC_ALL": "C"}
     if bundle := ca_bundle():
         environ.setdefault("SSL_CERT_FILE", str(bundle))
@@ -237,5 +220,5 @@ def _run(command: list[str], why: str, cwd: Path | None = None) -> str:
         raise UnavailableError(f"{why}: {error.message}") from None
     if result.returncode:
         lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
-        raise UnavailableError(f"{why}: {lines[0].removeprefix('E: ')}", f"or {OWN_HINT}")
+        raise UnavailableError(f"{why}: {lines[0].removeprefix('E: ')}", f"or {INSTALL_HINT}")
     return result.stdout

@@ -1,4 +1,4 @@
-"""Writing files: whole or not at all, with owner and mode, and only when something changed."""
+"""Files: written completely or not at all, with owner and mode, only when the text changed."""
 
 import fcntl
 import os
@@ -10,35 +10,37 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """Where slow results (images, downloads) are kept; checkouts and clusters share it."""
-    named = os.environ.get("CARME_CACHE")
-    if named:
-        return Path(named)
+    """The folder for images and downloads, which all checkouts and clusters share."""
+    if path := os.environ.get("CARME_CACHE"):
+        return Path(path)
     if os.geteuid() == 0:
         return Path("/var/cache/carme")
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "carme"
 
 
 def write(path: Path, text: str, *, mode: int = 0o644, owner: str | None = None) -> bool:
-    """Put `text` into `path` by rename; True if that changed the file's text."""
+    """Replace the file by `text` in one step; True if that changed its text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     changed = not path.exists() or path.read_text(encoding="utf-8") != text
     if changed:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
         temporary = Path(name)
-        temporary.chmod(mode)
-        if owner:
-            shutil.chown(temporary, owner, owner)
-        temporary.rename(path)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(mode)
+            if owner:
+                shutil.chown(temporary, owner, owner)
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     return changed
 
 
 def folder(path: Path, *, mode: int = 0o755, owner: str | None = None) -> Path:
-    """A folder with this owner and mode, made if it is not there."""
+    """The folder with this owner and mode, created if it does not exist."""
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(mode)
     if owner:
@@ -48,7 +50,7 @@ def folder(path: Path, *, mode: int = 0o755, owner: str | None = None) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`, once whoever holds it has let go; it stays there afterwards."""
+    """Wait for the lock file `path` and hold it; the file stays afterwards."""
     with path.open("w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

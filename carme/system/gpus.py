@@ -1,18 +1,18 @@
-"""The real GPUs of this machine, as NVML of the system sees them."""
+"""The real GPUs of this machine, read from NVML."""
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from carme.errors import UnavailableError
+from carme.errors import CarmeError, UnavailableError
+from carme.system.programs import execute
 
 _PROBE = """
 import json, pynvml
 pynvml.nvmlInit()
-found = []
+rows = []
 for index in range(pynvml.nvmlDeviceGetCount()):
     device = pynvml.nvmlDeviceGetHandleByIndex(index)
     slices = 0
@@ -22,52 +22,48 @@ for index in range(pynvml.nvmlDeviceGetCount()):
             slices += 1
     except pynvml.NVMLError:
         pass
-    found.append([pynvml.nvmlDeviceGetName(device), pynvml.nvmlDeviceGetUUID(device),
-                  pynvml.nvmlDeviceGetMinorNumber(device), slices])
-print(json.dumps(found))
+    rows.append([pynvml.nvmlDeviceGetName(device), pynvml.nvmlDeviceGetUUID(device),
+                 pynvml.nvmlDeviceGetMinorNumber(device), slices])
+print(json.dumps(rows))
 """
 
 
 @dataclass(frozen=True)
 class RealGpu:
-    """A GPU that computes."""
+    """A physical GPU."""
 
     name: str
     uuid: str
     minor: int
     slices: int = 0
-    """MIG slices, which Slurm then hands out instead of the whole GPU."""
+    """MIG slices, which Slurm allocates instead of the whole GPU."""
 
 
 def read_gpus(environment: Mapping[str, str], seconds: float = 20) -> list[RealGpu]:
-    """What NVML shows to a process with `environment`; UnavailableError says why it does not.
+    """The GPUs that NVML shows to a process with `environment`; UnavailableError if it fails.
 
-    Asked in a process of its own: NVML cannot be unloaded, and a broken driver can hang or crash
-    its caller.
+    NVML runs in a separate process: it cannot be unloaded, and a broken driver can hang or crash
+    the caller.
     """
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE],
-            env=dict(environment), capture_output=True, text=True, timeout=seconds, check=False,
-        )  # fmt: skip
-        rows = json.loads(done.stdout) if done.returncode == 0 else None
-    except (OSError, ValueError) as error:
-        raise UnavailableError(f"NVML cannot be asked: {error}") from None
-    except subprocess.TimeoutExpired:
+        result = execute([sys.executable, "-c", _PROBE], env=environment, timeout_seconds=seconds)
+    except CarmeError:
         raise UnavailableError(f"NVML gives no answer within {seconds:g} s") from None
-    if rows is None:
-        last = (done.stderr.strip().splitlines() or ["it crashed"])[-1]
-        raise UnavailableError(f"NVML: {last.rpartition('NVMLError_')[2]}")
-    return [RealGpu(*row) for row in rows]
+    if result.returncode:
+        raise UnavailableError(f"NVML: {result.last_line.rpartition('NVMLError_')[2]}")
+    try:
+        return [RealGpu(*row) for row in json.loads(result.stdout)]
+    except ValueError as error:
+        raise UnavailableError(f"NVML cannot be read: {error}") from None
 
 
 def detect_real_gpus(seconds: float = 20) -> list[RealGpu]:
-    """The machine's GPUs; empty without a driver, without nvidia-ml-py, or when NVML hangs."""
-    # A library path that leads to virtual GPUs must not count.
+    """The machine's GPUs; none without a driver, without nvidia-ml-py, or if NVML hangs."""
+    # The stand-in library for virtual GPUs must not be found.
     hidden = {"LD_LIBRARY_PATH", "CARME_VGPU_STATE", "CARME_VGPU_DIR"}
     clean = {name: value for name, value in os.environ.items() if name not in hidden}
     try:
-        found = read_gpus(clean, seconds)
+        gpus = read_gpus(clean, seconds)
     except UnavailableError:
         return []
-    return [gpu for gpu in found if "Virtual" not in gpu.name]
+    return [gpu for gpu in gpus if "Virtual" not in gpu.name]

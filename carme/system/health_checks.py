@@ -1,55 +1,52 @@
 """Health checks: each asks a service in the way its users do."""
 
 import base64
-import socket
+import http.client
+import os
+import ssl
 import urllib.error
 import urllib.request
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from carme.errors import UnavailableError
 from carme.system.programs import run
+from carme.system.unix_http import HttpResponse, request
 
 _SECONDS = 3.0
+_MAX_BODY_BYTES = 8 * 2**20
 
 
 def munge(path: Path) -> str:
-    """A credential goes round through the daemon."""
+    """The daemon encodes and decodes a credential."""
     credential = run(["munge", "--no-input", "--socket", path], timeout=_SECONDS)
     run(["unmunge", "--no-output", "--socket", path], input=credential, timeout=_SECONDS)
-    return "credentials go round"
+    return "encodes and decodes credentials"
 
 
 def mariadb(path: Path) -> str:
     """The server answers a query."""
-    return (
-        "MariaDB "
-        + run(
-            ["mariadb", "--no-defaults", "-S", path, "-NBe", "select version()"], timeout=_SECONDS
-        )
-        .split("-")[0]
-        .strip()
-    )
+    query = ["mariadb", "--no-defaults", "-S", str(path), "-NBe", "select version()"]
+    return f"MariaDB {run(query, timeout=_SECONDS).split('-')[0].strip()}"
 
 
 def slurmdbd(env: dict[str, str]) -> str:
     """The cluster is registered."""
-    listed = run(["sacctmgr", "-nP", "show", "cluster", "format=cluster"], env=env, timeout=10)
-    if not listed.strip():
+    clusters = run(["sacctmgr", "-nP", "show", "cluster", "format=cluster"], env=env, timeout=10)
+    if not clusters.strip():
         raise UnavailableError("no cluster is registered yet")
-    return f"cluster {listed.split()[0]}"
+    return f"cluster {clusters.split()[0]}"
 
 
 def slurmctld(env: dict[str, str]) -> str:
     """The controller answers a ping."""
-    said = run(["scontrol", "ping"], env=env, timeout=15)
-    if "UP" not in said:
-        raise UnavailableError(said.strip().splitlines()[-1])
+    answer = run(["scontrol", "ping"], env=env, timeout=15)
+    if "UP" not in answer:
+        raise UnavailableError(answer.strip().splitlines()[-1])
     return "answers"
 
 
 def slurmd(node: str, env: dict[str, str]) -> str:
-    """The controller sees the node, and it may be used."""
+    """The controller reaches the node, and the node accepts jobs."""
     answer = run(["sinfo", "-h", "-N", "-n", node, "-o", "%T %E"], env=env, timeout=10).strip()
     state, _, reason = answer.partition("\n")[0].partition(" ")
     if not state or any(word in state for word in ("down", "drain", "unknown", "*", "fail")):
@@ -58,64 +55,71 @@ def slurmd(node: str, env: dict[str, str]) -> str:
     return state
 
 
-def http(url: str, login: tuple[str, str] | None = None) -> str:
-    """The address answers with 200."""
-    request = urllib.request.Request(url)  # noqa: S310 (our own addresses)
+def get(url: str, login: tuple[str, str] | None = None, seconds: float = 5) -> HttpResponse:
+    """The response of one of our own addresses, whatever its status.
+
+    Ignores proxy settings, follows no redirect and accepts any certificate. Raises
+    UnavailableError if there is no response within `seconds`.
+    """
+    question = urllib.request.Request(url)  # noqa: S310 (our own addresses)
     if login:
-        word = base64.b64encode(":".join(login).encode()).decode()
-        request.add_header("Authorization", f"Basic {word}")
+        credentials = base64.b64encode(":".join(login).encode()).decode()
+        question.add_header("Authorization", f"Basic {credentials}")
+    context = ssl._create_unverified_context() if url.startswith("https") else None  # noqa: S323
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), _NoRedirect, urllib.request.HTTPSHandler(context=context)
+    )
     try:
-        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
-            return f"answers {answer.status}"
+        with opener.open(question, timeout=seconds) as response:
+            return HttpResponse(response.status, response.headers, response.read(_MAX_BODY_BYTES))
     except urllib.error.HTTPError as error:
         with error:
-            raise UnavailableError(f"answers {error.code}") from None
-    except (urllib.error.URLError, OSError, HTTPException) as error:
-        raise UnavailableError(f"does not answer: {getattr(error, 'reason', error)}") from None
+            return HttpResponse(error.code, error.headers, error.read(_MAX_BODY_BYTES))
+    except (OSError, http.client.HTTPException) as error:
+        raise UnavailableError(f"{url} does not answer: {_reason(error)}") from None
 
 
-def nonempty(path: Path) -> str:
-    """Somebody wrote the file."""
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise UnavailableError(f"{path} is not there yet") from None
-    if not size:
-        raise UnavailableError(f"{path} is empty")
-    return "written"
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
 
 
-class _UnixConnection(HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(_SECONDS)
-        self.sock.connect(str(self._path))
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, TimeoutError):
+        return "no answer in time"
+    if isinstance(reason, OSError) and reason.errno and not isinstance(reason, ssl.SSLError):
+        return os.strerror(reason.errno) if reason.errno > 0 else str(reason.strerror)
+    return str(reason) or type(reason).__name__
 
 
-def unix_http(path: Path, target: str) -> str:
-    """The same over a unix socket."""
-    connection = _UnixConnection(path)
-    try:
-        connection.request("GET", target)
-        status = connection.getresponse().status
-    except (OSError, HTTPException) as error:
-        raise UnavailableError(f"does not answer: {error}") from None
-    finally:
-        connection.close()
-    if status != 200:
-        raise UnavailableError(f"answers {status}")
+def http_ok(url: str, login: tuple[str, str] | None = None) -> str:
+    """The address answers with status 200."""
+    return _require_ok(get(url, login, _SECONDS))
+
+
+def unix_http_ok(path: Path, target: str) -> str:
+    """The server on the unix socket answers with status 200."""
+    return _require_ok(request(path, "GET", target, timeout_seconds=_SECONDS))
+
+
+def _require_ok(response: HttpResponse) -> str:
+    if response.status != 200:
+        raise UnavailableError(f"answers {response.status}")
     return "answers 200"
 
 
 def slurmrestd(path: Path) -> str:
     """slurmrestd answers on its socket."""
-    return unix_http(path, "/slurm/v0.0.38/ping")
+    return unix_http_ok(path, "/slurm/v0.0.38/ping")
 
 
-def view(path: Path) -> str:
-    """carme-view answers on its socket."""
-    return unix_http(path, "/healthz")
+def nonempty(path: Path) -> str:
+    """The file exists and has content."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise UnavailableError(f"{path} does not exist yet") from None
+    if not size:
+        raise UnavailableError(f"{path} is empty")
+    return "written"

@@ -1,7 +1,7 @@
-"""Where this machine gets its packages from, as its apt, pip and npm are set up.
+"""Package sources of this machine, as configured for apt, pip and npm.
 
-Builds and downloads use what the administrator set up for the machine (a local mirror, a proxy, a
-company certificate), so no file of the project names a host.
+Builds and downloads use the administrator's settings (a local mirror, a proxy, a company
+certificate), so no file of the project names a host.
 """
 
 import ast
@@ -26,7 +26,7 @@ PIP_SETTINGS = ("index-url", "extra-index-url", "find-links", "trusted-host", "p
 
 @dataclass(frozen=True)
 class AptSource:
-    """One place that apt reads: an address and a suite, with its key if one is named."""
+    """A package source of apt: address, suite and components, with its key if one is set."""
 
     uri: str
     suite: str
@@ -38,7 +38,7 @@ def parse_apt_sources(text: str) -> list[AptSource]:
     """The binary-package sources in a `sources.list` or a deb822 `.sources` file."""
     if re.search(r"^Types\s*:", text, re.MULTILINE | re.IGNORECASE):
         return _parse_deb822(text)
-    found = []
+    sources = []
     for line in text.splitlines():
         match = re.fullmatch(
             r"deb\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)(#.*)?", line.strip()
@@ -46,12 +46,12 @@ def parse_apt_sources(text: str) -> list[AptSource]:
         if match:
             options = dict(part.split("=", 1) for part in (match[1] or "").split() if "=" in part)
             components = tuple(match[4].split())
-            found.append(AptSource(match[2], match[3], components, options.get("signed-by", "")))
-    return found
+            sources.append(AptSource(match[2], match[3], components, options.get("signed-by", "")))
+    return sources
 
 
 def _parse_deb822(text: str) -> list[AptSource]:
-    found = []
+    sources = []
     for stanza in re.split(r"\n\s*\n", text):
         fields: dict[str, str] = {}
         key = ""
@@ -66,30 +66,30 @@ def _parse_deb822(text: str) -> list[AptSource]:
                 fields[key] = value.strip()
         if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes") == "no":
             continue
-        # A key written out in the file itself cannot be handed on as a path.
+        # A key that is written out in the file has no path to pass on.
         signed_by = fields.get("signed-by", "")
         signed_by = signed_by if signed_by.startswith("/") else ""
         components = tuple(fields.get("components", "").split())
-        found += [
+        sources += [
             AptSource(uri, suite, components, signed_by)
             for uri in fields.get("uris", "").split()
             for suite in fields.get("suites", "").split()
         ]
-    return found
+    return sources
 
 
 def apt_sources(etc: Path = Path("/etc/apt")) -> list[AptSource]:
     """Every source of this machine's apt."""
     parts = sorted((etc / "sources.list.d").glob("*"))
-    found = []
+    sources = []
     for path in [etc / "sources.list", *parts]:
         if path.suffix in {".list", ".sources"} and path.is_file():
-            found += parse_apt_sources(path.read_text(encoding="utf-8", errors="replace"))
-    return found
+            sources += parse_apt_sources(path.read_text(encoding="utf-8", errors="replace"))
+    return sources
 
 
 def debian_mirror(sources: Iterable[AptSource], override: str | None = None) -> AptSource:
-    """Where Debian's own archive is reached from here; its suites all lie below one address."""
+    """The Debian archive that this machine uses; all suites are below one address."""
     suites = {"bookworm", "trixie", "forky", "stable", "testing", "unstable", "sid"}
     for source in sources:
         if source.suite in suites and "main" in source.components:
@@ -98,7 +98,7 @@ def debian_mirror(sources: Iterable[AptSource], override: str | None = None) -> 
     if override:
         return AptSource(override.rstrip("/"), "stable", ("main",))
     raise MissingError(
-        "this machine's apt knows no Debian mirror", "set images.debian_mirror in carme.toml"
+        "apt has no Debian mirror on this machine", "set images.debian_mirror in carme.toml"
     )
 
 
@@ -121,14 +121,14 @@ def parse_pip_config(listing: str) -> dict[str, str]:
 
 
 def pip_settings() -> dict[str, str]:
-    """pip's settings on this host that say where packages come from."""
+    """pip's settings for package sources on this host."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     settings = parse_pip_config(execute(command).stdout)
     return {key: value for key, value in settings.items() if key in PIP_SETTINGS}
 
 
 def npm_registry(environ: Mapping[str, str] = os.environ) -> str:
-    """The registry that npm is set to use here; empty where there is no npm."""
+    """The registry that npm uses on this host; empty without npm."""
     if not (npm := shutil.which("npm", path=environ.get("PATH"))):
         return ""
     registry = execute([npm, "config", "get", "registry"]).stdout.strip()
@@ -136,7 +136,7 @@ def npm_registry(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The certificates that this machine trusts."""
+    """The file with the certificates that this machine trusts."""
     for name in (environ.get("SSL_CERT_FILE"), *CA_BUNDLES):
         if name and Path(name).is_file():
             return Path(name)

@@ -1,14 +1,27 @@
 """Running programs: argument lists, time limits, and typed errors."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import IO, Any
 
 from carme.errors import MissingError, UnavailableError
+
+STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""PATH for programs that must not depend on the caller's PATH."""
+_ERROR_PREFIX = re.compile(r"^(?:[\w-]+: )?(?:error|fatal): ", re.IGNORECASE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_STOP_SECONDS = 20
+ProgressCallback = Callable[[str], None]
+"""Gets a line for the user when a long task makes progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +32,31 @@ class CommandResult:
     stderr: str
     returncode: int
 
+    @property
+    def last_line(self) -> str:
+        """The last line of its errors, or of its output, without colours and `program: error:`."""
+        texts = (_COLOUR.sub("", text).strip() for text in (self.stderr, self.stdout))
+        lines = next(filter(None, texts), "").splitlines()
+        message = _ERROR_PREFIX.sub("", lines[-1].strip()) if lines else ""
+        return message or f"exit code {self.returncode}"
+
 
 def execute(
     argv: Sequence[str | Path],
     *,
     stdin: str | None = None,
+    stdout: IO[bytes] | int | None = subprocess.PIPE,
+    stderr: int | None = subprocess.PIPE,
     env: Mapping[str, str] | None = None,
-    timeout_seconds: float = 60,
+    timeout_seconds: float | None = 60,
     cwd: str | Path | None = None,
-    merge_stderr: bool = False,
+    user: tuple[int, int] | None = None,
 ) -> CommandResult:
     """Run a program to its end, whatever its exit code; `env` replaces the whole environment.
 
-    Raises MissingError if there is no such program, UnavailableError if it cannot be started or
-    does not end in time. With `merge_stderr`, both outputs are in `stdout`, in their order.
+    `stdout` and `stderr` are subprocess' (None: those of this process). `user` is the uid and gid
+    to run as, without further groups. Raises MissingError if there is no such program,
+    UnavailableError if it cannot be started or does not end in time.
     """
     words = [str(word) for word in argv]
     try:
@@ -40,20 +64,87 @@ def execute(
             words,
             input=None if stdin is None else stdin.encode(),
             stdin=subprocess.DEVNULL if stdin is None else None,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if merge_stderr else subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
             env=None if env is None else dict(env),
             cwd=cwd,
             timeout=timeout_seconds,
             check=False,
+            **_identity(user),
         )
-    except FileNotFoundError:
-        raise MissingError(f"no program {words[0]}") from None
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"{words[0]} did not answer within {timeout_seconds:g} s") from None
     except OSError as error:
-        raise UnavailableError(f"{words[0]} could not be run: {error.strerror}") from error
+        raise _start_error(words[0], error) from error
     return CommandResult(_text(process.stdout), _text(process.stderr), process.returncode)
+
+
+def stream(
+    argv: Sequence[str | Path],
+    on_line: Callable[[str], None],
+    *,
+    env: Mapping[str, str],
+    cwd: str | Path | None = None,
+    user: tuple[int, int] | None = None,
+    own_session: bool = False,
+    silence_seconds: float | None = None,
+) -> int:
+    """Run a program, pass each line that it prints to `on_line` at once; its exit code.
+
+    `on_line` also gets an empty line whenever the program was silent for `silence_seconds`. When
+    an exception ends this function (a signal, for example), a program in its `own_session` is
+    stopped with everything it started; otherwise this function waits for its end.
+    """
+    words = [str(word) for word in argv]
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=own_session,
+            **_identity(user),
+        )
+    except OSError as error:
+        raise _start_error(words[0], error) from error
+    lines: Queue[str | None] = Queue()
+
+    def read() -> None:
+        for line in process.stdout or ():
+            lines.put(line)
+        lines.put(None)
+
+    with process:
+        Thread(target=read, daemon=True).start()
+        try:
+            while True:
+                try:
+                    line = lines.get(timeout=silence_seconds)
+                except Empty:
+                    line = ""
+                if line is None:
+                    return process.wait()
+                on_line(line)
+        finally:
+            if own_session and process.poll() is None:
+                _stop_session(process)
+
+
+def _stop_session(process: subprocess.Popen[str]) -> None:
+    """SIGTERM first: a program may remove its temporary files."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            return
+        return
 
 
 def run(
@@ -69,7 +160,9 @@ def run(
     `env` is added to this process' environment. With `log` the output also goes to that file.
     """
     environment = {**os.environ, **(env or {})}
-    result = execute(argv, stdin=input, env=environment, timeout_seconds=timeout, merge_stderr=True)
+    result = execute(
+        argv, stdin=input, stderr=subprocess.STDOUT, env=environment, timeout_seconds=timeout
+    )
     words = [str(word) for word in argv]
     if log:
         with log.open("a", encoding="utf-8") as file:
@@ -81,26 +174,27 @@ def run(
     return result.stdout
 
 
-def run_module(
-    module: str, *words: str, env: Mapping[str, str], say: Callable[[str], None]
-) -> None:
+def run_module(module: str, *arguments: str, env: Mapping[str, str], say: ProgressCallback) -> None:
     """Run a Python module as a program and pass each line that it prints to `say` at once."""
-    argv = [sys.executable, "-m", module, *words]
     last: deque[str] = deque(maxlen=5)
-    with subprocess.Popen(
-        argv,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
-        for line in process.stdout or ():
-            last.append(line.rstrip())
-            say(f"  {line.rstrip()}")
-    if process.returncode:
-        raise UnavailableError("\n    ".join([f"{module} {' '.join(words)} failed:", *last]))
+
+    def on_line(line: str) -> None:
+        last.append(line.rstrip())
+        say(f"  {line.rstrip()}")
+
+    if stream([sys.executable, "-m", module, *arguments], on_line, env={**os.environ, **env}):
+        raise UnavailableError("\n    ".join([f"{module} {' '.join(arguments)} failed:", *last]))
+
+
+def _identity(user: tuple[int, int] | None) -> dict[str, Any]:
+    """Arguments of subprocess that run a program as `user`."""
+    return {"user": user[0], "group": user[1], "extra_groups": []} if user else {}
+
+
+def _start_error(program: str, error: OSError) -> MissingError | UnavailableError:
+    if isinstance(error, FileNotFoundError):
+        return MissingError(f"no program {program}")
+    return UnavailableError(f"{program} could not be run: {error.strerror}")
 
 
 def _text(raw: bytes | None) -> str:

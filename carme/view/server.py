@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from carme.errors import CarmeError, ConfigError, InputError, UnavailableError, error_to_json
-from carme.system.peers import peer_uid
+from carme.system.users import peer_uid
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
-"""Container images: recipes, the builder, the catalogue of what is published."""
+"""Container images: recipes, builds, and publication in the catalogue."""
 
-from carme_containers.publication import ensure_image
+from carme_containers.publisher import ensure_image
 
 __all__ = ["ensure_image"]

@@ -1,6 +1,7 @@
-"""How `carme up` and `carme down --purge`, which import no sibling, use this package.
+"""The commands of `carme up` and `carme down --purge`, which do not import this package.
 
-`python -m carme_containers NAME` makes the image NAME; `--remove-build-user` undoes the rest.
+`python -m carme_containers NAME` builds and publishes the image NAME. `--remove-build-user` removes
+the user that builds images.
 """
 
 import sys
@@ -8,8 +9,8 @@ import sys
 from carme.config import load
 from carme.errors import CarmeError
 from carme.system.files import cache_dir
-from carme_containers.build_user import remove_build_user
-from carme_containers.publication import ensure_image
+from carme_containers.build_environment import remove_build_user
+from carme_containers.publisher import ensure_image
 
 try:
     if sys.argv[1] == "--remove-build-user":

@@ -1,29 +1,31 @@
 """`carme images`: build, check, publish and retire container images."""
 
+import os
+import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from carme.config import Config, load
-from carme.errors import CarmeError, InputError, UnavailableError
-from carme.images.catalogue import Catalogue, check_file, file_stamp, load_catalogue
+from carme.errors import CarmeError, InputError, MissingError, UnavailableError
+from carme.images.catalogue import check_file, file_stamp, load_catalogue
 from carme.images.own_image import check_own_image
 from carme.system.files import cache_dir
+from carme.system.programs import ProgressCallback, execute
 from carme_containers import tables
-from carme_containers.apptainer_engine import ApptainerEngine
-from carme_containers.build_log import Progress
-from carme_containers.build_user import build_user
-from carme_containers.builder import Builder, BuildResult, Engine
-from carme_containers.image_inspector import ImageInspector
-from carme_containers.images_in_use import files_in_use
-from carme_containers.node_cache import fill
-from carme_containers.publication import apptainer_for, publish_result
-from carme_containers.publisher import Publisher
-from carme_containers.recipe import OWN_RECIPES, Recipe, find_recipes, load_recipe
-from carme_containers.signing import signer
-from carme_containers.slurm_build import build_in_job, open_private_tmp
+from carme_containers.apptainer_engine import ApptainerEngine, ImageInspector, signer
+from carme_containers.build_environment import build_user
+from carme_containers.builder import Builder, Engine
+from carme_containers.node_images import copy_images, files_in_use
+from carme_containers.publisher import Publisher, apptainer_for, publish_result
+from carme_containers.recipe import OWN_RECIPES, find_recipes, load_recipe
+
+JOB_CPUS = 2
+JOB_MEMORY = "4G"
+JOB_MINUTES = 120
 
 
 @click.group()
@@ -35,7 +37,7 @@ def images(ctx: click.Context, path: Path | None) -> None:
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr: stdout is for what was asked."""
+    """Print progress to stderr; results go to stdout."""
     click.echo(text, err=True)
 
 
@@ -43,26 +45,27 @@ def _folders(config: Config) -> tuple[Path, ...]:
     return (OWN_RECIPES, *config.images.recipes)
 
 
-def _builder(config: Config, engine: str, progress: Progress) -> Builder:
+def _builder(config: Config, engine: str, progress: ProgressCallback) -> Builder:
     cache = cache_dir()
     program = apptainer_for(config, cache, progress)
-    maker: Engine = ApptainerEngine(program, config.images.debian_mirror)
+    apptainer = ApptainerEngine(program, config.images.debian_mirror)
+    builds_with: Engine = apptainer
     if engine == "docker":
-        # Imported when used: the SDK is an extra, and Apptainer needs none of it.
+        # Docker's SDK is an optional dependency.
         from carme_containers.docker_engine import DockerEngine
 
-        maker = DockerEngine(ApptainerEngine(program, config.images.debian_mirror))
-    return Builder(maker, program, cache, progress)
+        builds_with = DockerEngine(apptainer)
+    return Builder(builds_with, program, cache, progress)
 
 
 def _arguments(pairs: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    arguments = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
             raise InputError(f"{pair!r} is not an argument", "write it like NAME=VALUE")
-        found[key] = value
-    return found
+        arguments[key] = value
+    return arguments
 
 
 @images.command()
@@ -88,10 +91,10 @@ def build(
     partition: str | None,
     account: str | None,
 ) -> None:
-    """Build the recipes NAMES and publish them; what has not changed is not built again."""
-    given = _arguments(pairs)
+    """Build the recipes NAMES and publish them; unchanged recipes are not built again."""
+    arguments = _arguments(pairs)
     recipes = [
-        load_recipe(name, _folders(config), variant=variant, arguments=given, engine=engine)
+        load_recipe(name, _folders(config), variant=variant, arguments=arguments, engine=engine)
         for name in names
     ]
     if slurm:
@@ -99,7 +102,7 @@ def build(
         options += [f"--arg={pair}" for pair in pairs] + (["--force"] if force else [])
         build_in_job(config, [*options, *names], partition, account)
         force = False
-    # Ended by a scheduler or a service manager, a build cleans up as after Ctrl-C.
+    # When a scheduler or a service manager ends a build, it cleans up as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     open_private_tmp()
     builder = _builder(config, engine, say)
@@ -108,11 +111,11 @@ def build(
         try:
             result = builder.build(recipe, force)
         except CarmeError as error:
-            # The others still get their turn; the published image of before stays in use.
+            # The others are still built; the image that is published stays in use.
             failed.append(recipe.id)
             click.secho(str(error), fg="red", err=True)
             continue
-        state, image = "built" if result.fresh else "unchanged", result.image
+        state, image = "built" if result.is_new else "unchanged", result.image
         if publish:
             image = publish_result(config, builder.apptainer, result)
             state += ", published"
@@ -122,14 +125,14 @@ def build(
 
 
 @images.command("list")
-@click.option("--all", "everything", is_flag=True, help="Retired ones and bare recipes too.")
+@click.option("--all", "show_all", is_flag=True, help="Also retired images and unbuilt recipes.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def list_images(config: Config, everything: bool, as_json: bool) -> None:
+def list_images(config: Config, show_all: bool, as_json: bool) -> None:
     """List the published images."""
     catalogue = load_catalogue(config.images.folder, bool(config.images.verify_key))
-    recipes = find_recipes(_folders(config)) if everything else {}
-    tables.catalogue(catalogue, everything, recipes, as_json)
+    recipes = find_recipes(_folders(config)) if show_all else {}
+    tables.print_catalogue(catalogue, show_all, recipes, as_json)
 
 
 @images.command("show")
@@ -138,9 +141,9 @@ def list_images(config: Config, everything: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def show_image(config: Config, image: str, packages: bool, as_json: bool) -> None:
-    """Show what is known about IMAGE (name or name:version)."""
+    """Show the details of IMAGE (name or name:version)."""
     catalogue = load_catalogue(config.images.folder)
-    tables.image(catalogue, catalogue.find(image), packages, as_json)
+    tables.print_image(catalogue, catalogue.find(image), packages, as_json)
 
 
 @images.command()
@@ -157,44 +160,40 @@ def publish(config: Config, name: str, variant: str, engine: str, default: bool)
         click.echo(f"{image.name} now means {image.id}")
         return
     recipe = load_recipe(name, _folders(config), variant=variant, engine=engine)
-    result = _ready(config, recipe)
-    cache = cache_dir()
-    placed = publish_result(config, apptainer_for(config, cache, say), result, default)
-    click.echo(f"{placed.id}: published, {placed.digest}")
-
-
-def _ready(config: Config, recipe: Recipe) -> BuildResult:
     program = config.images.apptainer or Path("apptainer")
-    ready = Builder(ApptainerEngine(program), program, cache_dir(), say).ready(recipe)
-    if not ready:
+    result = Builder(ApptainerEngine(program), program, cache_dir(), say).cached(recipe)
+    if not result:
         raise InputError(f"{recipe.id} is not built", f"carme images build {recipe.name}")
-    return ready
+    program = apptainer_for(config, cache_dir(), say)
+    published = publish_result(config, program, result, default)
+    click.echo(f"{published.id}: published, {published.digest}")
 
 
 @images.command()
 @click.argument("image")
 @click.pass_obj
 def retire(config: Config, image: str) -> None:
-    """Offer IMAGE (name or name:version) no longer; running sessions keep it."""
-    for gone in Publisher(config.images.folder).retire(image):
-        click.echo(f"{gone.id}: retired; carme images prune removes it when no session uses it")
+    """Stop offering IMAGE (name or name:version); running sessions keep it."""
+    for retired in Publisher(config.images.folder).retire(image):
+        click.echo(f"{retired.id}: retired; carme images prune removes it when no session uses it")
 
 
 @images.command()
-@click.argument("wanted", nargs=-1, metavar="[IMAGE]...")
-@click.option("--quick", is_flag=True, help="Files and signatures only; start nothing.")
+@click.argument("names", nargs=-1, metavar="[IMAGE]...")
+@click.option("--quick", is_flag=True, help="Check files and signatures only; start no container.")
 @click.pass_obj
-def verify(config: Config, wanted: tuple[str, ...], quick: bool) -> None:
+def verify(config: Config, names: tuple[str, ...], quick: bool) -> None:
     """Check published images: checksum, signature, and their own `verify` run inside."""
     publisher = Publisher(config.images.folder)
     catalogue = publisher.catalogue()
     chosen = [image for image in catalogue.index.images if image.state == "published"]
-    if wanted:
-        chosen = [i for i in chosen if i.name in wanted or i.id in wanted]
+    if names:
+        chosen = [image for image in chosen if image.name in names or image.id in names]
     if not chosen:
-        raise InputError("no such published image", _known(catalogue))
+        offered = ", ".join(image.id for image in catalogue.offered()) or "none"
+        raise InputError("no such published image", f"published: {offered}")
     program = apptainer_for(config, cache_dir(), say)
-    bad = 0
+    failures = 0
     for image in chosen:
         path = catalogue.path(image)
         problem = check_file(path, image.model_copy(update={"stamp": ""}))
@@ -205,43 +204,33 @@ def verify(config: Config, wanted: tuple[str, ...], quick: bool) -> None:
                 changes["signed_by"] = signer(program, path, key)
                 problem = "" if changes["signed_by"] else "it is not signed with images.verify_key"
         if not problem and not quick:
-            inside = ImageInspector(program, path, build_user(), _scratch())
-            result = inside.verify()
+            scratch = cache_dir() / "build"
+            scratch.mkdir(parents=True, exist_ok=True, mode=0o755)
+            result = ImageInspector(program, path, build_user(), scratch).verify()
             changes["verified"] = result
             problem = "" if result.passed else f"verify fails: {result.output[-300:]}"
         if not publisher.update(image, changes):
-            click.echo(f"{image.id}: published anew or removed meanwhile, not checked")
+            click.echo(f"{image.id}: published again or removed in the meantime, not checked")
             continue
-        bad += bool(problem)
+        failures += bool(problem)
         click.echo(f"{image.id}: {problem or 'fine'}")
-    if bad:
-        raise UnavailableError(f"{bad} of {len(chosen)} images are not as they should be")
-
-
-def _scratch() -> Path:
-    folder = cache_dir() / "build"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-    return folder
-
-
-def _known(catalogue: Catalogue) -> str:
-    return f"published: {', '.join(i.id for i in catalogue.offered()) or 'none'}"
+    if failures:
+        raise UnavailableError(f"{failures} of {len(chosen)} images failed the checks")
 
 
 @images.command()
 @click.option("--assume-unused", is_flag=True, help="Do not ask Slurm which images are in use.")
-@click.option("--builds", is_flag=True, help="Also drop cached builds that are not published.")
+@click.option("--builds", is_flag=True, help="Also remove cached builds that are not published.")
 @click.pass_obj
 def prune(config: Config, assume_unused: bool, builds: bool) -> None:
     """Remove retired images that no session uses."""
     in_use = frozenset[str]() if assume_unused else files_in_use(config)
     publisher = Publisher(config.images.folder)
-    gone = publisher.prune(in_use)
-    for image in gone:
+    for image in publisher.prune(in_use):
         click.echo(f"{image.id}: removed")
-    kept = [i for i in publisher.catalogue().index.images if i.state == "retired"]
-    for image in kept:
-        click.echo(f"{image.id}: retired, kept: a session uses it")
+    for image in publisher.catalogue().index.images:
+        if image.state == "retired":
+            click.echo(f"{image.id}: retired, kept: a session uses it")
     if builds:
         published = {image.file for image in publisher.catalogue().index.images}
         for path in sorted((cache_dir() / "images").glob("*.sif")):
@@ -256,20 +245,20 @@ def prune(config: Config, assume_unused: bool, builds: bool) -> None:
 @click.option("--folder", type=click.Path(path_type=Path), help="Instead of images.node_cache.")
 @click.pass_obj
 def cache(config: Config, folder: Path | None) -> None:
-    """Copy the offered images to this node's own disk (run by root: a prolog or a timer)."""
+    """Copy the offered images to this node's own disk (run by root in a prolog or a timer)."""
     target = folder or config.images.node_cache
     if not target:
-        raise InputError("which folder?", "set images.node_cache in carme.toml, or --folder")
+        raise InputError("no folder is set", "set images.node_cache in carme.toml, or --folder")
     catalogue = load_catalogue(config.images.folder, bool(config.images.verify_key))
-    there = fill(catalogue, target, say)
-    click.echo(f"{target}: {len(there)} of {len(catalogue.offered())} images")
+    copies = copy_images(catalogue, target, say)
+    click.echo(f"{target}: {len(copies)} of {len(catalogue.offered())} images")
 
 
 @images.command()
 @click.argument("path")
 @click.pass_obj
 def check(config: Config, path: str) -> None:
-    """Say whether a session can start from the SIF file PATH of your own."""
+    """Check whether a session can start from your own SIF file PATH."""
     own = check_own_image(
         path,
         apptainer_for(config, cache_dir(), say),
@@ -277,3 +266,44 @@ def check(config: Config, path: str) -> None:
         verify_key=config.images.verify_key,
     )
     click.echo(f"{own.path}: fine, JupyterHub {own.jupyterhub}")
+
+
+def open_private_tmp(tmp: Path = Path("/tmp")) -> None:  # noqa: S108
+    """Let the build user write to the private /tmp of a Slurm job of root.
+
+    Slurm can give each job a /tmp that only its user may enter, but Apptainer writes there.
+    """
+    is_private = tmp.stat().st_mode & 0o777 == 0o700
+    if os.geteuid() == 0 and "SLURM_JOB_ID" in os.environ and is_private:
+        tmp.chmod(0o1777)
+
+
+def build_in_job(
+    config: Config, arguments: Sequence[str], partition: str | None, account: str | None
+) -> None:
+    """Run `carme images ARGUMENTS` in a job and wait; it prints to this process' output.
+
+    The job uses the same cache folder, which must be on a file system that the node shares.
+    """
+    srun = str(config.slurm.bin / "srun") if config.slurm.bin else shutil.which("srun")
+    if not srun:
+        raise MissingError("srun is not on PATH", "set slurm.bin, or build without --slurm")
+    command = [srun, "--job-name=carme-images", "--ntasks=1", f"--cpus-per-task={JOB_CPUS}"]
+    command += [f"--mem={JOB_MEMORY}", f"--time={JOB_MINUTES}", "--unbuffered"]
+    if partition:
+        command.append(f"--partition={partition}")
+    if account:
+        command.append(f"--account={account}")
+    environ = dict(os.environ)
+    if config.slurm.conf:
+        environ["SLURM_CONF"] = str(config.slurm.conf)
+    result = execute(
+        [*command, sys.executable, "-m", "carme.cli", "images", *arguments],
+        stdout=None,
+        stderr=None,
+        timeout_seconds=None,
+        env=environ,
+        cwd="/",  # the current folder may not exist on the node
+    )
+    if result.returncode:
+        raise UnavailableError("the build in Slurm failed; its messages are above")

@@ -1,24 +1,33 @@
-"""Building with a Docker engine: the Dockerfile becomes an image there, its archive a SIF file."""
+"""Builds with a Docker engine: a Dockerfile becomes an image there, its archive a SIF file."""
 
 import os
+import secrets
 import shlex
 import shutil
 import socket
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import docker
 from docker.errors import DockerException, ImageNotFound
 
 from carme.errors import MissingError, UnavailableError
+from carme.system.programs import execute
 from carme_containers.apptainer_engine import ApptainerEngine
-from carme_containers.build_environment import INSIDE, SUITE, BuildEnvironment, prepare
+from carme_containers.build_environment import (
+    INSIDE,
+    SUITE,
+    BuildEnvironment,
+    BuildUser,
+    prepare,
+)
 from carme_containers.build_log import BuildLog
-from carme_containers.build_user import BuildUser
-from carme_containers.file_server import FileServer
 from carme_containers.recipe import Recipe
 
 DEBIAN = f"carme/debian:{SUITE}"
@@ -27,7 +36,7 @@ OSVersion: {suite}
 MirrorURL: {mirror}
 Include: ca-certificates
 """
-# Apptainer's own files, and what the kernel or the machine provides while a container runs.
+# Apptainer's own files, and what the kernel or the host provides while a container runs.
 NOT_DEBIAN = (
     "./proc/*", "./sys/*", "./dev/*", "./mnt/*", "./tmp/*", "./.singularity.d", "./.exec", "./.run",
     "./.shell", "./.test", "./.singularity", "./singularity", "./environment",
@@ -35,14 +44,14 @@ NOT_DEBIAN = (
 
 
 class DockerEngine:
-    """Drives the engine that DOCKER_HOST names; Apptainer makes the SIF file from its archive."""
+    """Builds with the engine at DOCKER_HOST; Apptainer creates the SIF file from its archive."""
 
     needs_parent_file = False
 
     def __init__(self, apptainer: ApptainerEngine) -> None:
         self.apptainer = apptainer
         try:
-            _knock(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
+            _check_listening(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
             self.client = docker.from_env(timeout=600)
         except (DockerException, OSError) as error:
             raise UnavailableError(
@@ -58,8 +67,8 @@ class DockerEngine:
     def make(
         self, recipe: Recipe, parent: Path | None, folder: Path, log: BuildLog, user: BuildUser
     ) -> Path:
-        """The SIF file of the recipe, by way of an image in the engine."""
-        del parent  # the engine keeps parents of its own
+        """Build the recipe in the engine and convert the image; the path of the SIF file."""
+        del parent  # the engine stores its own parents
         try:
             tag = self._ensure(recipe, folder, log, user)
             archive = folder / "out" / "image.tar"
@@ -71,14 +80,14 @@ class DockerEngine:
             message = f"{recipe.id} could not be built: {_short(error)}"
             raise UnavailableError(message, f"the log is {log.path}") from None
         user.own(archive)
-        made = folder / "out" / recipe.file
+        image = folder / "out" / recipe.file
         source = f"docker-archive:{archive}"
-        self.apptainer.run_build(["--fakeroot"], source, made, folder, None, log, user)
+        self.apptainer.run_build(["--fakeroot"], source, image, folder, None, log, user)
         archive.unlink()
-        return made
+        return image
 
     def _ensure(self, recipe: Recipe, folder: Path, log: BuildLog, user: BuildUser) -> str:
-        """The tag of the recipe's image in the engine, built when it is not there."""
+        """The tag of the recipe's image in the engine, which is built if it does not exist."""
         tag = f"carme/{recipe.name}:{recipe.hash[:12]}"
         if self._has(tag):
             return tag
@@ -106,7 +115,7 @@ class DockerEngine:
             rm=True,
             forcerm=True,
             decode=True,
-            # Engines without a bridge can build too, and the machine's loopback is in reach.
+            # Works in engines without a bridge, and the build reaches the host's loopback.
             network_mode="host",
         )
         for message in stream:
@@ -118,33 +127,33 @@ class DockerEngine:
                 raise UnavailableError(text, f"the log is {log.path}")
 
     def _debian(self, folder: Path, log: BuildLog, user: BuildUser) -> str:
-        """A bare Debian in the engine: there may be no registry to pull one from."""
+        """A minimal Debian in the engine: there may be no registry to pull one from."""
         if self._has(DEBIAN):
             return DEBIAN
-        log.say("making a bare Debian for the engine")
-        around = prepare(folder / "debian-mnt", self.apptainer.mirror)
-        definition = DEBIAN_DEFINITION.format(suite=SUITE, mirror=around.mirror)
+        log.say("creating a minimal Debian for the engine")
+        environment = prepare(folder / "debian-mnt", self.apptainer.mirror)
+        definition = DEBIAN_DEFINITION.format(suite=SUITE, mirror=environment.mirror)
         (folder / "recipe/debian.def").write_text(definition)
         image = folder / "out" / "debian.sif"
-        self.apptainer.run_build(["--fakeroot"], "debian.def", image, folder, around, log, user)
+        options = ["--fakeroot"]
+        self.apptainer.run_build(options, "debian.def", image, folder, environment, log, user)
         archive = folder / "debian.tar"
         command = [str(self.apptainer.program), "-q", "exec", "--fakeroot", "--no-home"]
         command += ["--no-mount", "tmp,cwd", str(image), "tar", "--create", "--directory", "/"]
         command += ["--one-file-system", "--numeric-owner", "--anchored"]
         command += [f"--exclude={name}" for name in NOT_DEBIAN]
         with archive.open("wb") as file:
-            run = subprocess.run(
+            result = execute(
                 [*command, "."],
                 stdout=file,
-                stderr=subprocess.PIPE,
-                check=False,
+                timeout_seconds=None,
                 cwd=folder,
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder / "home")},
-                **user.identity(),
+                user=user.identity,
             )
-        if run.returncode:
-            detail = run.stderr.decode(errors="replace").strip()[-300:]
-            raise UnavailableError(f"a bare Debian could not be packed for Docker: {detail}")
+        if result.returncode:
+            detail = result.stderr.strip()[-300:]
+            raise UnavailableError(f"a minimal Debian could not be packed for Docker: {detail}")
         repository, _, tag = DEBIAN.partition(":")
         self.client.api.import_image(str(archive), repository=repository, tag=tag)
         archive.unlink()
@@ -160,20 +169,22 @@ class DockerEngine:
 
 @contextmanager
 def _machine_settings(folder: Path, mirror: str | None) -> Iterator[None]:
-    """Fill `folder` with what a build takes from the machine, as files for the build context."""
-    around = prepare(folder, mirror)
-    shared = {inside.removeprefix(f"{INSIDE}/"): outside for outside, inside in around.binds[1:]}
+    """Fill `folder`, a part of the build context, with the machine's settings."""
+    environment = prepare(folder, mirror)
+    shared = {
+        inside.removeprefix(f"{INSIDE}/"): outside for outside, inside in environment.binds[1:]
+    }
     for name in shared:
         (folder / name).rmdir()
     with FileServer(shared) as server:
-        (folder / "environment").write_text(_environment(around, server.address))
+        (folder / "environment").write_text(_shell_variables(environment, server.address))
         yield
 
 
-def _environment(around: BuildEnvironment, address: str) -> str:
-    """A shell file that sets what the build needs; folders of the machine become pages of ours."""
+def _shell_variables(environment: BuildEnvironment, address: str) -> str:
+    """A shell script that sets the build's variables; the file server replaces local folders."""
     lines = []
-    for key, value in around.environment.items():
+    for key, value in environment.variables.items():
         value = value.replace(f"file://{INSIDE}/pip-", f"{address}/pip-")
         if key == "PIP_FIND_LINKS":
             value = value.replace(f"{INSIDE}/pip-", f"{address}/pip-")
@@ -181,8 +192,8 @@ def _environment(around: BuildEnvironment, address: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _knock(host: str) -> None:
-    """Fail early and cleanly when nobody listens; the SDK leaves its socket open in that case."""
+def _check_listening(host: str) -> None:
+    """OSError if nothing listens on the socket: the SDK would leave its own socket open."""
     if host.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(host.removeprefix("unix://"))
@@ -190,3 +201,52 @@ def _knock(host: str) -> None:
 
 def _short(error: Any) -> str:
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+class FileServer:
+    """Serves folders as /SECRET/NAME/ on loopback, because Docker builds cannot mount folders.
+
+    The random secret keeps other users of the machine out.
+    """
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self._secret = secrets.token_urlsafe(16)
+        handler = partial(_Handler, folders=folders, secret=self._secret)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+
+    @property
+    def address(self) -> str:
+        """The URL of the folders."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}/{self._secret}"
+
+    def __enter__(self) -> "FileServer":
+        Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(
+        self, *args: Any, folders: Mapping[str, Path], secret: str, **options: Any
+    ) -> None:
+        self._folders = folders
+        self._secret = secret
+        super().__init__(*args, **options)
+
+    def translate_path(self, path: str) -> str:
+        """The file of a URL; a file that does not exist for URLs outside the folders."""
+        parts = unquote(urlsplit(path).path).split("/")[1:]
+        if len(parts) < 2 or not secrets.compare_digest(parts[0].encode(), self._secret.encode()):
+            return "/nonexistent"
+        folder = self._folders.get(parts[1])
+        if folder is None or ".." in parts:
+            return "/nonexistent"
+        return str(folder.joinpath(*[part for part in parts[2:] if part]))
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing: the build's log shows what was fetched."""

@@ -17,7 +17,7 @@ from carme.validation import field_path, message
 
 OWN_RECIPES = Path(__file__).parent / "recipes"
 REQUIRED = ("image.toml", "verify")
-# Raised when the builder changes so that the same recipe gives another image.
+# Increased when the builder changes so that the same recipe builds another image.
 BUILDER_FORMAT = "3"
 ArgumentName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,39}$")]
 ArgumentValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+=<>,-]{0,80}$")]
@@ -34,12 +34,12 @@ class Argument(Table):
 
     default: ArgumentValue = ""
     choices: tuple[ArgumentValue, ...] = ()
-    """Empty: any plain word."""
+    """Allowed values; empty: any plain word."""
     help: str = ""
 
 
 class Variant(Table):
-    """Another image from the same recipe: other arguments, other words in the form."""
+    """Another image from the same recipe, with other arguments and another description."""
 
     arguments: Mapping[ArgumentName, ArgumentValue] = {}
     title: str | None = None
@@ -54,23 +54,23 @@ class Manifest(Table):
 
     title: Annotated[str, Field(min_length=1, max_length=60)]
     description: Annotated[str, Field(min_length=1, max_length=160)]
-    """One line for the form."""
+    """One line for the spawn form."""
     version: ImageVersion
     tags: tuple[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]{0,30}$")], ...] = ()
     parent: ImageName | None = None
-    """The image this one builds on."""
+    """The image that this one is based on."""
     gpu: GpuNeeds = GpuNeeds()
     applications: tuple[Application, ...] = ()
     hints: Hints = Hints()
     arguments: Mapping[ArgumentName, Argument] = {}
     variants: Mapping[ImageName, Variant] = {}
     disk_mb: Annotated[int, Field(ge=100)] = 2000
-    """Room that a build takes for a while: the unpacked system and the packed image."""
+    """Disk space during a build: for the unpacked system and the image."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe in one variant, with every argument settled."""
+    """A recipe in one variant, with the value of every argument."""
 
     name: str
     folder: Path
@@ -82,7 +82,7 @@ class Recipe:
 
     @property
     def version(self) -> str:
-        """The manifest's version, with the variant's name behind it."""
+        """The manifest's version, followed by the variant's name."""
         return f"{self.manifest.version}-{self.variant}" if self.variant else self.manifest.version
 
     @property
@@ -92,7 +92,7 @@ class Recipe:
 
     @cached_property
     def hash(self) -> str:
-        """Of everything that decides what the image holds; not of what this machine adds."""
+        """A hash of everything that determines the content of the image, except this machine."""
         total = hashlib.sha256(f"carme-image-{BUILDER_FORMAT}\n{self.id}\n".encode())
         for path in self._files():
             content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -106,25 +106,26 @@ class Recipe:
         return total.hexdigest()
 
     def _files(self) -> list[Path]:
-        """What goes into the image: not the words about it, nor the other engine's file."""
-        aside = {"image.toml", "image.def" if self.engine == "docker" else "Dockerfile"}
-        found = (path for path in self.folder.rglob("*") if path.is_file())
-        kept = (path for path in found if "__pycache__" not in path.parts)
-        return sorted(path for path in kept if str(path.relative_to(self.folder)) not in aside)
+        """The files that determine the content: not image.toml, nor the other engine's file."""
+        excluded = {"image.toml", "image.def" if self.engine == "docker" else "Dockerfile"}
+        files = (path for path in self.folder.rglob("*") if path.is_file())
+        sources = (path for path in files if "__pycache__" not in path.parts)
+        return sorted(p for p in sources if str(p.relative_to(self.folder)) not in excluded)
 
     @property
     def file(self) -> str:
-        """The name of its SIF file: another content, another name."""
+        """The name of its SIF file, which depends on the content."""
         return f"{self.name}-{self.version}-{self.hash[:12]}.sif"
 
 
 def find_recipes(folders: tuple[Path, ...] = (OWN_RECIPES,)) -> dict[str, Path]:
-    """Every recipe by name; a folder further back wins over one in front."""
-    found: dict[str, Path] = {}
+    """Every recipe's folder by name; later folders override earlier ones."""
+    recipes: dict[str, Path] = {}
     for folder in folders:
         if folder.is_dir():
-            found |= {path.parent.name: path.parent for path in sorted(folder.glob("*/image.toml"))}
-    return found
+            manifests = sorted(folder.glob("*/image.toml"))
+            recipes |= {path.parent.name: path.parent for path in manifests}
+    return recipes
 
 
 def load_recipe(
@@ -135,28 +136,29 @@ def load_recipe(
     engine: str = "apptainer",
     _children: tuple[str, ...] = (),
 ) -> Recipe:
-    """The recipe `name` with its parents; what is wrong with it is named with its file."""
+    """The recipe `name` with its parents; errors name the file that is wrong."""
     try:
         TypeAdapter(ImageName).validate_python(name)
     except ValidationError:
         message = f"{name!r} cannot be the name of an image"
         raise InputError(message, "a lower-case letter, then letters, digits and -") from None
-    known = find_recipes(folders)
-    if name not in known:
+    recipes = find_recipes(folders)
+    if name not in recipes:
+        hint = f"there are: {', '.join(recipes) or 'none'}"
         if _children:
             message = f"recipe {_children[-1]}: its parent {name!r} has no recipe"
-            raise MissingError(message, f"there are: {', '.join(known) or 'none'}")
-        raise InputError(f"there is no recipe {name!r}", f"there are: {', '.join(known) or 'none'}")
+            raise MissingError(message, hint)
+        raise InputError(f"there is no recipe {name!r}", hint)
     if name in _children:
         circle = " → ".join([*_children, name])
-        raise ConfigError(f"recipe {name}: its parents go round in a circle: {circle}")
-    folder = known[name]
+        raise ConfigError(f"recipe {name}: its parents form a circle: {circle}")
+    folder = recipes[name]
     manifest = load_manifest(folder)
     parent = None
     if manifest.parent:
         parent = load_recipe(manifest.parent, folders, engine=engine, _children=(*_children, name))
-    settled = _settle(name, manifest, variant, arguments or {})
-    return Recipe(name, folder, _apply(manifest, variant), settled, parent, variant, engine)
+    values = _argument_values(name, manifest, variant, arguments or {})
+    return Recipe(name, folder, _apply(manifest, variant), values, parent, variant, engine)
 
 
 def load_manifest(folder: Path) -> Manifest:
@@ -178,19 +180,19 @@ def _explain(problem: Any) -> str:
     return f"{field_path(problem['loc'])}: {'no such key' if is_unknown else message(problem)}"
 
 
-def _settle(
-    name: str, manifest: Manifest, variant: str, given: Mapping[str, str]
+def _argument_values(
+    name: str, manifest: Manifest, variant: str, arguments: Mapping[str, str]
 ) -> dict[str, str]:
-    """Every argument with its value: given over variant over default."""
+    """The value of every argument: from `arguments`, else the variant, else the default."""
     if variant and variant not in manifest.variants:
-        there = ", ".join(manifest.variants) or "none"
-        raise InputError(f"recipe {name} has no variant {variant!r}", f"there are: {there}")
+        variants = ", ".join(manifest.variants) or "none"
+        raise InputError(f"recipe {name} has no variant {variant!r}", f"there are: {variants}")
     of_variant = manifest.variants[variant].arguments if variant else {}
     values = {key: argument.default for key, argument in manifest.arguments.items()}
-    for key, value in {**of_variant, **given}.items():
+    for key, value in {**of_variant, **arguments}.items():
         if key not in manifest.arguments:
-            there = ", ".join(manifest.arguments) or "none"
-            raise InputError(f"recipe {name} has no argument {key!r}", f"there are: {there}")
+            known = ", ".join(manifest.arguments) or "none"
+            raise InputError(f"recipe {name} has no argument {key!r}", f"there are: {known}")
         choices = manifest.arguments[key].choices
         if choices and value not in choices:
             raise InputError(f"{key}={value} is not possible", f"one of: {', '.join(choices)}")
@@ -201,8 +203,8 @@ def _settle(
 
 
 def _apply(manifest: Manifest, variant: str) -> Manifest:
-    """The manifest with the words and needs of the variant in place of its own."""
+    """The manifest with the description and requirements of the variant."""
     if not variant:
         return manifest
-    chosen = manifest.variants[variant].model_dump(exclude={"arguments"}, exclude_none=True)
-    return Manifest.model_validate(manifest.model_dump() | chosen)
+    overrides = manifest.variants[variant].model_dump(exclude={"arguments"}, exclude_none=True)
+    return Manifest.model_validate(manifest.model_dump() | overrides)

@@ -17,7 +17,7 @@ from types import FrameType
 
 from carme.errors import ConfigError
 from carme.node import gpu_allocations
-from carme.system.peers import peer_uid
+from carme.system.users import peer_uid
 from carme_monitoring import top_rows
 from carme_monitoring.metric_table import TABLE
 from carme_monitoring.pipeline import NodePipeline, Pipeline

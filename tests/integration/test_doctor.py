@@ -164,7 +164,7 @@ def test_without_munge_slurm_does_not_talk(cluster: Cluster) -> None:
     with stopped(cluster, "munged"):
         lines = red(cluster, "munge")
     assert f"{cluster.dir}/log/munged.log" in lines["munge"]["todo"]
-    assert lines["slurmctld"]["todo"] == "mend first: munge"
+    assert lines["slurmctld"]["todo"] == "repair first: munge"
     assert not {"hub", "proxy", "prometheus", "container", "ports"} & bad(lines)
     wait_green(cluster)
 
@@ -189,8 +189,8 @@ def test_strangers_on_ports_and_rules_that_are_gone(cluster: Cluster) -> None:
     assert "another port" in lines["ports"]["todo"]
     assert "the hub may not submit" in lines["sudo rule"]["found"]
     assert f"carme up --dir {cluster.dir}" in lines["sudo rule"]["todo"]
-    assert lines["targets"]["todo"] == "mend first: prometheus"
-    assert lines["helper"]["todo"] == "mend first: sudo rule"
+    assert lines["targets"]["todo"] == "repair first: prometheus"
+    assert lines["helper"]["todo"] == "repair first: sudo rule"
     wait_green(cluster)
 
 

@@ -46,7 +46,7 @@ def test_recipe(builder: Builder, name: str) -> None:
             assert inside[package] == version
     assert "rfc3987-syntax" not in inside, "it would make every start a second slower"
     started = time.monotonic()
-    assert not builder.build(load_recipe(name)).fresh
+    assert not builder.build(load_recipe(name)).is_new
     assert time.monotonic() - started < 1
 
 

@@ -16,12 +16,10 @@ import pytest
 from carme.config import Config, ImageSettings
 from carme.errors import ConfigError, MissingError, UnavailableError
 from carme.images.catalogue import load_catalogue
-from carme_containers import signing
-from carme_containers.apptainer_engine import ApptainerEngine
+from carme_containers.apptainer_engine import ApptainerEngine, fingerprint, signer
 from carme_containers.builder import Builder, BuildResult
-from carme_containers.images_in_use import open_files
-from carme_containers.publication import publish_result
-from carme_containers.publisher import Publisher
+from carme_containers.node_images import open_files
+from carme_containers.publisher import Publisher, publish_result
 from carme_containers.recipe import load_recipe
 from support.cluster import wait_for
 from support.containers import real_apptainer
@@ -76,7 +74,7 @@ def site(apptainer: Path) -> Iterator[Site]:
 def test_build_publish_run(site: Site) -> None:
     site.recipe(post="echo hello >/opt/hello", more='tags = ["a"]\n[hints]\ncpus = 3\n')
     result = site.build()
-    assert result.fresh
+    assert result.is_new
     assert site.publish(result) == "tiny:1"
     image = load_catalogue(site.images).find("tiny")
     assert (image.hints.cpus, image.tags, image.verified.output) == (3, ("a",), "fine")
@@ -118,9 +116,9 @@ def test_unchanged_is_not_built_again(site: Site) -> None:
     started = time.monotonic()
     second = site.build()
     assert time.monotonic() - started < 1
-    assert not second.fresh
+    assert not second.is_new
     assert second.image == first.image
-    assert site.build(force=True).fresh
+    assert site.build(force=True).is_new
 
 
 def test_new_words_need_no_new_build(site: Site) -> None:
@@ -129,7 +127,7 @@ def test_new_words_need_no_new_build(site: Site) -> None:
     manifest = site.recipes / "tiny/image.toml"
     manifest.write_text(manifest.read_text().replace('"A recipe for tests"', '"New words"'))
     result = site.build()
-    assert not result.fresh
+    assert not result.is_new
     site.publish(result)
     assert load_catalogue(site.images).find("tiny").description == "New words"
 
@@ -141,7 +139,7 @@ def test_parent_and_child(site: Site) -> None:
     result = site.build("two")
     assert result.image.built.parent == site.build("one").image.digest
     (site.recipes / "one/image.def").write_text((site.recipes / "one/image.def").read_text() + "\n")
-    assert site.build("two").fresh, "a changed parent makes a new child"
+    assert site.build("two").is_new, "a changed parent makes a new child"
     assert child.is_dir()
 
 
@@ -224,7 +222,7 @@ def test_killed_build_leaves_the_old_image_in_use(site: Site) -> None:
     leftover = site.cache / "build" / f"{result.path.name}.99999999"
     leftover.mkdir()
     second = site.build()
-    assert second.fresh
+    assert second.is_new
     assert not leftover.exists()
     assert site.publish(second) == "tiny:1"
 
@@ -233,7 +231,7 @@ def test_truncated_build_is_built_again(site: Site) -> None:
     site.recipe()
     result = site.build()
     os.truncate(result.path, 10_000)
-    assert site.build().fresh
+    assert site.build().is_new
 
 
 def test_damaged_build_is_not_published(site: Site) -> None:
@@ -318,21 +316,21 @@ def test_signed_images(site: Site, keys: tuple[Path, Path]) -> None:
     assert site.offered() == []
     site.publish(result, signing_key=secret, verify_key=public)
     [image] = load_catalogue(site.images, require_signed=True).offered()
-    assert image.signed_by == signing.fingerprint(public)
+    assert image.signed_by == fingerprint(public)
     assert image.digest != result.image.digest
     path = site.images / image.file
-    assert signing.signer(site.apptainer, path, public) == image.signed_by
-    assert signing.signer(site.apptainer, path, public.with_name("other.pub")) is None
-    assert signing.signer(site.apptainer, result.path, public) is None
+    assert signer(site.apptainer, path, public) == image.signed_by
+    assert signer(site.apptainer, path, public.with_name("other.pub")) is None
+    assert signer(site.apptainer, result.path, public) is None
     index = (site.images / "index.json").read_text()
     site.publish(site.build(), signing_key=secret, verify_key=public)
     assert (site.images / "index.json").read_text() == index, "again changes nothing"
     with path.open("r+b") as file:
         file.seek(50_000)
         file.write(b"damage")
-    assert signing.signer(site.apptainer, path, public) is None
+    assert signer(site.apptainer, path, public) is None
     site.publish(site.build(), signing_key=secret, verify_key=public)
-    assert signing.signer(site.apptainer, path, public), "publishing repairs a damaged file"
+    assert signer(site.apptainer, path, public), "publishing repairs a damaged file"
 
 
 def test_a_forced_build_is_signed_and_published(site: Site, keys: tuple[Path, Path]) -> None:

@@ -83,7 +83,7 @@ def test_a_controller_away_for_a_minute_ends_no_session(cluster, session):
 def test_a_killed_supervisor_is_replaced_and_the_session_stays(cluster, session):
     person, kernel = session
     os.kill(cluster.local.supervisor.pid(), signal.SIGKILL)
-    wait_for(lambda: not cluster.local.supervisor.alive(), 5, "the supervisor's death")
+    wait_for(lambda: not cluster.local.supervisor.is_alive(), 5, "the supervisor's death")
     cluster.local.up(print)
     wait_for(
         lambda: person.server("GET", f"/api/kernels/{kernel}").status_code == 200, 20, "the kernel"

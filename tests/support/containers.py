@@ -15,8 +15,8 @@ from carme.errors import CarmeError
 from carme.local import packages
 from carme.system.apptainer import APT_PACKAGES, find_or_install
 from carme.system.files import cache_dir
-from carme_containers.build_user import BuildUser
-from carme_containers.image_inspector import ImageInspector
+from carme_containers.apptainer_engine import ImageInspector
+from carme_containers.build_environment import BuildUser
 
 
 def real_apptainer() -> Path:

@@ -98,7 +98,7 @@ def build_base_image() -> None:
     from carme.system.files import cache_dir
     from carme_containers.apptainer_engine import ApptainerEngine
     from carme_containers.builder import Builder
-    from carme_containers.publication import apptainer_for
+    from carme_containers.publisher import apptainer_for
     from carme_containers.recipe import OWN_RECIPES, load_recipe
 
     program = apptainer_for(Config(), cache_dir(), print)

@@ -67,7 +67,8 @@ class Exporter:
 
     def record(self) -> list[dict[str, Any]]:
         """The virtual GPUs' own spans: ended and open ones."""
-        command = [sys.executable, "-m", "carme.local.vgpu", "record", "--run", str(self.run)]
+        program = [sys.executable, "-m", "carme.local.vgpu.commands"]
+        command = [*program, "record", "--run", str(self.run)]
         response = json.loads(self.cluster.run([*command, self.node]).stdout)
         return [*response["ended"], *response["open"]]
 

@@ -1,14 +1,14 @@
-/* The state file that `carme-vgpu` keeps, and how a call reads a card from it.
+/* The state file of `carme-vgpu`, and how a call reads a card from it.
  *
- * The file holds two copies of all cards. The writer fills the copy that is not in use and then
- * raises `generation`, whose lowest bit says which copy is valid: a reader never sees half an
- * update, and a writer killed in the middle leaves the valid copy alone.
- * The layout is the one of state.py; both check it by size.
+ * The file has two copies of all cards. The writer fills the copy that is not valid and then
+ * increases `generation`, whose lowest bit selects the valid copy: readers never see a partial
+ * update, and a writer that is killed leaves the valid copy unchanged.
+ * The layout is that of state.py; both check its size.
  *
- * Which file: CARME_VGPU_STATE, else $CARME_VGPU_DIR/$SLURMD_NODENAME.state, so that every job of
- * a cluster on one machine sees its own node's cards. Cards whose device file a job's cgroup
- * forbids are hidden, as the real driver does. Calls that are not here are not in the library:
- * NVML's clients report them as "function not found".
+ * The file is CARME_VGPU_STATE, else $CARME_VGPU_DIR/$SLURMD_NODENAME.state, so that each job on
+ * the one-machine cluster sees the cards of its node. Cards whose device file the job's cgroup
+ * denies are hidden, as by the real driver. NVML's clients report calls that the library does not
+ * have as "function not found".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -116,7 +116,7 @@ static int is_forbidden(uint32_t minor) {
   snprintf(path, sizeof path, "/dev/nvidia%u", minor);
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd >= 0) { close(fd); return 0; }
-  return errno == EPERM || errno == EACCES; /* ENXIO: allowed, there is only no driver */
+  return errno == EPERM || errno == EACCES; /* ENXIO: allowed, but without a driver */
 }
 
 static int fault_of(const gpu_t *gpu, const char *call) {
@@ -132,7 +132,7 @@ static int enter(device_t device, const char *call, gpu_t *gpu) {
   int code = read_gpu(device->index, gpu);
   return code ? code : fault_of(gpu, call);
 }
-/* Every call on a card starts so: `gpu` is its copy, a fault asked for is returned. */
+/* The start of every call on a card: copies it to `gpu`, and returns its fault if it has one. */
 #define ENTER(device, ...) \
   gpu_t gpu; \
   const void *needed[] = {__VA_ARGS__}; \

@@ -15,7 +15,7 @@ _IDLE_CLOCK = 0.15
 
 @dataclass(frozen=True)
 class CardModel:
-    """One kind of card; the figures are in models.toml."""
+    """A GPU model; its values are in models.toml."""
 
     name: str
     memory_bytes: int
@@ -33,23 +33,23 @@ class CardModel:
     pcie_kb_per_second: int
 
     def power_mw(self, utilisation: float) -> int:
-        """What the card draws at `utilisation` (0 to 1)."""
+        """Power at `utilisation` (0 to 1)."""
         rise: float = utilisation**self.shape
         return self.idle_mw + round((self.limit_mw - self.idle_mw) * rise)
 
     def clocks_mhz(self, utilisation: float) -> list[int]:
-        """Clocks rise with the work; a card without any is at its lowest."""
+        """Clocks, which rise with `utilisation`; the lowest for an idle card."""
         return [round(top * max(_IDLE_CLOCK, min(1.0, 0.6 + utilisation))) if utilisation
                 else round(top * _IDLE_CLOCK) for top in self.clock_mhz]  # fmt: skip
 
     def temperature_c(self, power_mw: int) -> float:
-        """Where the temperature settles at a constant power."""
+        """The temperature after some time at constant power."""
         return 30 + 45 * power_mw / self.limit_mw
 
 
 @dataclass(frozen=True)
 class Card:
-    """One virtual GPU: a model in a place."""
+    """One virtual GPU of a node."""
 
     node: str
     index: int
@@ -77,17 +77,17 @@ def model_of(gres_type: str) -> CardModel:
 
 
 def cards(nodes: Iterable[LocalNode]) -> dict[str, tuple[Card, ...]]:
-    """Every node's cards, by node name; minors are counted through over the nodes."""
-    found: dict[str, tuple[Card, ...]] = {}
+    """Every node's cards, by node name; minors are unique across nodes."""
+    cards_of: dict[str, tuple[Card, ...]] = {}
     minor = 0
     for node in nodes:
         count = node.gpus.count if node.gpus else 0
         model = model_of(node.gpus.type) if node.gpus else model_of("")
-        found[node.name] = tuple(
+        cards_of[node.name] = tuple(
             Card(node.name, index, minor + index, model) for index in range(count)
         )
         minor += count
-    return found
+    return cards_of
 
 
 @cache

@@ -1,7 +1,7 @@
-"""The energy of one virtual GPU, exact, and the record of who used it.
+"""The exact energy of one virtual GPU, and the record of the jobs that used it.
 
-Energy is an integer of picojoules (milliwatts times nanoseconds), so what the counter gained is
-always the sum of what the record says, to the last digit.
+Energy is an integer of picojoules (milliwatts times nanoseconds), so the counter always equals
+the sum of the record.
 """
 
 import json
@@ -17,7 +17,7 @@ _MAX_RECORD_BYTES = 16 * 2**20
 
 
 class Span(TypedDict):
-    """A line of the record: one holder (a job id, or none) of one GPU for one stretch of time."""
+    """A line of the record: a period in which one job, or none, held one GPU."""
 
     node: str
     gpu: int
@@ -33,7 +33,7 @@ class Span(TypedDict):
 
 @dataclass
 class Meter:
-    """A card's counter, and what its holder has used of it."""
+    """The energy counter of a card, and the current span."""
 
     node: str
     gpu: int
@@ -41,7 +41,7 @@ class Meter:
     energy_pj: int = 0
     span: int = 1
     jobid: int = 0
-    """0 is nobody."""
+    """0: no job."""
     span_since_ns: int = 0
     span_start_pj: int = 0
     power_mw: int = 0
@@ -49,13 +49,13 @@ class Meter:
     """CLOCK_BOOTTIME of the last advance."""
 
     def advance(self, to_ns: int, power_mw: int) -> None:
-        """Count `power_mw` for the time since the last advance; time never runs backwards."""
+        """Add `power_mw` for the time since the last advance; an earlier `to_ns` adds nothing."""
         self.energy_pj += power_mw * max(0, to_ns - self.at_ns)
         self.at_ns = max(self.at_ns, to_ns)
         self.power_mw = power_mw
 
     def current(self, time_ns: int) -> Span:
-        """The open span as it stands."""
+        """The open span until now."""
         used = self.energy_pj - self.span_start_pj
         return Span(
             node=self.node, gpu=self.gpu, uuid=self.uuid, span=self.span, jobid=self.jobid or None,
@@ -64,14 +64,14 @@ class Meter:
         )  # fmt: skip
 
     def hand_over(self, jobid: int, time_ns: int) -> Span:
-        """End the holder's span and begin one for `jobid`; the ended span is for the record."""
+        """End the current span and begin one for `jobid`; returns the ended span."""
         ended = self.current(time_ns)
         self.span += 1
         self.jobid, self.span_since_ns, self.span_start_pj = jobid, time_ns, self.energy_pj
         return ended
 
     def save(self) -> MeterState:
-        """What must survive a restart."""
+        """The state to keep across restarts of the daemon."""
         state = MeterState(
             span=self.span, span_jobid=self.jobid, span_since_ns=self.span_since_ns,
             power_mw=self.power_mw, at_ns=self.at_ns,
@@ -81,10 +81,10 @@ class Meter:
         return state
 
     def restore(self, state: MeterState, last: Span | None) -> None:
-        """Take up `state`; `last` is the record's last line of this card.
+        """Continue from `state`; `last` is the card's last line in the record.
 
-        A daemon killed between writing the line and saving leaves a state that still has the
-        span open: the line then is the truth.
+        If a daemon was killed after it wrote the line and before it saved the state, the line is
+        right and the state is older.
         """
         self.energy_pj = state.energy_mj * PJ_PER_MJ + state.energy_rest_pj
         self.span, self.jobid, self.at_ns = state.span, state.span_jobid, state.at_ns
@@ -98,13 +98,13 @@ class Meter:
 
 
 class EnergyRecord:
-    """The file of ended spans of a node, one JSON object a line."""
+    """The file of a node's ended spans, one JSON object per line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, spans: list[Span]) -> None:
-        """Write the spans; a file grown too large is set aside once."""
+        """Write the spans; a file that is too large is renamed first."""
         if not spans:
             return
         if self.path.exists() and self.path.stat().st_size > _MAX_RECORD_BYTES:
@@ -114,7 +114,7 @@ class EnergyRecord:
         self.path.chmod(0o600)
 
     def read(self) -> list[Span]:
-        """Every whole line; a line cut off by a crash is left out."""
+        """Every complete line; a line that a crash cut off is left out."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except OSError:

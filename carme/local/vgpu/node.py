@@ -1,11 +1,12 @@
 """The virtual GPUs of one node, following the jobs that hold them."""
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from carme.local.vgpu.cards import Card
-from carme.local.vgpu.job_usage import Follower
 from carme.local.vgpu.meter import EnergyRecord, Meter, Span
 from carme.local.vgpu.state import (
     MAX_FAULTS,
@@ -17,30 +18,112 @@ from carme.local.vgpu.state import (
     meter_file,
 )
 from carme.node import gpu_allocations, hook
+from carme.node.cgroups import JobCgroup, find_jobs, jobid_of, pids
 
 MAX_GAP_NS = 60 * 10**9
-"""A daemon away for longer counts as a machine that was off: no energy for that time."""
+"""After a longer pause of the daemon the machine counts as off: no energy for that time."""
 STILL_NS = 100_000_000
-"""After a hand-over the counters stand still so long: real ones too advance in steps, and whoever
-is told of it reads the very value at which the card changed hands."""
+"""How long counters stand still after a card changed hands, so that listeners read the value of
+that moment. Real counters advance in steps, too."""
 _RESERVED_BYTES = 300 * 2**20
 _THERMAL_SECONDS = 8.0
 _SMOOTHING_SECONDS = 0.15
-"""Utilisation is averaged over about this, as a driver does; power and energy are not."""
+"""Utilisation is averaged over about this time, as a driver does; power and energy are not."""
 _THROTTLE_IDLE = 1
 _LOAD_SECONDS = 2.0
 _IDLE_LEVEL = 0.1
-"""A mean utilisation over about two seconds below this is shown as 0: an idle JupyterLab answers a
-request now and then, and that is no work on a GPU."""
+"""A lower mean utilisation over about two seconds is shown as 0: an idle JupyterLab answers a
+request now and then, which is no work on a GPU."""
+_PROCESSES_EVERY_NS = 10**9
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class JobUsage:
+    """CPU and memory use of a job, from its cgroup."""
+
+    cgroup: JobCgroup
+    cpu_ns: int
+    at_ns: int
+    cores: float = 0.0
+    """CPU use since the last update, in cores."""
+    processes: list[tuple[int, int]] = field(default_factory=list)
+    """Pid and resident bytes."""
+    listed_ns: int = 0
+
+
+class JobUsageReader:
+    """CPU and memory use of jobs on one node."""
+
+    def __init__(self, node: str, cgroup: Path, proc: Path) -> None:
+        self._node, self._cgroup, self._proc = node, cgroup, proc
+        self._usage: dict[int, JobUsage] = {}
+
+    def get(self, jobid: int) -> JobUsage | None:
+        """The job's usage at the last update, if it is followed."""
+        return self._usage.get(jobid)
+
+    def update(self, jobids: Iterable[int], now_ns: int) -> None:
+        """Read the usage of these jobs, and forget all others."""
+        followed = set(jobids)
+        self._usage = {jobid: usage for jobid, usage in self._usage.items() if jobid in followed}
+        if missing := followed - self._usage.keys():
+            for cgroup in find_jobs(self._cgroup, self._node):
+                jobid = jobid_of(cgroup, self._proc)
+                cpu_ns = _cpu_ns(cgroup) if jobid in missing else None
+                if jobid is not None and cpu_ns is not None:
+                    self._usage[jobid] = JobUsage(cgroup, cpu_ns, now_ns)
+        for usage in self._usage.values():
+            self._read(usage, now_ns)
+
+    def _read(self, usage: JobUsage, now_ns: int) -> None:
+        cpu_ns = _cpu_ns(usage.cgroup)
+        if cpu_ns is None:  # the job has ended, but its epilog has not run yet
+            usage.cores, usage.processes = 0.0, []
+            return
+        if now_ns > usage.at_ns:
+            usage.cores = max(0, cpu_ns - usage.cpu_ns) / (now_ns - usage.at_ns)
+            usage.cpu_ns, usage.at_ns = cpu_ns, now_ns
+        if now_ns - usage.listed_ns >= _PROCESSES_EVERY_NS:
+            usage.listed_ns = now_ns
+            usage.processes = _processes(usage.cgroup, self._proc)
+
+
+def _cpu_ns(cgroup: JobCgroup) -> int | None:
+    path = cgroup.path("cpuacct")
+    if path is None:
+        return None
+    try:
+        if not cgroup.is_v2:
+            return int((path / "cpuacct.usage").read_text())
+        for line in (path / "cpu.stat").read_text().splitlines():
+            if line.startswith("usage_usec "):
+                return int(line.split()[1]) * 1000
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _processes(cgroup: JobCgroup, proc: Path) -> list[tuple[int, int]]:
+    processes = []
+    for pid in pids(cgroup):
+        try:
+            resident = int((proc / str(pid) / "statm").read_text().split()[1])
+            name = (proc / str(pid) / "comm").read_text()
+        except (OSError, ValueError, IndexError):
+            continue
+        if not name.startswith("slurmstepd"):
+            processes.append((pid, resident * _PAGE_BYTES))
+    return processes
 
 
 def boottime_ns() -> int:
-    """The clock that nobody can set and that runs through suspends."""
+    """Nanoseconds since boot, including suspend; nobody can set this clock."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class VirtualNode:
-    """A node's cards: `tick` brings them up to date, `faults` and `xid` are for tests."""
+    """The cards of a node: `tick` updates them; `set_fault` and `raise_xid` are for tests."""
 
     def __init__(
         self,
@@ -54,8 +137,9 @@ class VirtualNode:
         time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.cards, self.name = cards, cards[0].node
-        self._holders = gpu_allocations.AllocationReader(run, self.name, hook.boot_id(str(proc)))
-        self._follower = Follower(self.name, cgroup, proc)
+        boot_id = hook.boot_id(str(proc))
+        self._allocations = gpu_allocations.AllocationReader(run, self.name, boot_id)
+        self._job_usage = JobUsageReader(self.name, cgroup, proc)
         self._now_ns, self._time_ns = now_ns, time_ns
         self._gpu_file = gpu_file(folder, self.name, len(cards))
         self._meter_file = meter_file(folder, self.name, len(cards))
@@ -90,38 +174,38 @@ class VirtualNode:
         self.tick()
 
     def _settle_gap(self, wall_minus_boot: int) -> None:
-        """Replay the hand-overs that happened while no daemon ran, at the last power seen."""
+        """Replay allocations from the time when no daemon ran, at the last known power."""
         moments: list[tuple[int, int, int]] = []
-        for holding in self._holders.read():
-            for moment, jobid in ((holding.start, holding.jobid), (holding.end, 0)):
+        for allocation in self._allocations.read():
+            for moment, jobid in ((allocation.start, allocation.jobid), (allocation.end, 0)):
                 if moment:
-                    moments += [(moment.boot_ns, index, jobid) for index in holding.gpus]
+                    moments += [(moment.boot_ns, index, jobid) for index in allocation.gpus]
         for at_ns, index, jobid in sorted(moments):
             meter = self.meters[index] if index < len(self.meters) else None
             if meter and meter.at_ns < at_ns <= self._now_ns() and meter.jobid != jobid:
                 meter.advance(at_ns, meter.power_mw)
                 self.record.append([meter.hand_over(jobid, at_ns + wall_minus_boot)])
 
-    def tick(self, told: bool = False) -> None:
-        """Count the energy since the last tick, look who holds what, publish.
+    def tick(self, force: bool = False) -> None:
+        """Count the energy since the last tick, read the allocations, publish the cards.
 
-        `told`: the hook has just said that a job came or went.
+        `force`: read the allocations even if they seem unchanged, because a job started or ended.
         """
         now, wall = self._now_ns(), self._time_ns()
-        if now < self._still_until_ns and not told:
+        if now < self._still_until_ns and not force:
             return
         held: dict[int, list[int]] = {}
         for meter in self.meters:
             if meter.jobid:
                 held.setdefault(meter.jobid, []).append(meter.gpu)
-        self._follower.look(held, now)
+        self._job_usage.update(held, now)
         for meter, card in zip(self.meters, self.cards, strict=True):
-            usage = self._follower.get(meter.jobid)
+            usage = self._job_usage.get(meter.jobid)
             share = min(1.0, usage.cores / len(held[meter.jobid])) if usage else 0.0
             seconds = max(0, now - meter.at_ns) / 1e9
             meter.advance(now, card.model.power_mw(share))
             self._show(card, meter, share, seconds, len(held.get(meter.jobid, ())), wall)
-        self._change_hands(wall, told)
+        self._hand_over(wall, force)
         self._meter_file.publish([meter.save() for meter in self.meters])
         self._gpu_file.publish(self._states)
 
@@ -135,43 +219,43 @@ class VirtualNode:
             }
         else:
             self.faults[gpu, call] = code
-        self.tick(told=True)
+        self.tick(force=True)
 
     def raise_xid(self, gpu: int, xid: int) -> None:
         """Report an XID error of the card."""
         self._xids[gpu] = (self._xids[gpu][0] + 1, xid)
-        self.tick(told=True)
+        self.tick(force=True)
 
     def open_spans(self) -> list[Span]:
-        """Who holds what now, with the joules so far."""
+        """The open span of each card, with its joules so far."""
         return [meter.current(self._time_ns()) for meter in self.meters]
 
     def close(self) -> None:
-        """Save and unmap."""
-        self.tick(told=True)
+        """Save the state and unmap the files."""
+        self.tick(force=True)
         self._gpu_file.close()
         self._meter_file.close()
 
-    def _change_hands(self, wall: int, told: bool) -> None:
-        holder: dict[int, int] = {}
-        for holding in self._holders.read(force=told):
-            if holding.start and not holding.is_over:  # the later start wins: a lost epilog
-                holder.update(dict.fromkeys(holding.gpus, holding.jobid))
+    def _hand_over(self, wall: int, force: bool) -> None:
+        holders: dict[int, int] = {}
+        for allocation in self._allocations.read(force=force):
+            if allocation.start and not allocation.is_over:  # a later start wins: a lost epilog
+                holders.update(dict.fromkeys(allocation.gpus, allocation.jobid))
         ended = []
         for meter in self.meters:
-            jobid = holder.get(meter.gpu, 0)
+            jobid = holders.get(meter.gpu, 0)
             if jobid != meter.jobid:
                 ended.append(meter.hand_over(jobid, wall))
-        if ended and told:
+        if ended and force:
             self._still_until_ns = self._now_ns() + STILL_NS
         self.record.append(ended)
 
     def _show(
         self, card: Card, meter: Meter, share: float, seconds: float, shared_by: int, wall: int
     ) -> None:
-        """Fill in what the library answers for this card."""
+        """Update what the library shows for this card."""
         state, index, model = self._states[card.index], card.index, card.model
-        usage = self._follower.get(meter.jobid)
+        usage = self._job_usage.get(meter.jobid)
         weight = min(1.0, seconds / _SMOOTHING_SECONDS)
         self._smooth[index] += weight * (share - self._smooth[index])
         self._load[index] += min(1.0, seconds / _LOAD_SECONDS) * (share - self._load[index])

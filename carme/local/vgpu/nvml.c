@@ -1,6 +1,5 @@
-/* Stands in for libnvidia-ml.so.1 on machines without a GPU: answers NVML's calls from a state
- * file that `carme-vgpu` keeps, so that programs written for NVML run unchanged.
- * How a card is read: cards.h. */
+/* Stands in for libnvidia-ml.so.1 on machines without a GPU: answers NVML's calls from the state
+ * file of `carme-vgpu`, so that programs for NVML run unchanged. cards.h reads the cards. */
 #include "cards.h"
 
 /* ---- library ---- */
@@ -71,7 +70,7 @@ API int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size) {
   ssize_t count = read(fd, text, sizeof text - 1);
   close(fd);
   if (count <= 0) return NOT_FOUND;
-  text[count - 1] = 0; /* the kernel ends it with a newline */
+  text[count - 1] = 0; /* replaces the kernel's newline */
   snprintf(name, size, "%s", text);
   return SUCCESS;
 }
@@ -124,7 +123,7 @@ API int nvmlDeviceGetHandleBySerial(const char *serial, device_t *device) {
   return find(serial, offsetof(gpu_t, serial), __func__, device);
 }
 
-/* ---- what a card is ---- */
+/* ---- properties of a card ---- */
 API int nvmlDeviceGetIndex(device_t device, unsigned *index) {
   ENTER(device, index);
   for (int i = 0; i < visible_count; i++)
@@ -182,7 +181,7 @@ API int nvmlDeviceGetPciInfo_v3(device_t device, pci_t *out) {
 API int nvmlDeviceGetPciInfo_v2(device_t device, pci_t *out) { return nvmlDeviceGetPciInfo_v3(device, out); }
 API int nvmlDeviceGetPciInfo(device_t device, pci_t *out) { return nvmlDeviceGetPciInfo_v3(device, out); }
 
-/* ---- what a card does ---- */
+/* ---- use of a card ---- */
 typedef struct { uint64_t total, free, used; } memory_t;
 API int nvmlDeviceGetMemoryInfo(device_t device, memory_t *out) {
   ENTER(device, out);
@@ -251,7 +250,7 @@ API int nvmlDeviceGetMaxClockInfo(device_t device, unsigned type, unsigned *out)
 }
 API int nvmlDeviceGetFanSpeed(device_t device, unsigned *out) {
   ENTER(device, out);
-  return NOT_SUPPORTED; /* like every card without a fan of its own */
+  return NOT_SUPPORTED; /* like every card without a fan */
 }
 API int nvmlDeviceGetEccMode(device_t device, unsigned *current, unsigned *pending) {
   ENTER(device, current, pending);
@@ -314,7 +313,7 @@ API int nvmlDeviceGetFieldValues(device_t device, int count, field_t *fields) {
   return SUCCESS;
 }
 
-/* ---- who uses a card ---- */
+/* ---- processes on a card ---- */
 typedef struct { unsigned pid; uint64_t memory; } process_v1_t;
 typedef struct { unsigned pid; uint64_t memory; unsigned gpu_instance, compute_instance; } process_v2_t;
 static int processes(const gpu_t *gpu, unsigned *count, void *out, int is_v1) {

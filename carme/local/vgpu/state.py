@@ -1,8 +1,8 @@
-"""The files that hold the virtual cards: what the library reads, and what the daemon remembers.
+"""The state files of virtual cards: one for the library, one for the daemon's own restarts.
 
-Each file has two copies of its content and a generation number whose lowest bit says which copy is
-valid. The writer fills the other one and then raises the number, so a reader never sees half an
-update and a writer killed in the middle leaves the valid copy alone.
+Each file has two copies of its content and a generation number whose lowest bit selects the valid
+copy. The writer fills the other copy and then increases the number, so readers never see a partial
+update, and a writer that is killed leaves the valid copy unchanged.
 """
 
 import ctypes
@@ -25,13 +25,13 @@ class ProcessState(ctypes.Structure):
 
 
 class FaultState(ctypes.Structure):
-    """A call that is to fail, by its name (or `*`), and with which NVML error."""
+    """An NVML call (or `*`) that fails with the given error."""
 
     _fields_ = (("call", c_char * 56), ("code", c_int32), ("unused", c_uint32))
 
 
 class GpuState(ctypes.Structure):
-    """A card as the library answers for it; the same layout as gpu_t in cards.h."""
+    """A card as the library shows it; the layout of gpu_t in cards.h."""
 
     _fields_ = (
         ("name", c_char * 96),
@@ -82,7 +82,7 @@ class GpuState(ctypes.Structure):
 
 
 class MeterState(ctypes.Structure):
-    """What the daemon remembers about a card across its own restarts."""
+    """What the daemon stores about a card for its next start."""
 
     _fields_ = (
         ("energy_mj", c_uint64),
@@ -111,7 +111,7 @@ Item = TypeVar("Item", bound=ctypes.Structure)
 
 
 class StateFile(Generic[Item]):
-    """A mapped file of up to MAX_GPUS items of one kind, published all at once."""
+    """A mapped file of up to MAX_GPUS items of one type, published all at once."""
 
     def __init__(self, path: Path, kind: type[Item], count: int, magic: bytes, mode: int) -> None:
         self.count = count
@@ -120,7 +120,7 @@ class StateFile(Generic[Item]):
         size = ctypes.sizeof(_Header) + 2 * self._copy_size
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
-            os.fchmod(fd, mode)  # whatever the umask of the one who starts it
+            os.fchmod(fd, mode)  # independent of the umask
             if os.fstat(fd).st_size != size:
                 os.ftruncate(fd, size)
             self._map = mmap.mmap(fd, size)
@@ -142,7 +142,7 @@ class StateFile(Generic[Item]):
         return [self._kind.from_buffer_copy(raw, i * size) for i in range(self.count)]
 
     def publish(self, items: list[Item]) -> None:
-        """Make `items` the valid ones."""
+        """Replace the valid items by `items`."""
         start = self._offset(self._header.generation + 1)
         raw = b"".join(bytes(item) for item in items)
         self._map[start : start + len(raw)] = raw
@@ -158,10 +158,10 @@ class StateFile(Generic[Item]):
 
 
 def gpu_file(folder: Path, node: str, count: int) -> StateFile[GpuState]:
-    """The file that the library maps: everybody may read it, as everybody may ask NVML."""
+    """The file that the library maps; all users can read it, as all may use NVML."""
     return StateFile(folder / f"{node}.state", GpuState, count, b"CARMEGPU", 0o644)
 
 
 def meter_file(folder: Path, node: str, count: int) -> StateFile[MeterState]:
-    """The daemon's own memory: which job holds a card is not for everybody."""
+    """The daemon's state; other users may not see which job holds a card."""
     return StateFile(folder / f"{node}.meter", MeterState, count, b"CARMEMTR", 0o600)

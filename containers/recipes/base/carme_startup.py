@@ -1,8 +1,8 @@
-"""The modules that every session starts with, in one file.
+"""Imports the modules that every session starts with from one file.
 
-An image is mounted anew for each session, and opening a module takes several turns to the program
-that unpacks it; JupyterLab opens a thousand. Here their bytecode lies in one file, in the order in
-which they are asked for. What is not in it, or has changed since, is imported as always.
+Each session mounts the image, and opening a module there needs several requests to the program that
+unpacks the image; JupyterLab opens a thousand modules. This file has their bytecode, in the order
+of their import. Python imports modules that are not in the file, or have changed, as usual.
 
 `python -m carme_startup` writes the file when the image is built; `carme.pth` calls `install`.
 """
@@ -35,16 +35,16 @@ STARTS_WITH = (
     "ipykernel.kernelapp",
 )
 
-HEAD = len(MAGIC_NUMBER) + 8  # the Python it is for, and the length of the index that follows
+HEAD = len(MAGIC_NUMBER) + 8  # Python's magic number, and the length of the index that follows
 
-# Source file -> its time and size when it was compiled, and where its code begins and ends.
+# Source file -> its mtime and size when it was compiled, and the begin and end of its code.
 Index = dict[str, tuple[int, int, int, int]]
 _index: Index = {}
 _code = memoryview(b"")
 
 
 class Loader(SourceFileLoader):
-    """Knows that the code is in the file; all else is Python's own."""
+    """Reads the code of a module from the file; everything else is as in Python."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         """The compiled module."""
@@ -54,10 +54,10 @@ class Loader(SourceFileLoader):
 
 
 class Finder(FileFinder):
-    """Finds modules of the file without listing a folder, others as always."""
+    """Finds modules of the file without listing folders, and others as usual."""
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
-        """A package before a module of the same name, as Python has it."""
+        """The module's spec; a package comes before a module of the same name, as in Python."""
         stem = f"{self.path}/{fullname.rpartition('.')[2]}"
         for path, inside in ((f"{stem}/__init__.py", [stem]), (f"{stem}.py", None)):
             if path in _index and _state(path) == _index[path][:2]:
@@ -71,33 +71,32 @@ class Finder(FileFinder):
 
 
 def _state(path: str) -> tuple[int, int] | None:
-    """A child image may bring another version of a package: its time or size differs."""
+    """The mtime and size of a file: a child image may have another version of a package."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return int(found.st_mtime), found.st_size
+    return int(status.st_mtime), status.st_size
 
 
 def install(file: str = FILE) -> None:
-    """Import from `file` from now on. No such file, or one of another Python: nothing changes."""
+    """Import from `file` from now on, if it exists and was written by the same Python version."""
     global _index, _code
     try:
         with open(file, "rb") as opened:
-            whole = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+            content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError):
         return
-    magic, length, rest = whole[: len(MAGIC_NUMBER)], whole[len(MAGIC_NUMBER) : HEAD], whole[HEAD:]
-    if magic != MAGIC_NUMBER:
+    if content[: len(MAGIC_NUMBER)] != MAGIC_NUMBER:
         return
-    size = int.from_bytes(length, "little")
-    _index, _code = marshal.loads(rest[:size]), rest[size:]
+    size = int.from_bytes(content[len(MAGIC_NUMBER) : HEAD], "little")
+    _index, _code = marshal.loads(content[HEAD : HEAD + size]), content[HEAD + size :]
     folders = {path.removesuffix("/__init__.py").rpartition("/")[0] for path in _index}
 
     def hook(path: str) -> Finder:
-        # Folders of which nothing is in the file keep Python's own finder.
+        # Python's own finder handles folders without modules in the file.
         if path not in folders:
-            raise ImportError(f"nothing of it is in {file}", path=path)
+            raise ImportError(f"{file} has no module of this folder", path=path)
         return Finder(
             path,
             (ExtensionFileLoader, EXTENSION_SUFFIXES),
@@ -110,7 +109,7 @@ def install(file: str = FILE) -> None:
 
 
 def write(names: Iterable[str], file: str = FILE) -> int:
-    """Import the modules and write all that came with them to `file`; how many they are."""
+    """Import the modules and write all modules that this imports to `file`; their number."""
     for name in names:
         import_module(name)
     index: Index = {}

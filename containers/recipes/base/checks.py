@@ -1,4 +1,4 @@
-"""Help for `verify` scripts: a JupyterLab server that runs while it is asked something."""
+"""For `verify` scripts: a running JupyterLab server."""
 
 import json
 import os
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PORT = 8888  # tried first; the server takes another one if it is taken
+PORT = 8888  # the server chooses another one if this is in use
 START_SECONDS = 90
 
 
 class Server:
-    """A running server; `ask` gets one of its pages."""
+    """A running JupyterLab server."""
 
     def __init__(self, process: subprocess.Popen[bytes], info: dict[str, str]) -> None:
         self.process = process
@@ -24,27 +24,27 @@ class Server:
         self.token = info["token"]
 
     def ask(self, path: str, seconds: float = 60) -> str:
-        """The body of `path`, tried again until it is there."""
+        """The body of `path`; requests are repeated until the server answers."""
         headers = {"Authorization": f"token {self.token}"}
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        end = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while True:
             code = self.process.poll()
             assert code is None, f"the server ended with code {code}"
             try:
-                # A new one each time: urllib counts the redirections of a request.
+                # A new request each time: urllib counts the redirections of a request.
                 request = urllib.request.Request(self.address + path, headers=headers)
-                with opener.open(request, timeout=30) as answer:
-                    return str(answer.read(), "utf-8")
+                with opener.open(request, timeout=30) as response:
+                    return str(response.read(), "utf-8")
             except OSError as error:
-                if time.monotonic() > end:
+                if time.monotonic() > deadline:
                     raise AssertionError(f"/{path} does not answer: {error}") from None
                 time.sleep(0.2)
 
 
 @contextmanager
 def running_server() -> Iterator[Server]:
-    """A JupyterLab server of our own; its log is printed if anything goes wrong."""
+    """Start a JupyterLab server; its log is printed if the caller fails."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         environ = {key: value for key, value in os.environ.items() if "JUPYTER" not in key}
@@ -69,15 +69,15 @@ def running_server() -> Iterator[Server]:
 
 
 def _wait_for_info(process: subprocess.Popen[bytes], folder: Path) -> dict[str, str]:
-    """What the server wrote about itself once it had its port: no port is guessed."""
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end:
+    """The server's own description with its URL and token, written once it has a port."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
         code = process.poll()
         assert code is None, f"the server ended with code {code}"
         for path in folder.glob("jpserver-*.json"):
             try:
                 return dict(json.loads(path.read_text()))
             except ValueError:
-                pass  # half-written
+                pass  # not yet complete
         time.sleep(0.1)
     raise AssertionError(f"the server did not start within {START_SECONDS} s")

@@ -8,8 +8,7 @@ import pytest
 from carme.config import Config
 from carme.config.services import deployed_services, entries, local_services
 from carme.local import services
-from carme.local.layout import Layout
-from carme.local.secrets import ensure
+from carme.local.layout import Layout, ensure_secrets
 
 CONFIG = Config.model_validate(
     {
@@ -79,17 +78,16 @@ def test_each_process_has_a_command_and_a_health_check(
     monkeypatch.setattr(Layout, "vgpu_library", tmp_path)
     local = CONFIG.local.model_copy(update={"dir": tmp_path})
     layout = Layout(CONFIG.model_copy(update={"local": local}), tmp_path)
-    processes = {
-        service.name: service
-        for service in services.local_services(layout, ensure(tmp_path), tmp_path / "proxy.js")
-    }
+    secrets = ensure_secrets(tmp_path)
+    local = services.local_services(layout, secrets, tmp_path / "proxy.js")
+    processes = {service.name: service for service in local}
     assert list(processes) == [service.unit for service in layout.services()]
-    assert processes["slurmd-cpu01"].command.argv == ("/bin/slurmd", "-D", "-N", "cpu01")
-    assert processes["proxy"].where == "http://127.0.0.1:16888"
-    assert processes["hub"].where == "127.0.0.1:8081"
+    assert processes["slurmd-cpu01"].command.argv == ["/bin/slurmd", "-D", "-N", "cpu01"]
+    assert processes["proxy"].address == "http://127.0.0.1:16888"
+    assert processes["hub"].address == "127.0.0.1:8081"
     assert "CARME_VGPU_STATE" in processes["exporter-gpu01"].command.environment
     assert "CARME_VGPU_STATE" not in processes["exporter-cpu01"].command.environment
-    assert processes["exporter-controller"].command.argv[1:3] == ("--mode", "controller")
+    assert processes["exporter-controller"].command.argv[1:3] == ["--mode", "controller"]
     # `up` restarts exactly what runs Carme's code when that changed.
     for service in processes.values():
         has_build = "CARME_BUILD" in service.command.environment

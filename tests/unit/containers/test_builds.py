@@ -9,13 +9,18 @@ import pytest
 
 from carme.errors import UnavailableError
 from carme.system.mirrors import AptSource
-from carme_containers.build_environment import image_sources, map_pip, prepare
+from carme_containers.apptainer_engine import parse_dpkg, parse_labels, parse_pip
+from carme_containers.build_environment import (
+    BuildUser,
+    free_range,
+    image_sources,
+    map_pip,
+    prepare,
+)
 from carme_containers.build_log import BuildLog, build_step, explain_log
-from carme_containers.build_user import BuildUser, free_range
 from carme_containers.builder import check_space
-from carme_containers.file_server import FileServer
-from carme_containers.image_inspector import parse_dpkg, parse_labels, parse_pip
-from carme_containers.images_in_use import files_in_jobs, open_files
+from carme_containers.docker_engine import FileServer
+from carme_containers.node_images import files_in_jobs, open_files
 from carme_containers.recipe import Manifest, Recipe
 
 ME = BuildUser("me", os.getuid(), os.getgid(), switch=False)
@@ -52,8 +57,8 @@ def test_reason_of_a_failure(log: list[str], reason: str) -> None:
 
 
 def test_log_of_a_command(tmp_path: Path) -> None:
-    said: list[str] = []
-    with BuildLog(tmp_path / "log", "x:1", said.append) as log:
+    progress: list[str] = []
+    with BuildLog(tmp_path / "log", "x:1", progress.append) as log:
         log.say("building")
         code = log.run(
             ["sh", "-c", "echo one; echo two >&2; exit 3"], dict(os.environ), tmp_path, ME
@@ -63,7 +68,7 @@ def test_log_of_a_command(tmp_path: Path) -> None:
         "one",
         "two",
     ]
-    assert said == ["x:1: building"]
+    assert progress == ["x:1: building"]
 
 
 def test_space_is_checked_before(tmp_path: Path) -> None:
@@ -103,10 +108,10 @@ def test_sources_inside_follow_the_machine() -> None:
 
 
 def test_surroundings_of_this_machine(tmp_path: Path) -> None:
-    around = prepare(tmp_path / "mnt", "http://m.test/debian")
-    assert around.mirror == "http://m.test/debian"
-    assert around.binds[0] == (tmp_path / "mnt", "/mnt")
-    for _, inside in around.binds[1:]:
+    environment = prepare(tmp_path / "mnt", "http://m.test/debian")
+    assert environment.mirror == "http://m.test/debian"
+    assert environment.binds[0] == (tmp_path / "mnt", "/mnt")
+    for _, inside in environment.binds[1:]:
         assert (tmp_path / "mnt" / inside.removeprefix("/mnt/")).is_dir()
     assert "http://m.test/debian bookworm main" in (tmp_path / "mnt/sources.list").read_text()
 

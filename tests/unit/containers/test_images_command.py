@@ -41,8 +41,8 @@ def test_list(published: Path) -> None:
     output = run(published, "list").output
     assert "base:1" in output
     assert "base:2 default" in " ".join(output.split())
-    found = json.loads(run(published, "list", "--json").stdout)
-    assert [(i["version"], i["default"], i["offered"]) for i in found["images"]] == [
+    listing = json.loads(run(published, "list", "--json").stdout)
+    assert [(i["version"], i["default"], i["offered"]) for i in listing["images"]] == [
         ("2", True, True), ("1", False, True)
     ]  # fmt: skip
 

@@ -83,7 +83,7 @@ def test_truncated_file_is_not_offered(publisher: Publisher, built: Path, folder
     os.truncate(folder / "base-1-abc.sif", 5000)
     catalogue = load_catalogue(folder)
     assert [image.id for image in catalogue.offered()] == ["app:1"]
-    assert "base:1 is not offered: base-1-abc.sif is half-written" in catalogue.problems[0]
+    assert "base:1 is not offered: base-1-abc.sif is incomplete" in catalogue.problems[0]
 
 
 def test_changed_file_is_not_offered(publisher: Publisher, built: Path, folder: Path) -> None:
@@ -176,16 +176,16 @@ def test_publishing_brings_a_retired_one_back(publisher: Publisher, built: Path)
 def test_what_verify_finds_leaves_the_rest_of_the_entry(publisher: Publisher, built: Path) -> None:
     image = make_image(built, "base", "1")
     publisher.publish(built / image.file, image)
-    found = {"verified": image.verified.model_copy(update={"output": "fine"})}
+    changes = {"verified": image.verified.model_copy(update={"output": "fine"})}
     publisher.retire("base")
-    assert publisher.update(image, found)
+    assert publisher.update(image, changes)
     [entry] = publisher.catalogue().index.images
     assert (entry.state, entry.verified.output) == ("retired", "fine")
 
     (built / image.file).unlink()  # one file with the published copy
     rebuilt = make_image(built, "base", "1", content=b"rebuilt")
     publisher.publish(built / rebuilt.file, rebuilt)
-    assert not publisher.update(image, found), "it was another file that was verified"
+    assert not publisher.update(image, changes), "it was another file that was verified"
     [entry] = publisher.catalogue().index.images
     assert (entry.digest, entry.verified.output) == (rebuilt.digest, "")
     assert publisher.catalogue().problems == ()
@@ -228,7 +228,7 @@ def test_unsigned_images_where_signatures_are_demanded(
     catalogue = load_catalogue(folder, require_signed=True)
     assert [image.id for image in catalogue.offered()] == ["app:1"]
     assert catalogue.problems == (
-        "base:1 is not offered: it is not signed, and this site demands it",
+        "base:1 is not offered: it is not signed, and this site requires it",
     )
 
 

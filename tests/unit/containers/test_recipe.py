@@ -104,7 +104,7 @@ def test_circle_of_parents(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("manifest", "said"),
+    ("manifest", "message"),
     [
         ("title = ", "not valid TOML"),
         (MANIFEST + "colour = 1\n", "colour: no such key"),
@@ -119,11 +119,11 @@ def test_circle_of_parents(folder: Path) -> None:
         (MANIFEST + '[arguments.lower]\ndefault = "x"\n', "arguments.lower"),
     ],
 )
-def test_bad_manifest_names_file_and_key(folder: Path, manifest: str, said: str) -> None:
+def test_bad_manifest_names_file_and_key(folder: Path, manifest: str, message: str) -> None:
     write_recipe(folder, "bad", manifest)
     with pytest.raises(CarmeError) as caught:
         load_recipe("bad", (folder,))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "bad/image.toml" in str(caught.value)
 
 

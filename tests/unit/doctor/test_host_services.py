@@ -6,8 +6,7 @@ import pytest
 
 from carme.config import Config, parse
 from carme.doctor import checklist, host_services, slurmconf
-from carme.doctor.finding import Level
-from carme.doctor.runner import examine
+from carme.doctor.check import Level, run_checks
 
 CONF = """
 # Written by hand
@@ -26,20 +25,20 @@ PartitionName=main Nodes=ALL Default=YES
 
 
 def test_slurm_conf() -> None:
-    found = slurmconf.parse(CONF)
-    assert found.cluster == "atlas"
-    assert found.controllers == (("front", "10.0.0.1"), ("spare", "spare"))
-    assert (found.controller_port, found.database_port) == (7000, 6819)
-    assert found.munge_socket == "/run/m/munge.sock"
-    assert [(n.name, n.hostname, n.address, n.port) for n in found.nodes] == [
+    conf = slurmconf.parse(CONF)
+    assert conf.cluster == "atlas"
+    assert conf.controllers == (("front", "10.0.0.1"), ("spare", "spare"))
+    assert (conf.controller_port, conf.database_port) == (7000, 6819)
+    assert conf.munge_socket == "/run/m/munge.sock"
+    assert [(n.name, n.hostname, n.address, n.port) for n in conf.nodes] == [
         ("cpu01", "box", "box", 7200),
         ("gpu01", "gpu01", "10.0.0.11", 7100),
         ("gpu02", "gpu02", "10.0.0.12", 7100),
     ]
-    assert [node.gpus for node in found.nodes] == [0, 4, 4]
-    assert [node.name for node in found.on("gpu02.example.org")] == ["gpu02"]
-    assert [node.name for node in found.on("box")] == ["cpu01"]
-    assert found.on("front") == ()
+    assert [node.gpus for node in conf.nodes] == [0, 4, 4]
+    assert [node.name for node in conf.on("gpu02.example.org")] == ["gpu02"]
+    assert [node.name for node in conf.on("box")] == ["cpu01"]
+    assert conf.on("front") == ()
 
 
 def test_device_files_of_a_node() -> None:
@@ -106,34 +105,34 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_head(deployed) -> None:
-    here = deployed("front", HEAD)
-    assert here.description == "head"
-    assert here.service("proxy").ports == (443, 8001)
-    assert here.service("exporter cluster").ports == (9999,)
-    assert here.service("slurmctld").ports == (7000,)
-    assert here.nodes == ()
-    assert here.repair(here.service("hub")) == (
+    site = deployed("front", HEAD)
+    assert site.description == "head"
+    assert site.service("proxy").ports == (443, 8001)
+    assert site.service("exporter cluster").ports == (9999,)
+    assert site.service("slurmctld").ports == (7000,)
+    assert site.nodes == ()
+    assert site.repair(site.service("hub")) == (
         "journalctl -u carme-hub -n 50; systemctl restart carme-hub"
     )
-    names = {check.name for check in checklist.checks(here)}
+    names = {check.name for check in checklist.checks(site)}
     assert {"hub", "proxy", "nodes", "certificate", "backup", "sudo rule"} <= names
     assert "slurmd gpu01" not in names
 
 
 def test_a_node(deployed) -> None:
-    here = deployed("gpu01", NODE)
-    assert here.description == "node gpu01"
-    assert [service.name for service in here.services] == [
+    site = deployed("gpu01", NODE)
+    assert site.description == "node gpu01"
+    assert [service.name for service in site.services] == [
         "munge",
         "slurmd gpu01",
         "exporter gpu01",
     ]
-    assert here.service("slurmd gpu01").ports == (7100,)
-    checks = {check.name: check for check in checklist.checks(here)}
+    assert site.service("slurmd gpu01").ports == (7100,)
+    checks = {check.name: check for check in checklist.checks(site)}
     assert {"GPUs gpu01", "cgroups", "container", "hub", "slurmctld"} <= set(checks)
     missing = ("proxy", "prometheus", "targets", "sudo rule", "nodes", "certificate", "backup")
-    found = examine([checks[name] for name in missing])
-    assert {finding.level for finding in found} == {Level.ABSENT}
+    findings = run_checks([checks[name] for name in missing])
+    assert {finding.level for finding in findings} == {Level.ABSENT}
 
 
 def test_a_host_that_is_both(deployed) -> None:
@@ -147,13 +146,13 @@ def test_the_one_machine_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (etc / "slurm/slurm.conf").write_text(CONF)
     rendered = f'slurm.conf = "{etc}/slurm/slurm.conf"\nlocal.dir = "{tmp_path}"\n'
     (etc / "carme.toml").write_text(rendered)
-    given = Config.model_validate({"local": {"dir": str(tmp_path)}})
-    here = host_services.find(tmp_path / "mine.toml", given)
-    assert here.folder == tmp_path
-    assert here.config_path == etc / "carme.toml"
-    assert here.config.slurm.conf == etc / "slurm/slurm.conf"
-    assert here.up == f"carme up --dir {tmp_path}"
-    assert f"{tmp_path}/log/hub.log" in here.repair(here.service("hub"))
-    names = [service.name for service in here.services]
+    config = Config.model_validate({"local": {"dir": str(tmp_path)}})
+    site = host_services.find(tmp_path / "mine.toml", config)
+    assert site.folder == tmp_path
+    assert site.config_path == etc / "carme.toml"
+    assert site.config.slurm.conf == etc / "slurm/slurm.conf"
+    assert site.up == f"carme up --dir {tmp_path}"
+    assert f"{tmp_path}/log/hub.log" in site.repair(site.service("hub"))
+    names = [service.name for service in site.services]
     assert {"slurmd gpu01", "slurmd cpu01", "exporter cluster", "alertmanager"} <= set(names)
     assert "virtual GPUs" not in names

@@ -10,7 +10,7 @@ from carme.config import Config
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
 from carme.helper.models import VERBS
 from carme.helper.program import Helper, check_user, run_verb
-from carme.images.inspection import inspect_image
+from carme.images.sif import inspect_image
 from carme.slurm.slurm_commands import SlurmCommands, explain_refusal
 
 SIF = b"#!/usr/bin/env run-singularity\n\x00SIF_MAGIC\x0001\x00"

@@ -44,7 +44,7 @@ def test_not_an_image(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a SIF"):
         check_own_image(str(path), NOT_THERE)
     path.write_bytes(sif_bytes()[:6000])
-    with pytest.raises(InputError, match="cut short"):
+    with pytest.raises(InputError, match="incomplete"):
         check_own_image(str(path), NOT_THERE)
     path.write_bytes(sif_bytes(arch=b"07\0"))
     with pytest.raises(InputError, match="is for ppc64le"):

@@ -6,8 +6,7 @@ import pytest
 
 from carme.errors import ConfigError
 from carme.local import commands
-from carme.local.cluster import RENDERED_FILE
-from carme.local.purge import SITE_FILE
+from carme.local.cluster import SITE_FILE
 
 
 def write(path: Path, title: str, folder: Path) -> Path:
@@ -26,41 +25,41 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_environment_names_the_file(named: Path, tmp_path: Path) -> None:
     assert named.exists()
-    for anew in (True, False):
-        found = commands.chosen(None, None, anew)
-        assert (found.cluster.title, found.local.dir) == ("named", tmp_path / "its")
+    for for_up in (True, False):
+        config = commands.chosen(None, None, for_up)
+        assert (config.cluster.title, config.local.dir) == ("named", tmp_path / "its")
 
 
 @pytest.mark.usefixtures("named")
 def test_an_option_wins_over_the_environment(tmp_path: Path) -> None:
     given = write(tmp_path / "given.toml", "given", tmp_path / "other")
-    assert commands.chosen(given, None, anew=True).cluster.title == "given"
-    found = commands.chosen(None, tmp_path / "third", anew=True)
-    assert (found.cluster.title, found.local.dir) == ("named", tmp_path / "third")
+    assert commands.chosen(given, None, for_up=True).cluster.title == "given"
+    config = commands.chosen(None, tmp_path / "third", for_up=True)
+    assert (config.cluster.title, config.local.dir) == ("named", tmp_path / "third")
     write(tmp_path / "third" / SITE_FILE, "third", tmp_path / "third")
-    assert commands.chosen(None, tmp_path / "third", anew=True).cluster.title == "third"
+    assert commands.chosen(None, tmp_path / "third", for_up=True).cluster.title == "third"
 
 
 @pytest.mark.usefixtures("named")
 def test_up_takes_a_changed_file_and_down_what_runs(tmp_path: Path) -> None:
     write(tmp_path / "its" / SITE_FILE, "as it was", tmp_path / "its")
-    assert commands.chosen(None, None, anew=True).cluster.title == "named"
+    assert commands.chosen(None, None, for_up=True).cluster.title == "named"
     assert commands.chosen(None, None).cluster.title == "as it was"
 
 
 def test_the_file_of_the_parts_means_their_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rendered = write(tmp_path / RENDERED_FILE, "rendered", tmp_path)
+    rendered = write(tmp_path / "etc/carme.toml", "rendered", tmp_path)
     write(tmp_path / SITE_FILE, "given", tmp_path)
     monkeypatch.setenv("CARME_CONFIG", str(rendered))
-    assert commands.chosen(None, None, anew=True).cluster.title == "given"
+    assert commands.chosen(None, None, for_up=True).cluster.title == "given"
 
 
 def test_a_file_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARME_CONFIG", "/nowhere/carme.toml")
     with pytest.raises(ConfigError, match="no such file"):
-        commands.chosen(None, None, anew=True)
+        commands.chosen(None, None, for_up=True)
 
 
 def test_without_the_environment_the_usual_folder_counts(

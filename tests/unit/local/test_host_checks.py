@@ -28,9 +28,7 @@ def test_other_systems_are_refused(tmp_path, text):
 def test_a_taken_port_names_its_holder():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(
-            UnavailableError, match=rf"{port} \(wanted for hub, held by \S+, process \d+\)"
-        ):
+        with pytest.raises(UnavailableError, match=rf"{port} \(of hub, used by \S+, process \d+\)"):
             host_checks.check_ports({"hub": port})
 
 
@@ -40,7 +38,7 @@ def test_one_port_for_two_parts_is_refused():
 
 
 def test_a_full_disk_is_said(tmp_path):
-    with pytest.raises(UnavailableError, match=r"GB free, and .* GB are needed below .*/new"):
+    with pytest.raises(UnavailableError, match=r"GB free, but .*/new needs .* GB"):
         host_checks.check_disk([tmp_path / "new"], needed_gb=10**6)
     assert not (tmp_path / "new").exists()
 

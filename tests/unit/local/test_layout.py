@@ -51,7 +51,7 @@ def test_device_numbers_of_nodes_do_not_overlap():
         ),
         (
             {"partitions": [{"name": "p", "nodes": ["gpu99"]}]},
-            r"p names nodes that are not there: gpu99.*gpu01",
+            r"p names unknown nodes: gpu99.*gpu01",
         ),
         ({"dir": "here"}, "absolute"),
     ],

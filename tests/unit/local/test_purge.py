@@ -9,14 +9,14 @@ import pytest
 
 from carme.config import Config
 from carme.errors import InputError
-from carme.local import accounts, cluster, devices, purge, render, supervisor
+from carme.local import accounts, cluster, devices, render, supervisor
 from carme.local.layout import Layout
 
 
 def layout(folder: Path) -> Layout:
-    found = Config()
-    local = found.local.model_copy(update={"dir": folder})
-    return Layout(found.model_copy(update={"local": local}), folder.parent / "cache")
+    config = Config()
+    local = config.local.model_copy(update={"dir": folder})
+    return Layout(config.model_copy(update={"local": local}), folder.parent / "cache")
 
 
 @pytest.fixture(autouse=True)
@@ -32,30 +32,30 @@ def test_a_folder_that_is_no_clusters_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "state").mkdir(parents=True)
     with pytest.raises(InputError, match=r"no folder of a cluster"):
-        purge.check(layout(data))
+        cluster.check_is_cluster(layout(data))
 
 
-@pytest.mark.parametrize("mark", [purge.SITE_FILE, purge.INSTALL_LOG])
+@pytest.mark.parametrize("mark", [cluster.SITE_FILE, cluster.INSTALL_LOG])
 def test_what_up_made_goes_and_the_rest_stays(tmp_path: Path, rule: Path, mark: str) -> None:
-    here = layout(tmp_path / "its")
-    (here.dir / mark).parent.mkdir(parents=True)
-    (here.dir / mark).write_text("")
-    (here.state / "slurm").mkdir(parents=True)
-    (here.dir / "thesis.tex").write_text("years")
-    rule.write_text(f"carme ALL=(%users) NOPASSWD: helper --config {here.etc}/carme.toml x\n")
-    purge.check(here)
-    assert purge.remove(here) == ["thesis.tex"]
-    assert [path.name for path in here.dir.iterdir()] == ["thesis.tex"]
+    its_layout = layout(tmp_path / "its")
+    (its_layout.dir / mark).parent.mkdir(parents=True)
+    (its_layout.dir / mark).write_text("")
+    (its_layout.state / "slurm").mkdir(parents=True)
+    (its_layout.dir / "thesis.tex").write_text("years")
+    rule.write_text(f"carme ALL=(%users) NOPASSWD: helper --config {its_layout.etc}/carme.toml x\n")
+    cluster.check_is_cluster(its_layout)
+    assert cluster.remove_files(its_layout) == ["thesis.tex"]
+    assert [path.name for path in its_layout.dir.iterdir()] == ["thesis.tex"]
     assert not rule.exists()
-    (here.dir / "thesis.tex").unlink()
-    assert purge.remove(here) == []
-    assert not here.dir.exists()
+    (its_layout.dir / "thesis.tex").unlink()
+    assert cluster.remove_files(its_layout) == []
+    assert not its_layout.dir.exists()
 
 
 def test_the_rule_of_another_cluster_stays(tmp_path: Path, rule: Path) -> None:
-    here = layout(tmp_path / "never-made")
-    purge.check(here)
-    assert purge.remove(here) == []
+    its_layout = layout(tmp_path / "never-made")
+    cluster.check_is_cluster(its_layout)
+    assert cluster.remove_files(its_layout) == []
     assert rule.exists()
 
 
@@ -67,9 +67,9 @@ def test_device_files_stay_while_another_cluster_uses_them(tmp_path: Path) -> No
     one, two = layout(tmp_path / "one"), layout(tmp_path / "two")
     assert devices.ensure(one, dev, notes)
     assert not devices.ensure(two, dev, notes)
-    there = sorted(path.name for path in dev.iterdir())
+    names = sorted(path.name for path in dev.iterdir())
     devices.remove(one, dev, notes)
-    assert sorted(path.name for path in dev.iterdir()) == there
+    assert sorted(path.name for path in dev.iterdir()) == names
     devices.remove(two, dev, notes)
     assert [path.name for path in dev.iterdir()] == ["nvidia0"]
     assert not notes.exists()
@@ -81,7 +81,7 @@ def test_device_files_stay_while_another_cluster_uses_them(tmp_path: Path) -> No
 def test_jobs_are_found_in_both_kinds_of_cgroups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    here = layout(tmp_path / "its")
+    its_layout = layout(tmp_path / "its")
     mine = psutil.Process().username()
     # A user who was recorded and then not made.
     monkeypatch.setattr(
@@ -92,7 +92,7 @@ def test_jobs_are_found_in_both_kinds_of_cgroups(
     monkeypatch.setattr(supervisor, "CGROUP_ROOT", tmp_path / "cgroup")
     with subprocess.Popen(["sleep", "60"]) as job:
         (folder / "cgroup.procs").write_text(f"{job.pid}\n")
-        assert [process.pid for process in supervisor._in_job_cgroups(here)] == [job.pid]
+        assert [process.pid for process in supervisor._in_job_cgroups(its_layout)] == [job.pid]
         job.kill()
 
 
@@ -101,12 +101,12 @@ def test_the_user_that_builds_images_goes_with_the_last_cluster(
 ) -> None:
     rules, other = tmp_path / "sudoers.d", tmp_path / "other/etc/carme.toml"
     rules.mkdir()
-    assert not purge.remains_another(rules)
+    assert not cluster.has_other_cluster(rules)
     (rules / "carme-hub2").write_text(f"hub2 ALL=(%users) NOPASSWD: helper --config {other} x\n")
-    assert not purge.remains_another(rules)  # a rule that a broken cluster left
+    assert not cluster.has_other_cluster(rules)  # a rule that a broken cluster left
     other.parent.mkdir(parents=True)
     other.touch()
-    assert purge.remains_another(rules)
+    assert cluster.has_other_cluster(rules)
 
     ran: list[tuple[str, ...]] = []
     monkeypatch.setattr(cluster, "run_module", lambda *argv, **_: ran.append(argv))
@@ -115,9 +115,9 @@ def test_the_user_that_builds_images_goes_with_the_last_cluster(
     monkeypatch.setattr(cluster.devices, "remove", lambda layout: None)
     for is_last in (False, True):
         its = layout(tmp_path / "its")
-        (its.dir / purge.SITE_FILE).parent.mkdir(parents=True)
-        (its.dir / purge.SITE_FILE).touch()
-        monkeypatch.setattr(cluster.purge, "remains_another", lambda last=is_last: not last)
+        (its.dir / cluster.SITE_FILE).parent.mkdir(parents=True)
+        (its.dir / cluster.SITE_FILE).touch()
+        monkeypatch.setattr(cluster, "has_other_cluster", lambda last=is_last: not last)
         purged = cluster.LocalCluster.__new__(cluster.LocalCluster)
         purged.__dict__["layout"] = its
         purged.purge(lambda line: None)

@@ -52,16 +52,16 @@ def test_one_line_sources() -> None:
 
 
 def test_deb822_sources() -> None:
-    found = parse_apt_sources(DEB822)
-    assert [(s.uri, s.suite) for s in found] == [
+    sources = parse_apt_sources(DEB822)
+    assert [(s.uri, s.suite) for s in sources] == [
         ("http://mirror.test/debian", "bookworm"),
         ("http://mirror.test/debian", "bookworm-updates"),
         ("http://second.test/debian", "bookworm"),
         ("http://second.test/debian", "bookworm-updates"),
         ("http://inline.test/", "stable"),
     ]
-    assert found[0].signed_by == "/usr/share/keyrings/x.gpg"
-    assert found[-1].signed_by == ""
+    assert sources[0].signed_by == "/usr/share/keyrings/x.gpg"
+    assert sources[-1].signed_by == ""
 
 
 def test_sources_of_a_machine(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_pip_settings_over_several_lines() -> None:
 
 
 def test_proxies_in_both_spellings() -> None:
-    found = proxies({"HTTPS_PROXY": "http://proxy.test:3128"})
-    assert found == {
+    variables = proxies({"HTTPS_PROXY": "http://proxy.test:3128"})
+    assert variables == {
         "https_proxy": "http://proxy.test:3128",
         "HTTPS_PROXY": "http://proxy.test:3128",
     }

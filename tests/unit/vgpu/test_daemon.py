@@ -55,8 +55,8 @@ class Running:
         script = self.run / f"{event}.sh"
         script.write_text(gpu_allocations.script(event, self.run))  # type: ignore[arg-type]
         script.chmod(0o755)
-        given = {"SLURM_JOB_ID": str(jobid), "SLURM_JOB_GPUS": gpus, "SLURMD_NODENAME": "t01"}
-        done = subprocess.run([script], env={**given, **env}, capture_output=True, check=False)
+        variables = {"SLURM_JOB_ID": str(jobid), "SLURM_JOB_GPUS": gpus, "SLURMD_NODENAME": "t01"}
+        done = subprocess.run([script], env={**variables, **env}, capture_output=True, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
         return time.monotonic() - began
 
@@ -103,7 +103,7 @@ def test_kill_9_loses_nothing(running: Running) -> None:
 
 
 def test_commands(running: Running) -> None:
-    base = [sys.executable, "-m", "carme.local.vgpu"]
+    base = [sys.executable, "-m", "carme.local.vgpu.commands"]
     where = ["--run", str(running.run)]
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:

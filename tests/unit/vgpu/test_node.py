@@ -12,10 +12,10 @@ T4 = model_of("virtual-t4")
 
 
 def totals(node: VirtualNode) -> dict[int | None, int]:
-    found: dict[int | None, int] = {}
+    picojoules: dict[int | None, int] = {}
     for span in node.record.read() + node.open_spans():
-        found[span["jobid"]] = found.get(span["jobid"], 0) + span["picojoules"]
-    return found
+        picojoules[span["jobid"]] = picojoules.get(span["jobid"], 0) + span["picojoules"]
+    return picojoules
 
 
 def counters(node: VirtualNode) -> int:
@@ -32,7 +32,7 @@ def test_idle_power_while_nobody_holds_it(world: World) -> None:
 def test_power_follows_the_cpu_use_of_the_holder(world: World) -> None:
     node = world.node()
     world.start(5, [1])
-    node.tick(told=True)
+    node.tick(force=True)
     world.pass_seconds(0.2)
     node.tick()
     for _ in range(20):
@@ -61,7 +61,7 @@ def test_the_record_adds_up_to_the_counter_over_random_histories(world: World) -
             node = world.node()  # the daemon was killed and is back
         for job in running:
             world.burn(job, source.uniform(0, 0.2))
-        node.tick(told=True)
+        node.tick(force=True)
     spans = node.record.read() + node.open_spans()
     assert sum(totals(node).values()) == counters(node)
     assert all(span["picojoules"] >= 0 for span in spans)
@@ -103,7 +103,7 @@ def test_a_lost_epilog_does_not_keep_a_card(world: World) -> None:
     world.start(1, [0])
     world.pass_seconds(1)
     world.start(2, [0])
-    node.tick(told=True)
+    node.tick(force=True)
     assert [meter.jobid for meter in node.meters] == [2, 0]
 
 
@@ -112,7 +112,7 @@ def test_broken_records_are_passed_over(world: World) -> None:
     (world.root / "run/jobs/gpu01.3.0.json").write_bytes(b"\xff{")
     (world.root / "run/jobs/gpu01.4.0.json").write_text('{"node": "gpu01", "jobid": -1}')
     (world.root / "run/jobs/gpu01.6.0.json").write_text(json.dumps({"node": "x", "jobid": 6}))
-    node.tick(told=True)
+    node.tick(force=True)
     assert [meter.jobid for meter in node.meters] == [0, 0]
 
 
@@ -124,6 +124,6 @@ def test_every_name_says_virtual() -> None:
 def test_minors_are_unique_on_the_machine() -> None:
     from carme.config import Config
 
-    found = cards(Config().local.nodes)
-    assert [card.minor for card in found["gpu02"]] == [4, 5, 6, 7]
-    assert found["cpu01"] == ()
+    cards_of = cards(Config().local.nodes)
+    assert [card.minor for card in cards_of["gpu02"]] == [4, 5, 6, 7]
+    assert cards_of["cpu01"] == ()

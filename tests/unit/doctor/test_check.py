@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from carme.doctor import commands
-from carme.doctor.finding import Check, Finding, Level, absent, fault, ok, warning
-from carme.doctor.runner import examine
+from carme.doctor.check import Check, Finding, Level, absent, fault, ok, run_checks, warning
 from carme.errors import MissingError
 
 
@@ -25,7 +24,7 @@ def test_no_check_can_end_hang_or_hold_up_the_others() -> None:
         raise KeyError("x")
 
     began = time.monotonic()
-    found = examine(
+    findings = run_checks(
         [
             Check("hangs", lambda: time.sleep(60) or well(), seconds=0.3),
             Check("missing", missing),
@@ -35,33 +34,33 @@ def test_no_check_can_end_hang_or_hold_up_the_others() -> None:
         ]
     )
     assert time.monotonic() - began < 3
-    assert found[0].found == "no answer within 0.3 s"
-    assert found[1] == Finding("missing", Level.FAULT, "no apptainer at all", "install it")
-    assert "KeyError" in found[2].found
-    assert [finding.level for finding in found[3:]] == [Level.OK] * 21
-    assert all(finding.todo for finding in found[:3])
+    assert findings[0].found == "no answer within 0.3 s"
+    assert findings[1] == Finding("missing", Level.FAULT, "no apptainer at all", "install it")
+    assert "KeyError" in findings[2].found
+    assert [finding.level for finding in findings[3:]] == [Level.OK] * 21
+    assert all(finding.todo for finding in findings[:3])
 
 
 def test_the_advice_of_the_check_wins_over_the_error_s() -> None:
     def missing() -> Finding:
         raise MissingError("gone", "is it running?")
 
-    [found] = examine([Check("x", missing, todo="systemctl restart x")])
-    assert found.todo == "systemctl restart x"
+    [finding] = run_checks([Check("x", missing, todo="systemctl restart x")])
+    assert finding.todo == "systemctl restart x"
 
 
-def test_what_only_root_can_see_is_said_and_not_tried() -> None:
-    checks = [Check("secret", lambda: 1 / 0, root=True), Check("one", well)]  # type: ignore[arg-type, return-value]
-    found = examine(checks, is_root=False)
-    assert [finding.level for finding in found] == [Level.ROOT, Level.OK]
+def test_a_check_that_needs_root_is_not_run_without() -> None:
+    checks = [Check("secret", lambda: 1 / 0, needs_root=True), Check("one", well)]  # type: ignore[arg-type, return-value]
+    findings = run_checks(checks, is_root=False)
+    assert [finding.level for finding in findings] == [Level.ROOT, Level.OK]
 
 
 def test_a_consequence_points_to_its_cause() -> None:
     def lost(name: str, *needs: str) -> Check:
         return Check(name, lambda: fault(name, "silent", f"start {name}"), needs=needs)
 
-    found = examine([Check("one", well), lost("munge", "one"), lost("nodes", "one", "munge")])
-    assert [finding.todo for finding in found] == ["", "start munge", "mend first: munge"]
+    findings = run_checks([Check("one", well), lost("munge", "one"), lost("nodes", "one", "munge")])
+    assert [finding.todo for finding in findings] == ["", "start munge", "repair first: munge"]
 
 
 SHOWN = [
@@ -72,13 +71,13 @@ SHOWN = [
         fault("slurmd a-long-name", "does not run " * 9, "see /var/lib/carme-local/log/x.log " * 4),
     ),
     (Check("proxy", well, "Slurm"), absent("proxy")),
-    (Check("helper", well, "Slurm"), Finding("helper", Level.ROOT, "only root can look")),
+    (Check("helper", well, "Slurm"), Finding("helper", Level.ROOT, "only root can check this")),
 ]
 
 
 def test_the_lines_are_aligned_and_paths_whole() -> None:
-    wanted, found = zip(*SHOWN, strict=True)
-    lines = [line.plain for line in commands.table(wanted, found, 80)]
+    checks, findings = zip(*SHOWN, strict=True)
+    lines = [line.plain for line in commands.table(checks, findings, 80)]
     assert lines[:6] == [
         "",
         "sessions",
@@ -98,7 +97,7 @@ def test_the_summary_counts_and_names_what_was_left_out() -> None:
     assert lines == [
         "",
         "Not on this host: proxy",
-        "Needs root: helper; sudo carme doctor looks at them",
+        "Needs root: helper; run sudo carme doctor for them",
         "1 ok, 1 warning, 1 fault",
     ]
 
