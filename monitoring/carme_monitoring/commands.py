@@ -18,13 +18,12 @@ from carme_monitoring.collectors import network
 from carme_monitoring.collectors.power import SlowReader, ask_ipmi, ask_redfish
 from carme_monitoring.collectors.slurm import SchedulerReader
 from carme_monitoring.guard import Guards
-from carme_monitoring.metric_table import TABLE
+from carme_monitoring.metrics import LabelledCounter
 from carme_monitoring.nvml import NvmlGpus
-from carme_monitoring.pipeline import NodePipeline, Pipeline
+from carme_monitoring.pipeline import TABLE, NodePipeline, Pipeline
 from carme_monitoring.process import ExporterProcess
 from carme_monitoring.profiles import tables
 from carme_monitoring.sampler import GpuSampler
-from carme_monitoring.samples import LabelledCounter
 from carme_monitoring.server import MetricsPage
 
 _path = click.Path(path_type=Path)
@@ -139,7 +138,7 @@ def make_pipeline(
 
         scheduler = SchedulerReader(*_sdiag(config))
         if is_once:
-            scheduler.ask()
+            scheduler.step()
         else:
             scheduler.start()
         view = ViewClient.of(config.view)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from carme.errors import CarmeError, UnavailableError
-from carme_monitoring.samples import LabelledCounter, Samples
+from carme_monitoring.metrics import LabelledCounter, Samples
 
 Result = TypeVar("Result")
 _DEFAULT_LIMIT_SECONDS = 5.0

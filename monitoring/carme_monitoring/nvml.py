@@ -7,7 +7,7 @@ from typing import Any
 
 from carme.errors import MissingError, UnavailableError
 from carme_monitoring.gpus import CLOCKS, THROTTLE_REASONS, GpuProcess, GpuReading, MigSlice
-from carme_monitoring.samples import LabelledCounter
+from carme_monitoring.metrics import LabelledCounter
 
 try:
     import pynvml

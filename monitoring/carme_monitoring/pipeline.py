@@ -5,16 +5,36 @@ import time
 from typing import Any, ClassVar
 
 from carme import __version__
-from carme_monitoring.accounting import exporter_state
+from carme_monitoring.accounting import accounting_samples, exporter_state
 from carme_monitoring.accounting.accounting_samples import add_accounting_samples
 from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.accounting.node_accounting import NodeAccounting
 from carme_monitoring.collector import Collector, CollectorContext, Mode, Readings, Stage
-from carme_monitoring.collectors import make_collectors
+from carme_monitoring.collectors import collector_types, make_collectors
 from carme_monitoring.collectors.gpu import GpuCollector, GpuEnergyCollector
 from carme_monitoring.guard import Guards
+from carme_monitoring.metrics import EXPORTER, Metric, Samples
 from carme_monitoring.profiles import PROFILES, Context
-from carme_monitoring.samples import Samples
+
+_GROUPS = (
+    "Exporter", "GPU", "Power", "Node", "Jobs on the node", "Use of the node by jobs",
+    "GPUs and traffic of jobs", "GPU allocations", "Energy", "Waste", "Owners", "Bursts",
+    "Cluster (controller mode)",
+)  # fmt: skip
+"""The order of an answer and of the reference; further groups come last."""
+_POSITIONS = {group: place for place, group in enumerate(_GROUPS)}
+TABLE: tuple[Metric, ...] = tuple(
+    sorted(
+        (
+            *EXPORTER,
+            *(metric for kind in collector_types() for metric in kind.metrics),
+            *accounting_samples.METRICS,
+        ),
+        key=lambda metric: _POSITIONS.get(metric.group, len(_GROUPS)),
+    )
+)
+"""Every metric of the exporter, from the tables of the collectors and of the accounting."""
+BY_NAME = {metric.name: metric for metric in TABLE}
 
 
 class Pipeline:

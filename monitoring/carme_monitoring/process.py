@@ -19,8 +19,7 @@ from carme.errors import ConfigError
 from carme.node import gpu_allocations
 from carme.system.peers import peer_uid
 from carme_monitoring import top_rows
-from carme_monitoring.metric_table import TABLE
-from carme_monitoring.pipeline import NodePipeline, Pipeline
+from carme_monitoring.pipeline import TABLE, NodePipeline, Pipeline
 from carme_monitoring.profiles import tables
 from carme_monitoring.server import MetricsPage, MetricsServer
 from carme_monitoring.webconfig import WebConfig

@@ -9,8 +9,7 @@ which are kept too.
 from collections.abc import Iterable
 from math import inf, isfinite, isnan
 
-from carme_monitoring.metrics import Metric
-from carme_monitoring.samples import Family, LabelValues, Samples
+from carme_monitoring.metrics import Family, LabelValues, Metric, Samples
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -7,16 +7,56 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from carme_monitoring.metrics import Metric
-from carme_monitoring.process_metrics import ProcessMetrics, clock
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_open
+
+from carme_monitoring.metrics import Metric, Samples
 from carme_monitoring.render import OPENMETRICS, TEXT, Renderer
-from carme_monitoring.samples import Samples
 from carme_monitoring.series_limit import SeriesLimit
 from carme_monitoring.webconfig import Users, WebConfig, tls_context
+
+_EOF = b"# EOF\n"
+
+
+class ProcessMetrics:
+    """Processor time, memory and scrapes of the exporter."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._scrapes = Counter(
+            "carme_exporter_scrapes",
+            "Answers given, by status.",
+            ("status",),
+            registry=self._registry,
+        )
+
+    def count(self, status: int) -> None:
+        """One more answer."""
+        self._scrapes.labels(str(status)).inc()
+
+    def append_to(self, body: bytes, openmetrics: bool) -> bytes:
+        """`body` with these metrics at its end, and without an end mark."""
+        if openmetrics:
+            process = bytes(generate_open(self._registry))  # type: ignore[no-untyped-call]
+            return body.removesuffix(_EOF) + process.removesuffix(_EOF)
+        return body + bytes(generate_latest(self._registry))
+
+
+def clock(openmetrics: bool) -> bytes:
+    """The end of an answer: the time right now, so that Prometheus can compare the clocks."""
+    text = (
+        "# HELP carme_exporter_time_seconds The node's clock.\n"
+        "# TYPE carme_exporter_time_seconds gauge\n"
+        f"carme_exporter_time_seconds {time.time():.3f}\n"
+    ).encode()
+    return text + _EOF if openmetrics else text
+
 
 log = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 32
@@ -29,7 +69,7 @@ class MetricsPage:
     """The last answer, in the four forms it may be asked for; each is made once."""
 
     def __init__(self, table: tuple[Metric, ...], limit: int) -> None:
-        self._cap, self._renderer = SeriesLimit(limit), Renderer(table)
+        self._cap, self._renderer = SeriesLimit(limit, table), Renderer(table)
         self.process_metrics = ProcessMetrics()
         self._lock = threading.Lock()
         self.samples = Samples()

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from carme_monitoring.dashboards import promql
-from carme_monitoring.metric_table import TABLE
 from carme_monitoring.metrics import Metric
+from carme_monitoring.pipeline import TABLE
 from support.generators import recording_rules
 
 GPUS_PER_NODE = 4

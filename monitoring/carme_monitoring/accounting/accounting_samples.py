@@ -1,13 +1,12 @@
 """The samples of what the accounting has worked out: jobs, energy, waste, traffic, users."""
 
-from carme_monitoring.accounting.job_counters import NODE_FIGURES, JobCounter
+from carme_monitoring.accounting.counters import NODE_FIGURES, JobCounter
 from carme_monitoring.accounting.job_table import NodeJob
 from carme_monitoring.accounting.node_accounting import NodeAccounting
 from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.gpus import GpuReading
-from carme_monitoring.metrics import JOB, OWNER, metric_group
+from carme_monitoring.metrics import JOB, OWNER, LabelValues, Samples, metric_group
 from carme_monitoring.sampler import GpuActivity
-from carme_monitoring.samples import LabelValues, Samples
 
 JOBS = metric_group(
     "Jobs on the node",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from carme.node.gpu_allocations import CounterReading, GpuAllocation
-from carme_monitoring.collectors.cgroup import JobUse
+from carme_monitoring.collectors.jobs import JobUse
 from carme_monitoring.energy.shares import GpuSlot, JobPresence
 
 _AWAY_NS = 300 * 10**9

@@ -4,15 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from carme.config import ExporterSettings
 from carme.node.gpu_allocations import CounterReading, GpuAllocation
-from carme_monitoring.accounting import emission_factors
+from carme_monitoring.accounting.counters import EmissionFactors, JobFigures
 from carme_monitoring.accounting.crosscheck import CrossCheck
-from carme_monitoring.accounting.emission_factors import EmissionFactors
 from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.accounting.job_table import JobChange
-from carme_monitoring.accounting.user_counters import JobFigures
 from carme_monitoring.collector import Readings
-from carme_monitoring.collectors.allocations import AllocationCollector
-from carme_monitoring.collectors.cgroup import CgroupCollector, JobUse
 from carme_monitoring.collectors.gpu import (
     GpuActivityCollector,
     GpuCollector,
@@ -20,9 +16,9 @@ from carme_monitoring.collectors.gpu import (
     NodeGpus,
 )
 from carme_monitoring.collectors.host import Host, HostCollector
+from carme_monitoring.collectors.jobs import AllocationCollector, CgroupCollector, JobUse
 from carme_monitoring.collectors.network import NetworkCollector
-from carme_monitoring.collectors.power import PowerCollector
-from carme_monitoring.collectors.rapl import RaplCollector
+from carme_monitoring.collectors.power import PowerCollector, RaplCollector
 from carme_monitoring.energy.accountant import EnergyReading, Zone
 from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.energy.shares import GpuSlot, JobPresence, NodeActivity
@@ -190,8 +186,8 @@ class NodeAccounting:
             if gained := previous.traffic_gain(readings.of(NetworkCollector)):
                 counters.count_traffic(present, cpu_seconds, *gained, span)
         ledger = self.state.energy.ledger
-        static = EmissionFactors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
-        self.factors = emission_factors.current(static, self.config.factors_file)
+        configured = EmissionFactors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
+        self.factors = configured.updated_from(self.config.factors_file)
         energy = {jobid: sum(parts.values()) for jobid, parts in ledger.accounts.items()}
         consumers = dict.fromkeys(CONSUMERS, 0)
         for (consumer, _), uj in ledger.totals.items():

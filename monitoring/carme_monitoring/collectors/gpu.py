@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from carme_monitoring import files
 from carme_monitoring.collector import Collector, CollectorContext, Stage
 from carme_monitoring.gpus import THROTTLE_REASONS, GpuReading, slots, with_absent
-from carme_monitoring.metrics import GPU, metric_group
+from carme_monitoring.metrics import GPU, Samples, metric_group
 from carme_monitoring.sampler import GpuActivity
-from carme_monitoring.samples import Samples
 
 METRICS = metric_group(
     "GPU",
@@ -64,15 +62,11 @@ class NodeGpus:
 class GpuCollector(Collector[NodeGpus]):
     """All values of the GPUs."""
 
-    name, metrics = "gpu", METRICS
+    name, metrics, requires = "gpu", METRICS, "gpus"
 
     def __init__(self, context: CollectorContext) -> None:
         super().__init__(context)
         self._latest = NodeGpus([], [])
-
-    @classmethod
-    def create(cls, context: CollectorContext) -> Self | None:
-        return cls(context) if context.gpus else None
 
     def read(self) -> NodeGpus:
         source, proc = self.context.gpus, self.context.roots.proc
@@ -100,11 +94,8 @@ class GpuCollector(Collector[NodeGpus]):
 class GpuEnergyCollector(Collector[dict[str, int]]):
     """The energy counters alone, in mJ by UUID: quick enough for the start and end of a job."""
 
-    name, stage, order = "gpu", Stage.COUNTERS, 1
-
-    @classmethod
-    def create(cls, context: CollectorContext) -> Self | None:
-        return cls(context) if context.gpus else None
+    name, requires = "gpu", "gpus"
+    stage, order = Stage.COUNTERS, 1
 
     def read(self) -> dict[str, int]:
         return self.context.gpus.energy_mj() if self.context.gpus else {}
@@ -115,10 +106,6 @@ class GpuActivityCollector(Collector[dict[str, GpuActivity]]):
 
     name, metrics = "gpu", BURST_METRICS
     stage, order = Stage.CHARGED, 6
-
-    @classmethod
-    def create(cls, context: CollectorContext) -> Self | None:
-        return cls(context) if context.sampler else None
 
     def read(self) -> dict[str, GpuActivity]:
         return self.context.sampler.drain() if self.context.sampler else {}

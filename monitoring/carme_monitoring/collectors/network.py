@@ -8,8 +8,7 @@ from pathlib import Path
 
 from carme_monitoring import files
 from carme_monitoring.collector import Collector, Stage
-from carme_monitoring.metrics import metric_group
-from carme_monitoring.samples import Samples
+from carme_monitoring.metrics import Samples, metric_group
 
 _VIRTUAL = re.compile(r"lo|(?:veth|docker|br-|virbr|cali|flannel|cni|tun|tap|dummy|sit|ip6tnl).*")
 _STACKED = re.compile(r"(?:bond|team|br|vlan)\d+|.+\.\d+")

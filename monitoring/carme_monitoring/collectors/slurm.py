@@ -7,17 +7,15 @@ thread asks once a minute; nothing here asks the controller what the view has as
 import logging
 import re
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
+from carme.errors import UnavailableError
 from carme.slurm.models import Job
 from carme.slurm.snapshot import Snapshot
-from carme_monitoring.collector import Collector, CollectorContext
-from carme_monitoring.metrics import metric_group
-from carme_monitoring.samples import Samples
+from carme_monitoring.collector import Collector, PeriodicThread
+from carme_monitoring.metrics import Samples, metric_group
 
 log = logging.getLogger(__name__)
 _SDIAG_EVERY_SECONDS = 60
@@ -86,29 +84,20 @@ class ClusterCollector(Collector[ClusterReading]):
     """The cluster's partitions, nodes, GPUs and queue."""
 
     name, metrics = "slurm", METRICS
-    modes, order = ("controller",), 1
-
-    def __init__(
-        self,
-        view: SlurmView,
-        scheduler: "SchedulerReader | None" = None,
-        time_s: Callable[[], float] = time.time,
-    ) -> None:
-        self._view, self._scheduler, self._time = view, scheduler, time_s
-
-    @classmethod
-    def create(cls, context: CollectorContext) -> Self | None:
-        return cls(context.view, context.scheduler) if context.view else None
+    modes, requires, order = ("controller",), "view", 1
 
     def read(self) -> ClusterReading:
-        return self._view.snapshot(), self._view.counters()
+        view = self.context.view
+        if view is None:
+            raise UnavailableError("no view is configured")
+        return view.snapshot(), view.counters()
 
     def add_failure(self, out: Samples) -> None:
         out.add("carme_slurm_up", (), 0)
 
     def add_samples(self, out: Samples, reading: ClusterReading) -> None:
         snapshot, counters = reading
-        now = self._time()
+        now = self.context.roots.time_s()
         out.add("carme_slurm_up", (), int(snapshot.controller == "up"))
         age = round(snapshot.age_seconds(now), 3)
         out.add("carme_slurm_snapshot_age_seconds", (), age)
@@ -120,9 +109,9 @@ class ClusterCollector(Collector[ClusterReading]):
         _add_ends(out, snapshot.jobs, now)
         for name, metric in _VIEW.items():
             out.add(metric, (), counters.get(name))
-        if self._scheduler:
-            add_scheduler(out, self._scheduler.latest())
-            out.add("carme_slurm_accounting_up", (), self._scheduler.accounting_up())
+        if scheduler := self.context.scheduler:
+            add_scheduler(out, scheduler.latest())
+            out.add("carme_slurm_accounting_up", (), scheduler.accounting_up())
 
 
 def _add_nodes(out: Samples, snapshot: Snapshot) -> None:
@@ -252,7 +241,7 @@ def add_scheduler(out: Samples, values: Mapping[str, int]) -> None:
     out.add("carme_slurm_scheduler_backfilled_jobs", (), values.get(name))
 
 
-class SchedulerReader:
+class SchedulerReader(PeriodicThread):
     """Runs `sdiag`, and `sacctmgr` to see whether accounting answers, once a minute in a thread."""
 
     def __init__(
@@ -262,20 +251,14 @@ class SchedulerReader:
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
         every_seconds: float = _SDIAG_EVERY_SECONDS,
     ) -> None:
+        super().__init__("sdiag")
         self._command, self._environment, self._run = command, environment, run
         self._every = every_seconds
         self._values: dict[str, int] = {}
         self._accounting: int | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, daemon=True, name="sdiag")
 
-    def start(self) -> None:
-        """Begin to ask."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Do not ask again."""
-        self._stop.set()
+    def period_seconds(self) -> float:
+        return self._every
 
     def latest(self) -> dict[str, int]:
         """The last output of `sdiag`."""
@@ -285,7 +268,7 @@ class SchedulerReader:
         """1 when slurmdbd answered, 0 when it did not; None where there is no sacctmgr."""
         return self._accounting
 
-    def ask(self) -> None:
+    def step(self) -> None:
         """Ask once; without an answer there are no figures rather than old ones."""
         answer = self._answer([self._command])
         self._values = parse_sdiag(answer) if answer else {}
@@ -310,11 +293,3 @@ class SchedulerReader:
         except (OSError, subprocess.TimeoutExpired):
             return ""
         return done.stdout if done.returncode == 0 else ""
-
-    def _loop(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self.ask()
-            except Exception:  # of a release that answers otherwise: asked again all the same
-                log.exception("sdiag")
-            self._stop.wait(self._every)

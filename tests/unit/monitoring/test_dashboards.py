@@ -32,7 +32,7 @@ from carme_monitoring.dashboards.model import (
     min_step_seconds,
     step_seconds,
 )
-from carme_monitoring.metric_table import BY_NAME, TABLE
+from carme_monitoring.pipeline import BY_NAME, TABLE
 from carme_monitoring.profiles import PROFILES, tables
 from support.generators import recording_rules
 from support.recorded_series import blocks, line, serving

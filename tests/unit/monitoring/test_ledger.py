@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carme_monitoring.energy.accountant import EnergyAccountant, EnergyReading, Zone
+from carme_monitoring.energy.accountant import (
+    CounterSource,
+    EnergyAccountant,
+    EnergyReading,
+    GaugeSource,
+    Zone,
+)
 from carme_monitoring.energy.ledger import SYSTEM, UNALLOCATED, Ledger, split
 from carme_monitoring.energy.shares import (
     IDLE_WEIGHT,
@@ -19,7 +25,6 @@ from carme_monitoring.energy.shares import (
     memory_weights,
     rest_weights,
 )
-from carme_monitoring.energy.sources import CounterSource, GaugeSource
 
 SECOND = 10**9
 RANGE_UJ = 60_000_000

@@ -12,8 +12,7 @@ import pytest
 
 from carme import __version__
 from carme_monitoring.gpus import MigSlice
-from carme_monitoring.metric_table import TABLE
-from carme_monitoring.pipeline import NodePipeline
+from carme_monitoring.pipeline import TABLE, NodePipeline
 from carme_monitoring.profiles import PROFILES, Context, tables
 from carme_monitoring.render import Renderer
 

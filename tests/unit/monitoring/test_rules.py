@@ -11,7 +11,7 @@ import yaml
 
 from carme.config import AlertSettings
 from carme.templates import PROMETHEUS_RULES, prometheus_rules, render
-from carme_monitoring.metric_table import BY_NAME
+from carme_monitoring.pipeline import BY_NAME
 from support.generators import recording_rules
 
 ROOT = Path(__file__).parents[3]
