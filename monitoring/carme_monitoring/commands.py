@@ -20,9 +20,8 @@ from carme_monitoring.collectors.slurm import SchedulerReader
 from carme_monitoring.guard import Guards
 from carme_monitoring.metrics import LabelledCounter
 from carme_monitoring.nvml import NvmlGpus
-from carme_monitoring.pipeline import TABLE, NodePipeline, Pipeline
+from carme_monitoring.pipeline import NodePipeline, Pipeline
 from carme_monitoring.process import ExporterProcess
-from carme_monitoring.profiles import tables
 from carme_monitoring.sampler import GpuSampler
 from carme_monitoring.server import MetricsPage
 
@@ -76,9 +75,9 @@ def exporter(
     name = node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if once:
         with tempfile.TemporaryDirectory() as scratch:
-            page = _page(settings)
             in_scratch = settings.model_copy(update={"state": Path(scratch)})
             pipeline = make_pipeline(whole, in_scratch, mode, name, roots, is_once=True)
+            page = MetricsPage(pipeline.table, settings.series_limit)
             page.publish(pipeline.collect(), pipeline.add_profiles)
             click.echo(page.get().decode(), nl=False)
         return
@@ -136,7 +135,9 @@ def make_pipeline(
     if mode == "controller":
         from carme.view.client import ViewClient
 
-        scheduler = SchedulerReader(*_sdiag(config))
+        slurm = config.slurm
+        environment = {**os.environ, **({"SLURM_CONF": str(slurm.conf)} if slurm.conf else {})}
+        scheduler = SchedulerReader(str(slurm.bin / "sdiag") if slurm.bin else "sdiag", environment)
         if is_once:
             scheduler.step()
         else:
@@ -157,19 +158,6 @@ def make_pipeline(
         guards.run("gpu", gpus.watch_xids)
         sampler.start()
     return pipeline
-
-
-def _page(settings: ExporterSettings) -> MetricsPage:
-    return MetricsPage((*TABLE, *tables(settings.profiles)), settings.series_limit)
-
-
-def _sdiag(config: Config) -> tuple[str, dict[str, str]]:
-    slurm = config.slurm
-    command = str(slurm.bin / "sdiag") if slurm.bin else "sdiag"
-    environment = dict(os.environ)
-    if slurm.conf:
-        environment["SLURM_CONF"] = str(slurm.conf)
-    return command, environment
 
 
 def _slow_power(settings: ExporterSettings, errors: LabelledCounter) -> list[SlowReader]:

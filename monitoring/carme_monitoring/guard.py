@@ -39,7 +39,9 @@ class Guard:
         """What `call` returns; None (or what could be read) when it failed, which is counted."""
         began = time.monotonic()
         reason, result = "", None
-        if self._busy is not None and not self._has_come_back():
+        if self._busy is not None and not self._busy.empty():
+            self._busy = None  # the run that took too long has come back
+        if self._busy is not None:
             reason, self.last_error = "timeout", "still busy with an earlier run"
         else:
             reason, result = self._try(call)
@@ -66,12 +68,6 @@ class Guard:
             return "", result
         reason = error.reason if isinstance(error, CarmeError) else "error"
         return reason, error.reading if isinstance(error, PartialReading) else None
-
-    def _has_come_back(self) -> bool:
-        if self._busy is None or self._busy.empty():
-            return False
-        self._busy = None
-        return True
 
     def _serve(self) -> None:
         while True:

@@ -14,7 +14,7 @@ from carme_monitoring.collectors import collector_types, make_collectors
 from carme_monitoring.collectors.gpu import GpuCollector, GpuEnergyCollector
 from carme_monitoring.guard import Guards
 from carme_monitoring.metrics import EXPORTER, Metric, Samples
-from carme_monitoring.profiles import PROFILES, Context
+from carme_monitoring.profiles import PROFILES, Context, tables
 
 _GROUPS = (
     "Exporter", "GPU", "Power", "Node", "Jobs on the node", "Use of the node by jobs",
@@ -45,6 +45,8 @@ class Pipeline:
     def __init__(self, context: CollectorContext, guards: Guards | None = None) -> None:
         self.context, self.guards = context, guards or Guards()
         self.collectors = make_collectors(self.mode, context)
+        self.table = (*TABLE, *tables(context.config.profiles))
+        """Every metric that it may have samples of."""
 
     def collect(self) -> Samples:
         """Everything under Carme's own names."""
@@ -65,15 +67,12 @@ class Pipeline:
     def _collect(self, out: Samples) -> None:
         self._publish(self._read(*Stage), out)
 
-    def _read(self, *stages: Stage) -> Readings:
+    def _read(self, *stages: Stage, kind: type[Collector[Any]] = Collector) -> Readings:
         readings = Readings()
         for collector in self.collectors:
-            if collector.stage in stages:
-                self._read_one(collector, readings)
+            if collector.stage in stages and isinstance(collector, kind):
+                readings.put(type(collector), self.guards.run(collector.name, collector.read))
         return readings
-
-    def _read_one(self, collector: Collector[Any], readings: Readings) -> None:
-        readings.put(type(collector), self.guards.run(collector.name, collector.read))
 
     def _publish(self, readings: Readings, out: Samples) -> None:
         for collector in self.collectors:
@@ -106,7 +105,8 @@ class NodePipeline(Pipeline):
 
         True when energy counters were read, so that the hook need not read them itself.
         """
-        gpus = Readings() if self.accounting.slots else self._read_gpus()
+        has_slots = bool(self.accounting.slots)
+        gpus = Readings() if has_slots else self._read(Stage.PUBLISHED, kind=GpuCollector)
         # A job is waiting for this: its counters are read before a collection that runs is over.
         counters = self._read_counters() if jobid is not None else None
         with self._lock:
@@ -138,13 +138,6 @@ class NodePipeline(Pipeline):
     def _read_counters(self) -> Readings:
         readings = self._read(Stage.COUNTERS)
         readings.at_ns = self.context.roots.now_ns()
-        return readings
-
-    def _read_gpus(self) -> Readings:
-        readings = Readings()
-        for collector in self.collectors:
-            if isinstance(collector, GpuCollector):
-                self._read_one(collector, readings)
         return readings
 
     def _profile_context(self) -> Context:

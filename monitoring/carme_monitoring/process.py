@@ -13,14 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from carme.errors import ConfigError
 from carme.node import gpu_allocations
 from carme.system.peers import peer_uid
 from carme_monitoring import top_rows
-from carme_monitoring.pipeline import TABLE, NodePipeline, Pipeline
-from carme_monitoring.profiles import tables
+from carme_monitoring.pipeline import NodePipeline, Pipeline
 from carme_monitoring.server import MetricsPage, MetricsServer
 from carme_monitoring.webconfig import WebConfig
 
@@ -41,7 +39,7 @@ class ExporterProcess:
     ) -> None:
         self.pipeline, self.config, self._now = pipeline, pipeline.context.config, now
         self._node = pipeline if isinstance(pipeline, NodePipeline) else None
-        self.page = MetricsPage((*TABLE, *tables(self.config.profiles)), self.config.series_limit)
+        self.page = MetricsPage(pipeline.table, self.config.series_limit)
         self._stop = threading.Event()
         self._logged: dict[str, str] = {}
         try:
@@ -54,7 +52,7 @@ class ExporterProcess:
         """Collect, serve and listen."""
         sys.setswitchinterval(0.001)  # a scrape must not wait for a collection to finish a loop
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._end)
+            signal.signal(number, lambda *_: self._stop.set())
         self.collect()
         threads = [threading.Thread(target=self.server.serve_forever, daemon=True, name="http")]
         if self._node:
@@ -132,9 +130,6 @@ class ExporterProcess:
             return pwd.getpwuid(uid).pw_name in self.config.readers
         except KeyError:
             return False
-
-    def _end(self, _signal: int, _frame: FrameType | None) -> None:
-        self._stop.set()
 
 
 def _board_socket(path: Path) -> socket.socket:

@@ -107,7 +107,9 @@ def groups() -> dict[str, tuple[int | None, list[RecordingRule]]]:
     }
     for window in WINDOWS:
         every = None if window == "5m" else 60  # an hour's figures change slowly
-        rules = [*_owners(window), *_nodes(window), *_cluster(window)]
+        nodes = [_figure("node", (_BY, "node", *f.keep), "node", f, window) for f in FIGURES]
+        nodes += _ratios("node", (_BY, "node"), window)
+        rules = [*_owners(window), *nodes, *_cluster(window)]
         groups_by_name[f"carme_{window}"] = (every, rules)
     return groups_by_name
 
@@ -203,13 +205,6 @@ def _owners(window: str) -> Iterator[RecordingRule]:
                        f"sum by ({', '.join(by)}) ({base})", by,
                        f"{figure.meaning} {_last(window)}")  # fmt: skip
         yield from _ratios(level, (_BY, level), window)
-
-
-def _nodes(window: str) -> Iterator[RecordingRule]:
-    for figure in FIGURES:
-        by = (_BY, "node", *figure.keep)
-        yield _figure("node", by, "node", figure, window)
-    yield from _ratios("node", (_BY, "node"), window)
 
 
 def _cluster(window: str) -> Iterator[RecordingRule]:

@@ -1,6 +1,6 @@
 """The samples of what the accounting has worked out: jobs, energy, waste, traffic, users."""
 
-from carme_monitoring.accounting.counters import NODE_FIGURES, JobCounter
+from carme_monitoring.accounting.counters import NODE_FIGURES, USE_FIGURES, JobCounter
 from carme_monitoring.accounting.job_table import NodeJob
 from carme_monitoring.accounting.node_accounting import NodeAccounting
 from carme_monitoring.energy.ledger import CONSUMERS
@@ -106,7 +106,11 @@ def add_accounting_samples(out: Samples, node: str, accounting: NodeAccounting) 
     activity, accounting.gpu_activity = accounting.gpu_activity, {}
     for jobid, job in accounting.state.table.jobs.items():
         key = (str(jobid), node)
-        _add_job(out, key, job)
+        out.add("carme_job_info", (*key, job.user, job.account, job.partition), 1)
+        out.add("carme_job_start_timestamp_seconds", key, round(job.start_time, 3))
+        if job.end_time is not None:
+            out.add("carme_job_end_timestamp_seconds", key, round(job.end_time, 3))
+        out.add("carme_job_cpus", key, job.cpus or None)
         _add_counter(out, key, accounting, accounting.state.job_counters.of(jobid))
         use = accounting.uses.get(jobid)
         if use and use.memory_limit_bytes and use.memory_peak_bytes is not None:
@@ -121,23 +125,11 @@ def add_accounting_samples(out: Samples, node: str, accounting: NodeAccounting) 
         out.add("carme_gpu_holder_conflicts_total", labels, count)
 
 
-def _add_job(out: Samples, key: LabelValues, job: NodeJob) -> None:
-    out.add("carme_job_info", (*key, job.user, job.account, job.partition), 1)
-    out.add("carme_job_start_timestamp_seconds", key, round(job.start_time, 3))
-    if job.end_time is not None:
-        out.add("carme_job_end_timestamp_seconds", key, round(job.end_time, 3))
-    out.add("carme_job_cpus", key, job.cpus or None)
-
-
 def _add_counter(
     out: Samples, key: LabelValues, accounting: NodeAccounting, counter: JobCounter
 ) -> None:
-    out.add("carme_job_gpu_held_seconds_total", key, round(counter.gpu_held_seconds, 3))
-    out.add("carme_job_gpu_idle_seconds_total", key, round(counter.gpu_idle_seconds, 3))
-    out.add("carme_job_gpu_idle_joules_total", key, round(counter.gpu_idle_joules, 3))
-    out.add("carme_job_gpu_utilised_seconds_total", key, round(counter.gpu_utilised_seconds, 3))
-    out.add("carme_job_cpu_asked_seconds_total", key, round(counter.cpu_asked_seconds, 3))
-    out.add("carme_job_cpu_idle_seconds_total", key, round(counter.cpu_idle_seconds, 3))
+    for figure in USE_FIGURES:
+        out.add(f"carme_job_{figure}_total", key, round(getattr(counter, figure), 3))
     for name, amount in counter.network.items():
         method, _, direction = name.partition("/")
         out.add("carme_job_network_bytes_total", (*key, direction, method), amount)
@@ -218,7 +210,7 @@ def _add_energy(out: Samples, node: str, accounting: NodeAccounting) -> None:
 def _sources(accounting: NodeAccounting) -> dict[str, str]:
     """Where each component's energy comes from."""
     sources = {}
-    for name in accounting.state.energy.source_names():
+    for name in accounting.state.energy.sources:
         kind = name.partition(":")[0]
         if kind == "gpu":
             sources["gpu"] = "nvml_counter"

@@ -224,7 +224,11 @@ class UserCounters:
                 total.value += gained
                 total.last_ns = at_ns
                 self.node[figure] = self.node.get(figure, 0.0) + gained
-        for owner in [o for o, totals in self._totals.items() if _is_old(totals, at_ns)]:
+        for owner in [
+            owner
+            for owner, totals in self._totals.items()
+            if all(at_ns - total.last_ns > _FORGET_NS for total in totals.values())
+        ]:
             del self._totals[owner]
 
     def forget(self, jobid: int) -> None:
@@ -268,7 +272,3 @@ class UserCounters:
         if is_same_boot:
             for jobid, figure, value in saved["counted"]:
                 self._counted.setdefault(jobid, {})[tuple(figure)] = value
-
-
-def _is_old(totals: Mapping[Figure, _Total], at_ns: int) -> bool:
-    return all(at_ns - total.last_ns > _FORGET_NS for total in totals.values())

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from carme.config import ExporterSettings
 from carme_monitoring.accounting.counters import JobCounters, UserCounters
-from carme_monitoring.accounting.job_table import JobTable
+from carme_monitoring.accounting.job_table import JobTable, NodeJob
 from carme_monitoring.collectors.host import Host
 from carme_monitoring.collectors.jobs import JobUse
 from carme_monitoring.collectors.network import Traffic
@@ -94,21 +96,6 @@ class PreviousReading:
         self.cpu_seconds.pop(jobid, None)
         self.cpu_rate.pop(jobid, None)
 
-    def save(self) -> dict[str, Any]:
-        """For the state file."""
-        return asdict(self)
-
-    @classmethod
-    def restored(cls, saved: Mapping[str, Any]) -> "PreviousReading":
-        """What `save` gave, after JSON made the job ids words."""
-        return cls(
-            saved["at_ns"],
-            saved["busy_seconds"],
-            {int(jobid): value for jobid, value in saved["cpu_seconds"].items()},
-            {int(jobid): value for jobid, value in saved["cpu_rate"].items()},
-            tuple(saved["traffic"]) if saved["traffic"] else None,
-        )
-
 
 VERSION = 2
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError)
@@ -141,11 +128,11 @@ class ExporterState:
         """The content of the file. Its names are older than those of the classes."""
         return {
             "accountant": self.energy.save(),
-            "jobs": self.table.save(),
+            "jobs": [vars(job) for job in self.table.jobs.values()],
             "closed": sorted(self.table.closed),
             "tallies": self.job_counters.save(),
             "owners": self.user_counters.save(),
-            "before": self.previous.save(),
+            "before": asdict(self.previous),
         }
 
     @classmethod
@@ -161,8 +148,10 @@ class ExporterState:
         state.job_counters.restore(saved["tallies"], is_same_boot)
         state.user_counters.restore(saved["owners"], is_same_boot)
         if is_same_boot:
-            state.table.restore(saved["jobs"], saved.get("closed", ()))
-            state.previous = PreviousReading.restored(saved["before"])
+            jobs = TypeAdapter(list[NodeJob]).validate_python(saved["jobs"])
+            state.table.jobs = {job.jobid: job for job in jobs}
+            state.table.closed = {(jobid, restart) for jobid, restart in saved.get("closed", ())}
+            state.previous = TypeAdapter(PreviousReading).validate_python(saved["before"])
         else:
             for jobid in list(state.energy.ledger.accounts):
                 state.energy.forget(jobid)

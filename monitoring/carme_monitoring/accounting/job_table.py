@@ -3,9 +3,8 @@
 The prolog's record says so. A site without the prolog still gets its jobs from their cgroups.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from carme.node.gpu_allocations import CounterReading, GpuAllocation
 from carme_monitoring.collectors.jobs import JobUse
@@ -171,14 +170,3 @@ class JobTable:
     def running(self) -> list[NodeJob]:
         """Jobs that have not ended."""
         return [job for job in self.jobs.values() if job.end_ns is None]
-
-    def save(self) -> list[dict[str, Any]]:
-        return [vars(job) for job in self.jobs.values()]
-
-    def restore(
-        self, saved: Iterable[Mapping[str, Any]], closed: Iterable[Sequence[int]] = ()
-    ) -> None:
-        self.closed = {(jobid, restart) for jobid, restart in closed}
-        for row in saved:
-            job = NodeJob(**{**row, "gpus": tuple(row["gpus"])})
-            self.jobs[job.jobid] = job

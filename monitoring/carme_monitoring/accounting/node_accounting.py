@@ -1,9 +1,10 @@
 """One accounting step: what the collectors read is charged to the jobs of the node."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from carme.config import ExporterSettings
-from carme.node.gpu_allocations import CounterReading, GpuAllocation
+from carme.node.gpu_allocations import GpuAllocation
 from carme_monitoring.accounting.counters import EmissionFactors, JobFigures
 from carme_monitoring.accounting.crosscheck import CrossCheck
 from carme_monitoring.accounting.exporter_state import ExporterState
@@ -64,7 +65,10 @@ class NodeAccounting:
             activity = activity.part(previous.fraction(charged_ns, at_ns, at_ns))
         self._charge_energy(self._energy_reading(readings, zones), activity)
         totals = self.state.energy.zone_totals
-        readings.put(RaplCollector, {n: z.with_total(totals[n]) for n, z in zones.items()})
+        readings.put(
+            RaplCollector,
+            {name: replace(zone, total_uj=totals[name]) for name, zone in zones.items()},
+        )
         self._count(readings, cpu_seconds)
         for change in changes:
             self.state.table.apply(change, at_ns)
@@ -126,7 +130,14 @@ class NodeAccounting:
                 # What jobs did until then is not known, only what they did until now.
                 fraction = self.state.previous.fraction(charged_ns or 0, moment, at_ns)
                 activity = self._activity(host, self._cpu_seconds(at_ns)).part(fraction)
-                self._charge_energy(_hook_reading(change.reading, zones), activity)
+                # Ranges and components are those of the zones now.
+                zones_then = {
+                    name: replace(zones[name], uj=uj)
+                    for name, uj in change.reading.rapl_uj.items()
+                    if name in zones
+                }
+                reading = EnergyReading(moment, gpu_mj=change.reading.nvml_mj, zones=zones_then)
+                self._charge_energy(reading, activity)
                 if change.reading.rapl_uj:
                     charged_ns = max(charged_ns or 0, moment)
             self.state.table.apply(change, moment)
@@ -207,9 +218,3 @@ class NodeAccounting:
             figures |= counter.figures(self.factors, self.config.currency)
             rows.append((jobid, (job.user, job.account, job.partition), figures))
         return rows
-
-
-def _hook_reading(taken: CounterReading, zones: Mapping[str, Zone]) -> EnergyReading:
-    """The counters as the hook read them; ranges and components are those of the zones now."""
-    then = {name: zones[name].with_value(uj) for name, uj in taken.rapl_uj.items() if name in zones}
-    return EnergyReading(taken.boot_ns, gpu_mj=taken.nvml_mj, zones=then)

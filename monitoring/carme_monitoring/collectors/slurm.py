@@ -105,13 +105,12 @@ class ClusterCollector(Collector[ClusterReading]):
             out.add("carme_slurm_partition_up", (partition.name,), int(partition.up))
         _add_nodes(out, snapshot)
         _add_queue(out, snapshot.jobs)
-        _add_waits(out, snapshot.jobs, now)
-        _add_ends(out, snapshot.jobs, now)
+        _add_times(out, snapshot.jobs, now)
         for name, metric in _VIEW.items():
             out.add(metric, (), counters.get(name))
         if scheduler := self.context.scheduler:
-            add_scheduler(out, scheduler.latest())
-            out.add("carme_slurm_accounting_up", (), scheduler.accounting_up())
+            add_scheduler(out, scheduler.values)
+            out.add("carme_slurm_accounting_up", (), scheduler.accounting_up)
 
 
 def _add_nodes(out: Samples, snapshot: Snapshot) -> None:
@@ -164,10 +163,14 @@ def _add_queue(out: Samples, jobs: Iterable[Job]) -> None:
             out.increase("carme_slurm_pending_jobs", (job.partition, reason), count)
 
 
-def _add_waits(out: Samples, jobs: Iterable[Job], now: float) -> None:
+def _add_times(out: Samples, jobs: Iterable[Job], now: float) -> None:
     waiting: dict[str, list[float]] = {}
     waited: dict[str, list[float]] = {}
     for job in jobs:
+        ends = job.ends_at
+        if job.state.active and ends and job.limit_seconds and ends - now <= _ENDS_WITHIN_SECONDS:
+            key = (str(job.id), job.user, job.account, job.partition)
+            out.add("carme_slurm_job_ends_timestamp_seconds", key, ends)
         since = job.eligible_at or job.submitted_at
         if since is None:
             continue
@@ -184,14 +187,6 @@ def _add_waits(out: Samples, jobs: Iterable[Job], now: float) -> None:
         for percent in _PERCENTILES:
             value = times[min(len(times) - 1, percent * len(times) // 100)]
             out.add("carme_slurm_started_wait_seconds", (partition, str(percent)), value)
-
-
-def _add_ends(out: Samples, jobs: Iterable[Job], now: float) -> None:
-    for job in jobs:
-        ends = job.ends_at
-        if job.state.active and ends and job.limit_seconds and ends - now <= _ENDS_WITHIN_SECONDS:
-            key = (str(job.id), job.user, job.account, job.partition)
-            out.add("carme_slurm_job_ends_timestamp_seconds", key, ends)
 
 
 def waiting_tasks(text: str) -> int:
@@ -254,32 +249,26 @@ class SchedulerReader(PeriodicThread):
         super().__init__("sdiag")
         self._command, self._environment, self._run = command, environment, run
         self._every = every_seconds
-        self._values: dict[str, int] = {}
-        self._accounting: int | None = None
+        self.values: dict[str, int] = {}
+        """The last output of `sdiag`."""
+        self.accounting_up: int | None = None
+        """1 when slurmdbd answered, 0 when it did not; None where there is no sacctmgr."""
 
     def period_seconds(self) -> float:
         return self._every
 
-    def latest(self) -> dict[str, int]:
-        """The last output of `sdiag`."""
-        return self._values
-
-    def accounting_up(self) -> int | None:
-        """1 when slurmdbd answered, 0 when it did not; None where there is no sacctmgr."""
-        return self._accounting
-
     def step(self) -> None:
         """Ask once; without an answer there are no figures rather than old ones."""
         answer = self._answer([self._command])
-        self._values = parse_sdiag(answer) if answer else {}
+        self.values = parse_sdiag(answer) if answer else {}
         sacctmgr = str(Path(self._command).with_name("sacctmgr"))
         try:
             # Its own way to slurmdbd: the controller goes on without it and only queues up.
             answer = self._answer([sacctmgr, "-nP", "show", "cluster", "format=cluster"])
         except FileNotFoundError:
-            self._accounting = None
+            self.accounting_up = None
         else:
-            self._accounting = int(bool(answer))
+            self.accounting_up = int(bool(answer))
 
     def _answer(self, argv: list[str]) -> str:
         try:

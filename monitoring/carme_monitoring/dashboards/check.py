@@ -112,8 +112,9 @@ class Checker:
             return result("unknown" if odd else "ok", rows, spent, odd)
         if panel.needs and panel.needs not in self._required:
             return result("not here", 0, spent, f"needs {panel.needs}")
-        unknown = self._odd_metric(query)
-        return result("unknown" if unknown else "empty", 0, spent, unknown)
+        missing = [name for name in promql.names(query.expr).metrics if not self._labels_of(name)]
+        note = f"nobody exports {', '.join(missing)}" if missing else ""
+        return result("unknown" if missing else "empty", 0, spent, note)
 
     def _ask(
         self, board: Dashboard, panel: Panel, query: Query, values: dict[str, tuple[str, ...]]
@@ -140,10 +141,6 @@ class Checker:
             labels = self._prometheus.label_names((metric,))
             self._labels[metric] = frozenset(labels)
         return self._labels[metric]
-
-    def _odd_metric(self, query: Query) -> str:
-        missing = [name for name in promql.names(query.expr).metrics if not self._labels_of(name)]
-        return f"nobody exports {', '.join(missing)}" if missing else ""
 
     def _odd_label(self, query: Query) -> str:
         """A label that the query, or its legend, expects and that no series has."""

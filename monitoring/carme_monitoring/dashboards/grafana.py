@@ -8,7 +8,6 @@ from carme_monitoring.dashboards.model import (
     BOARDS,
     POINTS,
     Dashboard,
-    DashboardLink,
     Panel,
     Variable,
     min_step_seconds,
@@ -110,7 +109,18 @@ def _panel(panel: Panel, number: int, place: dict[str, int], min_step: str) -> d
         "description": panel.text,
         "gridPos": place,
         "datasource": SOURCE,
-        "targets": [_target(panel, index) for index in range(len(panel.queries))],
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "datasource": SOURCE,
+                "expr": query.expr,
+                "legendFormat": query.legend or "__auto",
+                "instant": panel.is_instant,
+                "range": not panel.is_instant,
+                "format": "table" if panel.kind == "table" else "time_series",
+            }
+            for index, query in enumerate(panel.queries)
+        ],
         "maxDataPoints": POINTS,
         "interval": min_step,
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
@@ -119,19 +129,6 @@ def _panel(panel: Panel, number: int, place: dict[str, int], min_step: str) -> d
     if panel.kind == "table":
         model["transformations"] = _columns(panel)
     return model
-
-
-def _target(panel: Panel, index: int) -> dict[str, Any]:
-    query = panel.queries[index]
-    return {
-        "refId": chr(ord("A") + index),
-        "datasource": SOURCE,
-        "expr": query.expr,
-        "legendFormat": query.legend or "__auto",
-        "instant": panel.is_instant,
-        "range": not panel.is_instant,
-        "format": "table" if panel.kind == "table" else "time_series",
-    }
 
 
 def _defaults(panel: Panel) -> dict[str, Any]:
@@ -146,7 +143,11 @@ def _defaults(panel: Panel) -> dict[str, Any]:
     if panel.most is not None:
         defaults["max"] = panel.most
     if panel.link:
-        defaults["links"] = [_link(panel.link, panel.kind == "table")]
+        label = panel.link.label
+        fields = "__data.fields" if panel.kind == "table" else "__field.labels"
+        value = f"${{{fields}.{label}}}"
+        url = f"/d/{panel.link.uid}?var-{label}={value}&${{__url_time_range}}"
+        defaults["links"] = [{"title": f"Open {label} {value}", "url": url}]
     if panel.kind == "timeseries":
         mode = "normal" if panel.stack else "none"
         defaults["custom"] = {
@@ -171,12 +172,6 @@ def _steps(panel: Panel) -> list[dict[str, Any]]:
     steps += [{"color": "yellow", "value": warn}] if warn is not None else []
     steps += [{"color": "red", "value": alarm}] if alarm is not None else []
     return steps
-
-
-def _link(link: DashboardLink, is_table: bool) -> dict[str, Any]:
-    value = f"${{__data.fields.{link.label}}}" if is_table else f"${{__field.labels.{link.label}}}"
-    url = f"/d/{link.uid}?var-{link.label}={value}&${{__url_time_range}}"
-    return {"title": f"Open {link.label} {value}", "url": url}
 
 
 def _options(panel: Panel) -> dict[str, Any]:

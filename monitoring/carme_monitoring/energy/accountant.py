@@ -1,7 +1,7 @@
 """Charges energy readings to jobs: sources, shares and ledger together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any, Literal
 
@@ -76,9 +76,6 @@ class CounterSource:
     def _most(self, at_ns: int) -> int:
         return round(self.max_watts * (at_ns - self.at_ns) / 1000) + _SLACK_UJ
 
-    def save(self) -> list[Any]:
-        return [self.value_uj, self.at_ns]
-
 
 @dataclass
 class GaugeSource:
@@ -103,9 +100,6 @@ class GaugeSource:
         gained = round((before + watts) / 2 * (at_ns - from_ns) / 1000)
         is_gap = at_ns - from_ns > self.max_step_ns
         return Gain(gained, from_ns, at_ns, "estimated" if is_gap else "counted")
-
-    def save(self) -> list[Any]:
-        return [self.watts, self.at_ns]
 
 
 MAX_GPU_WATTS = 3000.0
@@ -133,14 +127,6 @@ class Zone:
     total_uj: int = 0
     """Energy charged from it since the exporter first ran after the boot of the node."""
 
-    def with_value(self, uj: int) -> "Zone":
-        """The zone at another reading."""
-        return replace(self, uj=uj)
-
-    def with_total(self, total_uj: int) -> "Zone":
-        """The zone with what was charged of it."""
-        return replace(self, total_uj=total_uj)
-
 
 @dataclass(frozen=True)
 class EnergyReading:
@@ -163,7 +149,8 @@ class EnergyAccountant:
         self.resets: dict[str, int] = {}
         self.rejected: dict[str, int] = {}
         self._max_step_ns = round(max_step_seconds * 1e9)
-        self._sources: dict[str, CounterSource | GaugeSource] = {}
+        self.sources: dict[str, CounterSource | GaugeSource] = {}
+        """Those that were ever read, for instance `gpu:GPU-…`, `rapl:intel-rapl:0`."""
         self.held_seconds: dict[int, float] = {}
         """Time for which a job's energy was counted, for its uncertainty."""
         self.zone_totals: dict[str, int] = {}
@@ -178,14 +165,18 @@ class EnergyAccountant:
     ) -> None:
         """Charge what every source gained since it was last read."""
         for gpu, mj in reading.gpu_mj.items():
-            self._end_gauge(gpu, reading.at_ns, jobs, slots, now)
+            gauge = self.sources.pop(f"gpu-gauge:{gpu}", None)
+            if isinstance(gauge, GaugeSource) and f"gpu:{gpu}" not in self.sources:
+                # The counter counts from its first reading; until then the power stays as it was.
+                gain = gauge.advance(gauge.watts, reading.at_ns)
+                self._charge_gpu(gpu, gain, jobs, slots, now)
             source = self._counter(f"gpu:{gpu}", MAX_GPU_WATTS, None)
             self._charge_gpu(gpu, source.advance(mj * 1000, reading.at_ns), jobs, slots, now)
         for gpu, watts in reading.gpu_watts.items():
-            if f"gpu:{gpu}" in self._sources:
+            if f"gpu:{gpu}" in self.sources:
                 continue  # its counter is away for a moment, and covers that when it is back
-            gauge = self._gauge(f"gpu-gauge:{gpu}", MAX_GPU_WATTS)
-            self._charge_gpu(gpu, gauge.advance(watts, reading.at_ns), jobs, slots, now)
+            power = self._gauge(f"gpu-gauge:{gpu}", MAX_GPU_WATTS)
+            self._charge_gpu(gpu, power.advance(watts, reading.at_ns), jobs, slots, now)
         for name, zone in reading.zones.items():
             source = self._counter(f"rapl:{name}", MAX_PACKAGE_WATTS, zone.range_uj)
             gain = self._note(f"rapl:{name}", source.advance(zone.uj, reading.at_ns))
@@ -194,10 +185,6 @@ class EnergyAccountant:
             divide = memory_weights if zone.component == "dram" else cpu_weights
             self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span), now.is_estimate)
         self._settle_meter(reading, jobs, slots, now)
-
-    def source_names(self) -> list[str]:
-        """The sources that were ever read, for instance `gpu:GPU-…`, `rapl:intel-rapl:0`."""
-        return list(self._sources)
 
     def count_held(self, jobs: Sequence[JobPresence], span: tuple[int, int]) -> None:
         """Count the time in `span` in which each job was there."""
@@ -236,19 +223,6 @@ class EnergyAccountant:
         weights, divided = gpu_weights(gpu, slots, jobs, now, (gain.from_ns, gain.to_ns))
         self.ledger.charge("gpu", gain.uj, weights, divided or gain.outcome == "estimated")
 
-    def _end_gauge(
-        self,
-        gpu: str,
-        at_ns: int,
-        jobs: Sequence[JobPresence],
-        slots: Sequence[GpuSlot],
-        now: NodeActivity,
-    ) -> None:
-        """A counter counts from its first reading on: until then the gauge goes on as it was."""
-        gauge = self._sources.pop(f"gpu-gauge:{gpu}", None)
-        if isinstance(gauge, GaugeSource) and f"gpu:{gpu}" not in self._sources:
-            self._charge_gpu(gpu, gauge.advance(gauge.watts, at_ns), jobs, slots, now)
-
     def _settle_meter(
         self,
         reading: EnergyReading,
@@ -264,7 +238,11 @@ class EnergyAccountant:
             source = self._gauge("meter-gauge", MAX_NODE_WATTS)
             gain = source.advance(reading.meter_watts, reading.at_ns)
         else:
-            self._drop_stale_meter(reading.at_ns)
+            # A gauge that is gone cannot catch up; a counter can, so it is waited for.
+            gauge = self.sources.get("meter-gauge")
+            if self.ledger.has_meter and gauge and reading.at_ns - gauge.at_ns > self._max_step_ns:
+                del self.sources["meter-gauge"]
+                self.ledger.lose_meter()
             return
         self._note("meter", gain)
         if gain.outcome == "first":
@@ -275,13 +253,6 @@ class EnergyAccountant:
             weights = rest_weights(jobs, slots, now, (gain.from_ns, gain.to_ns))
             self.ledger.meter(gain.uj, weights, gain.outcome == "estimated")
 
-    def _drop_stale_meter(self, at_ns: int) -> None:
-        """A gauge that is gone cannot catch up; a counter can, so it is waited for."""
-        gauge = self._sources.get("meter-gauge")
-        if self.ledger.has_meter and gauge and at_ns - gauge.at_ns > self._max_step_ns:
-            del self._sources["meter-gauge"]
-            self.ledger.lose_meter()
-
     def _note(self, name: str, gain: Gain) -> Gain:
         if gain.outcome == "reset":
             self.resets[name] = self.resets.get(name, 0) + 1
@@ -290,16 +261,16 @@ class EnergyAccountant:
         return gain
 
     def _counter(self, name: str, max_watts: float, range_uj: int | None) -> CounterSource:
-        source = self._sources.get(name)
+        source = self.sources.get(name)
         if not isinstance(source, CounterSource):
-            source = self._sources[name] = CounterSource(max_watts, range_uj)
+            source = self.sources[name] = CounterSource(max_watts, range_uj)
         source.range_uj = range_uj
         return source
 
     def _gauge(self, name: str, max_watts: float) -> GaugeSource:
-        source = self._sources.get(name)
+        source = self.sources.get(name)
         if not isinstance(source, GaugeSource):
-            source = self._sources[name] = GaugeSource(max_watts, self._max_step_ns)
+            source = self.sources[name] = GaugeSource(max_watts, self._max_step_ns)
         return source
 
     def save(self) -> dict[str, Any]:
@@ -307,13 +278,13 @@ class EnergyAccountant:
         return {
             "ledger": self.ledger.save(),
             "counters": {
-                name: [*source.save(), source.max_watts, source.range_uj]
-                for name, source in self._sources.items()
+                name: [source.value_uj, source.at_ns, source.max_watts, source.range_uj]
+                for name, source in self.sources.items()
                 if isinstance(source, CounterSource)
             },
             "gauges": {
-                name: [*source.save(), source.max_watts]
-                for name, source in self._sources.items()
+                name: [source.watts, source.at_ns, source.max_watts]
+                for name, source in self.sources.items()
                 if isinstance(source, GaugeSource)
             },
             "held_seconds": {str(jobid): held for jobid, held in self.held_seconds.items()},
@@ -333,6 +304,6 @@ class EnergyAccountant:
             return
         self.zone_totals = dict(saved.get("zone_totals", {}))
         for name, (value, at_ns, max_watts, range_uj) in saved["counters"].items():
-            self._sources[name] = CounterSource(max_watts, range_uj, value, at_ns)
+            self.sources[name] = CounterSource(max_watts, range_uj, value, at_ns)
         for name, (watts, at_ns, max_watts) in saved["gauges"].items():
-            self._sources[name] = GaugeSource(max_watts, self._max_step_ns, watts, at_ns)
+            self.sources[name] = GaugeSource(max_watts, self._max_step_ns, watts, at_ns)

@@ -97,11 +97,6 @@ class Ledger:
         self.accounts.pop(jobid, None)
         self.estimated.pop(jobid, None)
 
-    @property
-    def booked(self) -> int:
-        """Everything that was ever charged to anyone."""
-        return sum(self.totals.values())
-
     def _book(
         self, component: str, amount: int, weights: Mapping[Consumer, float], estimated: bool
     ) -> None:

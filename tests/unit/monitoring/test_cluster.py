@@ -150,9 +150,9 @@ def test_a_scheduler_that_does_not_answer_has_no_figures() -> None:
 
     scheduler = SchedulerReader(run=run)
     scheduler.step()
-    assert scheduler.latest() == {}
+    assert scheduler.values == {}
     out = Samples()
-    add_scheduler(out, scheduler.latest())
+    add_scheduler(out, scheduler.values)
     assert len(out) == 0
     for end in range(0, len(SDIAG), 37):
         parse_sdiag(SDIAG[:end])
@@ -210,10 +210,10 @@ def test_the_accounting_is_asked_by_itself() -> None:
 
     for code, text, expected in ((0, "c\n", 1), (1, "", 0), (0, "", 0)):
         scheduler = SchedulerReader("/opt/slurm/sdiag", run=answers(code, text))
-        assert scheduler.accounting_up() is None
+        assert scheduler.accounting_up is None
         scheduler.step()
-        assert scheduler.accounting_up() == expected
-        assert scheduler.latest()
+        assert scheduler.accounting_up == expected
+        assert scheduler.values
     nowhere = SchedulerReader("/nonexistent/sdiag")
     nowhere.step()
-    assert (nowhere.accounting_up(), nowhere.latest()) == (None, {})
+    assert (nowhere.accounting_up, nowhere.values) == (None, {})
