@@ -17,8 +17,13 @@ from carme_monitoring.energy.shares import (
 )
 
 Outcome = Literal["first", "counted", "wrapped", "reset", "rejected", "estimated", "same"]
-MAX_GAUGE_GAP_NS = 3600 * 10**9
-"""A longer gap between two readings of a gauge is not counted."""
+_MAX_GAP_NS = 3600 * 10**9
+"""In a longer gap between two readings nothing is estimated."""
+_MAX_WRAP_WATTS = 1000.0
+"""No processor package draws more on average. A counter that would have to, had it wrapped, was
+reset. The limit for rejecting a reading is higher: after 20 s it allows for a whole range."""
+_LOAD_MARGIN = 1.1
+"""The power in a gap may have been this much higher than before it."""
 _SLACK_UJ = 5_000_000
 """What a counter may show beyond its limit: counters advance in steps."""
 _MAX_REJECTS = 3
@@ -45,12 +50,15 @@ class CounterSource:
     value_uj: int = 0
     at_ns: int = -1
     rejects: int = 0
+    watts: float = 0.0
+    """Mean power between the last two readings that are at least a second apart."""
 
     def advance(self, value_uj: int, at_ns: int) -> Gain:
         """The gain since the last reading.
 
-        A counter that went down has wrapped if the gain is then within `max_watts` for the time;
-        otherwise it was reset to zero. A gain above `max_watts` is rejected and counts nothing.
+        A counter that went down has wrapped if the gain is then plausible for the time; otherwise
+        it was reset to zero. A gain above `max_watts` is rejected and counts nothing. Whole turns
+        in a long gap cannot be read; the power before the gap tells how many there were.
         """
         if self.at_ns < 0:
             self.value_uj, self.at_ns = value_uj, at_ns
@@ -61,20 +69,27 @@ class CounterSource:
         outcome: Outcome = "counted"
         if gained < 0 and self.range_uj and value_uj <= self.range_uj:
             gained, outcome = gained + self.range_uj, "wrapped"
-            if gained > self._most(at_ns) and value_uj <= self._most(at_ns):
-                gained, outcome = value_uj, "reset"  # more than it can have used: it was reset
+            is_wrap = gained <= self._most(at_ns, min(self.max_watts, _MAX_WRAP_WATTS))
+            if not is_wrap and value_uj <= self._most(at_ns, self.max_watts):
+                gained, outcome = value_uj, "reset"
         elif gained < 0:
             gained, outcome = value_uj, "reset"
-        if value_uj < 0 or gained > self._most(at_ns):
+        if value_uj < 0 or gained > self._most(at_ns, self.max_watts):
             self.rejects += 1
             if self.rejects >= _MAX_REJECTS and value_uj >= 0:  # it stays: begin again from here
                 self.value_uj, self.at_ns, self.rejects = value_uj, at_ns, 0
             return Gain(0, from_ns, from_ns, "rejected")
+        if outcome != "reset" and self.range_uj and at_ns - from_ns <= _MAX_GAP_NS:
+            expected = _LOAD_MARGIN * self.watts * (at_ns - from_ns) / 1000
+            if (turns := int((expected - gained) / self.range_uj)) > 0:
+                gained, outcome = gained + turns * self.range_uj, "estimated"
+        if outcome != "reset" and at_ns - from_ns >= 10**9:
+            self.watts = gained * 1000 / (at_ns - from_ns)
         self.value_uj, self.at_ns, self.rejects = value_uj, at_ns, 0
         return Gain(gained, from_ns, at_ns, outcome)
 
-    def _most(self, at_ns: int) -> int:
-        return round(self.max_watts * (at_ns - self.at_ns) / 1000) + _SLACK_UJ
+    def _most(self, at_ns: int, watts: float) -> int:
+        return round(watts * (at_ns - self.at_ns) / 1000) + _SLACK_UJ
 
 
 @dataclass
@@ -95,7 +110,7 @@ class GaugeSource:
         if from_ns >= 0 and at_ns <= from_ns:
             return Gain(0, from_ns, from_ns, "same")
         self.watts, self.at_ns = watts, at_ns
-        if from_ns < 0 or at_ns - from_ns > MAX_GAUGE_GAP_NS:
+        if from_ns < 0 or at_ns - from_ns > _MAX_GAP_NS:
             return Gain(0, at_ns, at_ns, "first")
         gained = round((before + watts) / 2 * (at_ns - from_ns) / 1000)
         is_gap = at_ns - from_ns > self.max_step_ns
@@ -183,7 +198,8 @@ class EnergyAccountant:
             self.zone_totals[name] = self.zone_totals.get(name, 0) + gain.uj
             span = (gain.from_ns, gain.to_ns)
             divide = memory_weights if zone.component == "dram" else cpu_weights
-            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span), now.is_estimate)
+            is_estimate = now.is_estimate or gain.outcome == "estimated"
+            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span), is_estimate)
         self._settle_meter(reading, jobs, slots, now)
 
     def count_held(self, jobs: Sequence[JobPresence], span: tuple[int, int]) -> None:
@@ -282,6 +298,11 @@ class EnergyAccountant:
                 for name, source in self.sources.items()
                 if isinstance(source, CounterSource)
             },
+            "counter_watts": {
+                name: source.watts
+                for name, source in self.sources.items()
+                if isinstance(source, CounterSource)
+            },
             "gauges": {
                 name: [source.watts, source.at_ns, source.max_watts]
                 for name, source in self.sources.items()
@@ -304,6 +325,7 @@ class EnergyAccountant:
             return
         self.zone_totals = dict(saved.get("zone_totals", {}))
         for name, (value, at_ns, max_watts, range_uj) in saved["counters"].items():
-            self.sources[name] = CounterSource(max_watts, range_uj, value, at_ns)
+            watts = saved.get("counter_watts", {}).get(name, 0.0)
+            self.sources[name] = CounterSource(max_watts, range_uj, value, at_ns, watts=watts)
         for name, (watts, at_ns, max_watts) in saved["gauges"].items():
             self.sources[name] = GaugeSource(max_watts, self._max_step_ns, watts, at_ns)
