@@ -58,7 +58,7 @@ def exporter(
     sys_root: Path,
     cgroup_root: Path,
     verbose: bool,
-    **given: Any,
+    **overrides: Any,
 ) -> None:
     """Measure this node (or, on the controller, the cluster) and serve /metrics."""
     if ctx.invoked_subcommand:
@@ -68,15 +68,15 @@ def exporter(
         format="%(levelname)s %(message)s",
         stream=sys.stderr,
     )
-    whole = load(config)
-    changes = {name: value for name, value in given.items() if value is not None}
-    settings = whole.exporter.model_copy(update=changes)
+    carme_config = load(config)
+    changes = {name: value for name, value in overrides.items() if value is not None}
+    settings = carme_config.exporter.model_copy(update=changes)
     roots = Roots(proc_root, sys_root, cgroup_root)
     name = node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if once:
         with tempfile.TemporaryDirectory() as scratch:
             in_scratch = settings.model_copy(update={"state": Path(scratch)})
-            pipeline = make_pipeline(whole, in_scratch, mode, name, roots, is_once=True)
+            pipeline = make_pipeline(carme_config, in_scratch, mode, name, roots, is_once=True)
             page = MetricsPage(pipeline.table, settings.series_limit)
             page.publish(pipeline.collect(), pipeline.add_profiles)
             click.echo(page.get().decode(), nl=False)
@@ -92,7 +92,7 @@ def exporter(
                 f"{settings.web_config} asks nobody for credentials", "add users, or use --open"
             )
     _make_state_folder(settings.state)
-    ExporterProcess(make_pipeline(whole, settings, mode, name, roots), web).run()
+    ExporterProcess(make_pipeline(carme_config, settings, mode, name, roots), web).run()
 
 
 @exporter.command("web-config")
@@ -105,14 +105,14 @@ def web_config(
     path: Path, user: str, password_file: Path | None, password_stdin: bool, keep: bool
 ) -> None:
     """Make a web configuration at PATH, with a random password unless one is given."""
-    given = sys.stdin.read().strip() if password_stdin else None
-    if given == "":
+    own_password = sys.stdin.read().strip() if password_stdin else None
+    if own_password == "":
         raise InputError("standard input holds no password")
-    if keep and given and webconfig.accepts(path, user, given):
+    if keep and own_password and webconfig.accepts(path, user, own_password):
         click.echo(f"{path}: as it should be")
         return
-    password = webconfig.write(path, user, given)
-    if given:
+    password = webconfig.write(path, user, own_password)
+    if own_password:
         click.echo(f"{path}: changed")
         return
     if password_file:

@@ -132,21 +132,21 @@ def discovery(config: Path | None, once: bool, local: bool) -> None:
     from carme.view.client import ViewClient
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    whole = load(config)
-    path = whole.prometheus.targets
+    settings = load(config)
+    path = settings.prometheus.targets
     if not os.access(path.parent, os.W_OK):
         raise ConfigError(
             f"{path.parent}: not a folder that can be written", "see prometheus.targets"
         )
-    ports = local_ports(whole) if local else None
-    discovery_process = Discovery(
-        ViewClient.of(whole.view), path, whole.cluster.name, whole.exporter.port, ports
+    ports = local_ports(settings) if local else None
+    process = Discovery(
+        ViewClient.of(settings.view), path, settings.cluster.name, settings.exporter.port, ports
     )
     if once:
-        sys.exit(0 if discovery_process.update() is not None else 1)
+        sys.exit(0 if process.update() is not None else 1)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, discovery_process.stop)
-    discovery_process.run()
+        signal.signal(number, process.stop)
+    process.run()
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ EXPORTER = metric_group(
     ("collector_duration_seconds", "gauge", "collector", "Time of the collector's last run."),
     ("collector_failures_total", "counter", "collector reason", "Runs that failed, and why."),
     ("collector_value_errors_total", "counter", "collector value",
-     "Single values left out because the source had none or nonsense."),
+     "Values left out because the source gave none, or an implausible one."),
 )  # fmt: skip
 """What the exporter says about itself and its collectors."""
 

@@ -145,12 +145,12 @@ class NodePipeline(Pipeline):
         return Context(self.context.node, {str(jobid): job.uid for jobid, job in jobs.items()})
 
     def _save(self) -> None:
-        kept = [(type(collector).__name__, collector.save()) for collector in self.collectors]
+        states = [(type(collector).__name__, collector.save()) for collector in self.collectors]
         content = {
             "node": self.context.node,
             "boot_id": self.context.boot_id,
             **self.accounting.state.save(),
-            "collectors": {name: saved for name, saved in kept if saved is not None},
+            "collectors": {name: state for name, state in states if state is not None},
         }
         try:
             exporter_state.write(self._state_path, content)
@@ -166,10 +166,10 @@ class NodePipeline(Pipeline):
         is_same_boot = saved.get("boot_id") == self.context.boot_id
         try:
             state = ExporterState.restored(saved, config, is_same_boot)
-            kept = saved.get("collectors", {}) if is_same_boot else {}
+            states = saved.get("collectors", {}) if is_same_boot else {}
             for collector in self.collectors:
-                if (name := type(collector).__name__) in kept:
-                    collector.restore(kept[name])
+                if (name := type(collector).__name__) in states:
+                    collector.restore(states[name])
         except exporter_state.DAMAGED:
             self.collectors = make_collectors(self.mode, self.context)
             return ExporterState.new(config)

@@ -61,7 +61,10 @@ class Renderer:
         values = tuple(family.values())
         if not isfinite(sum(values)):  # repr would write inf and nan as neither format allows
             plain = cached.template.replace(self._table[name].form.encode(), b"%b")
-            return plain % tuple(floatToGoString(value).encode() for value in values)
+            return plain % tuple(
+                floatToGoString(value).encode()  # type: ignore[no-untyped-call]
+                for value in values
+            )
         return cached.template % values
 
 

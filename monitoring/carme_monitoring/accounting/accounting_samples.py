@@ -31,7 +31,7 @@ JOB_GPUS = metric_group(
 CONFLICTS = metric_group(
     "GPU allocations",
     ("gpu_holder_conflicts_total", "counter", "reason",
-     "Times the holder record disagreed with processes, device cgroup or itself."),
+     "Times a GPU allocation record disagreed with processes, device cgroup or another record."),
 )  # fmt: skip
 
 ENERGY = metric_group(
@@ -39,7 +39,7 @@ ENERGY = metric_group(
     ("job_energy_joules_total", "counter", "jobid node component",
      "Energy charged to the job: gpu, cpu, dram and rest (fans, losses) of the node."),
     ("job_energy_estimated_joules_total", "counter", JOB,
-     "The part of it that was divided by time instead of by a reading."),
+     "The part of it that was estimated, because no counter was read at the right moment."),
     ("job_energy_uncertainty_ratio", "gauge", JOB,
      "Relative standard uncertainty, from sources and sampling."),
     ("job_emissions_grams_total", "counter", JOB, "CO2 equivalent, by the factor in force."),
@@ -51,10 +51,10 @@ ENERGY = metric_group(
     ("node_metered_joules_total", "counter", "",
      "What the sources read; equals the sum of node_energy_joules_total plus the carry."),
     ("node_energy_carry_joules", "gauge", "",
-     "Signed: below zero while component counters run ahead of a lagging meter."),
+     "Metered and not yet charged; below zero while counters run ahead of a lagging meter."),
     ("energy_source_info", "info", "component source scope",
      "Where a component's energy comes from; scope says whether it is GPU or node energy."),
-    ("energy_rejected_total", "counter", "source", "Readings too absurd to count."),
+    ("energy_rejected_total", "counter", "source", "Readings rejected as implausible."),
     ("energy_resets_total", "counter", "source", "Counters that began again from zero."),
 )  # fmt: skip
 

@@ -103,12 +103,12 @@ class JobCounters:
         seconds = (span[1] - span[0]) / 1e9
         by_name = {slot.name: slot for slot in slots}
         for job in jobs:
-            here = job.overlap(*span) * seconds
-            if here <= 0:
+            present_seconds = job.overlap(*span) * seconds
+            if present_seconds <= 0:
                 continue
             counter = self.of(job.jobid)
             for slot in (by_name[name] for name in job.slots if name in by_name):
-                held = here * slot.share
+                held = present_seconds * slot.share
                 counter.gpu_held_seconds += held
                 self.node_gpu_held_seconds += held
                 seen = activity.get(slot.gpu)
@@ -117,10 +117,13 @@ class JobCounters:
                     counter.gpu_idle_seconds += idle
                     self.node_gpu_idle_seconds += idle
                     counter.gpu_utilised_seconds += held * (seen.utilisation or 0.0)
-                    counter.gpu_idle_joules += seen.idle_mj / 1000 * min(1.0, here / seconds)
-            asked = job.cpus * here
-            counter.cpu_asked_seconds += asked
-            counter.cpu_idle_seconds += max(0.0, asked - cpu_seconds.get(job.jobid, 0.0))
+                    counter.gpu_idle_joules += (
+                        seen.idle_mj / 1000 * min(1.0, present_seconds / seconds)
+                    )
+            cpu_asked_seconds = job.cpus * present_seconds
+            counter.cpu_asked_seconds += cpu_asked_seconds
+            cpu_idle_seconds = cpu_asked_seconds - cpu_seconds.get(job.jobid, 0.0)
+            counter.cpu_idle_seconds += max(0.0, cpu_idle_seconds)
 
     def count_traffic(
         self,
@@ -131,14 +134,13 @@ class JobCounters:
         span: tuple[int, int],
     ) -> None:
         """Give the node's traffic of the interval to its jobs."""
-        here = {job.jobid: job.overlap(*span) for job in jobs}
-        here = {jobid: part for jobid, part in here.items() if part > 0}
-        if not here:
+        overlaps = {job.jobid: part for job in jobs if (part := job.overlap(*span)) > 0}
+        if not overlaps:
             return
-        is_alone = len(here) == 1 and next(iter(here.values())) == 1
-        weights = {jobid: cpu_seconds.get(jobid, 0.0) for jobid in here}
+        is_alone = len(overlaps) == 1 and next(iter(overlaps.values())) == 1
+        weights = {jobid: cpu_seconds.get(jobid, 0.0) for jobid in overlaps}
         if not any(weights.values()):
-            weights = here
+            weights = overlaps
         total = sum(weights.values())
         method = "exclusive" if is_alone else "share"
         for jobid, weight in weights.items():

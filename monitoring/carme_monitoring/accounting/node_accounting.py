@@ -54,7 +54,7 @@ class NodeAccounting:
         """
         at_ns, previous = readings.at_ns, self.state.previous
         if gpus := readings.of(GpuCollector):
-            self.gpus, self.slots = gpus, slots(gpus.known)
+            self.gpus, self.slots = gpus, slots(gpus.installed)
         allocations = readings.of(AllocationCollector) or []
         host, zones = readings.of(HostCollector), readings.of(RaplCollector) or {}
         self._take_uses(readings, allocations)

@@ -51,7 +51,7 @@ class NodeGpus:
     """The GPUs of the node, and what runs on them."""
 
     gpus: list[GpuReading]
-    known: list[GpuReading]
+    installed: list[GpuReading]
     """With those that do not answer now, as they were last read."""
     xids: dict[tuple[str, int], int] = field(default_factory=dict)
     """Driver errors by UUID and number."""
@@ -75,12 +75,12 @@ class GpuCollector(Collector[NodeGpus]):
         gpus = source.read()
         pids = {process.pid for gpu in gpus for process in gpu.processes}
         cgroup_of = {pid: files.text(proc / str(pid) / "cgroup") or "" for pid in pids}
-        known = with_absent(self._latest.known, gpus)
-        self._latest = NodeGpus(gpus, known, dict(source.xids), cgroup_of)
+        installed = with_absent(self._latest.installed, gpus)
+        self._latest = NodeGpus(gpus, installed, dict(source.xids), cgroup_of)
         return self._latest
 
     def add_samples(self, out: Samples, reading: NodeGpus) -> None:
-        add_gpu_samples(out, reading.gpus, reading.known)
+        add_gpu_samples(out, reading.gpus, reading.installed)
         index_of = {gpu.uuid: str(gpu.index) for gpu in reading.gpus}
         for (uuid, xid), count in reading.xids.items():
             key = (index_of.get(uuid, ""), uuid, str(xid))

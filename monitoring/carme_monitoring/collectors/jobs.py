@@ -19,7 +19,7 @@ METRICS = metric_group(
     ("job_memory_used_bytes", "gauge", JOB, "Memory of its processes."),
     ("job_memory_peak_bytes", "gauge", JOB, "The most it ever used."),
     ("job_memory_limit_bytes", "gauge", JOB, "Memory it asked for here."),
-    ("job_oom_kills_total", "counter", JOB, "Processes killed for want of memory."),
+    ("job_oom_kills_total", "counter", JOB, "Processes killed because memory ran out."),
     ("job_io_bytes_total", "counter", "jobid node direction", "Bytes to and from disks."),
     ("job_pressure_seconds_total", "counter", "jobid node resource kind",
      "Time some or all of its processes waited for a resource (cgroup v2)."),
@@ -193,7 +193,7 @@ class AllocationCollector(Collector[list[GpuAllocation]]):
     name = "jobs"
     metrics = metric_group(
         "GPU allocations",
-        ("jobs_broken_records", "gauge", "", "Holder records that could not be read."),
+        ("jobs_broken_records", "gauge", "", "GPU allocation records that could not be read."),
     )
     stage, order = Stage.CHARGED, 5
 

@@ -29,7 +29,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 METRICS = metric_group(
     "Node",
     ("network_bytes_total", "counter", "device direction",
-     "Traffic of an interface; bonds, VLANs and bridges are in those they are made of."),
+     "Traffic of an interface; that of bonds, VLANs and bridges is in their members'."),
     ("network_errors_total", "counter", "device direction", "Errors of an interface."),
     ("infiniband_bytes_total", "counter", "device port direction", "Data of a port."),
     ("infiniband_packets_total", "counter", "device port direction", "Packets of a port."),
