@@ -1,4 +1,4 @@
-"""What a collector is: it reads one source, and makes samples of what it read."""
+"""Collectors: each reads one source and makes samples of the reading."""
 
 import logging
 import threading
@@ -40,7 +40,7 @@ class Roots:
 
 @dataclass(frozen=True)
 class CollectorContext:
-    """What collectors are made from."""
+    """The settings, roots and sources that collectors use."""
 
     node: str = ""
     config: ExporterSettings = field(default_factory=ExporterSettings)
@@ -55,7 +55,7 @@ class CollectorContext:
 
     @cached_property
     def boot_id(self) -> str:
-        """The kernel's name for the time since the node booted."""
+        """The kernel's id of this boot."""
         return hook.boot_id(str(self.roots.proc))
 
 
@@ -103,11 +103,11 @@ class Collector(Generic[Reading]):
         """The samples when there is no reading; most collectors have none."""
 
     def save(self) -> Any:
-        """What is kept over a restart, as JSON has it; None is nothing."""
+        """What is kept over a restart, as JSON values; None for nothing."""
         return None
 
     def restore(self, saved: Any) -> None:
-        """Take up what `save` gave before the exporter, not the node, was restarted."""
+        """Restore what `save` returned, after a restart of the exporter but not of the node."""
 
 
 class PeriodicThread:

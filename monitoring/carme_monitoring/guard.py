@@ -1,4 +1,4 @@
-"""Runs collectors so that none can take the others, or the scrape, with it."""
+"""Runs collectors so that one that fails or hangs leaves the others and the scrape alone."""
 
 import queue
 import threading
@@ -22,8 +22,8 @@ class PartialReading(UnavailableError):
 
 
 class Guard:
-    """One collector's thread. A run that takes too long is given up, and so is every further one
-    until it has come back: hardware that hangs costs one thread, not the exporter."""
+    """One collector's thread. A run that takes too long counts as failed, and so does every further
+    one until it has returned: hardware that hangs costs one thread, not the exporter."""
 
     def __init__(self, name: str, limit_seconds: float = _DEFAULT_LIMIT_SECONDS) -> None:
         self.name, self.limit_seconds = name, limit_seconds
@@ -40,7 +40,7 @@ class Guard:
         began = time.monotonic()
         reason, result = "", None
         if self._busy is not None and not self._busy.empty():
-            self._busy = None  # the run that took too long has come back
+            self._busy = None  # the run that took too long has returned
         if self._busy is not None:
             reason, self.last_error = "timeout", "still busy with an earlier run"
         else:

@@ -78,7 +78,7 @@ class NvmlGpus:
                 pynvml.nvmlShutdown()
 
     def _start(self) -> None:
-        """Start NVML once: sampler, collection and a read that timed out may come together."""
+        """Start NVML once: sampler, collection and a read that timed out may call this together."""
         if self._ready:
             return
         with self._starting:
@@ -166,7 +166,7 @@ class NvmlGpus:
         )
 
     def _ask(self, value: str, call: Callable[..., Any], *args: Any, most: int = 2**64 - 2) -> Any:
-        """What NVML answers; None and a count when it does not, or answers nonsense."""
+        """NVML's answer; None, and a count, if it fails or is implausible."""
         try:
             answer = call(*args)
         except (pynvml.NVMLError, UnicodeDecodeError):

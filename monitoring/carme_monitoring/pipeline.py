@@ -38,7 +38,7 @@ BY_NAME = {metric.name: metric for metric in TABLE}
 
 
 class Pipeline:
-    """Collectors to samples, without accounting: the controller's."""
+    """The controller's pipeline: from collectors to samples, without accounting."""
 
     mode: ClassVar[Mode] = "controller"
 
@@ -87,7 +87,7 @@ class Pipeline:
 
 
 class NodePipeline(Pipeline):
-    """A node's. `settle` charges up to now; `collect` does, too, and gives all samples."""
+    """A node's pipeline. `settle` charges up to now; `collect` does too and returns all samples."""
 
     mode = "node"
 
@@ -107,7 +107,7 @@ class NodePipeline(Pipeline):
         """
         has_slots = bool(self.accounting.slots)
         gpus = Readings() if has_slots else self._read(Stage.PUBLISHED, kind=GpuCollector)
-        # A job is waiting for this: its counters are read before a collection that runs is over.
+        # A job is waiting: its counters are read even while a collection is under way.
         counters = self._read_counters() if jobid is not None else None
         with self._lock:
             return self._charge(gpus, counters, jobid)
@@ -129,7 +129,7 @@ class NodePipeline(Pipeline):
             counters = self._read_counters()  # another charge was quicker
         readings.at_ns = counters.at_ns
         readings.update(counters)
-        # Reading the rest takes longer, so it comes after the moment that counts.
+        # Reading the rest takes longer, so it comes after the moment up to which energy is charged.
         readings.update(self._read(Stage.CHARGED))
         self.accounting.charge(readings, self.context.roots.time_s(), jobid)
         self._save()

@@ -82,7 +82,7 @@ class ExporterProcess:
         self._logged = errors
 
     def handle(self, request: dict[str, object]) -> dict[str, object]:
-        """The hook's event: charge up to this moment, then let the job come or go."""
+        """Handle the hook's event: charge up to this moment, then start or end the job."""
         node, jobid = self._node, request.get("jobid")
         is_ours = node is not None and request.get("node") == node.context.node
         if node is None or not is_ours or not isinstance(jobid, int):
@@ -137,6 +137,6 @@ def _board_socket(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     server.bind(str(path))
-    path.chmod(0o666)  # everybody may ask; who asks decides what is answered
+    path.chmod(0o666)  # any user may connect; the answer depends on the peer's uid
     server.listen(16)
     return server

@@ -1,7 +1,7 @@
 """Samples the GPUs once a second, and at 20 Hz while a job is profiled.
 
-A collection every 15 s would call a job idle that happened to wait for data just then; a look a
-second costs nothing and makes idle time and mean utilisation honest.
+A collection every 15 s would count a job as idle that waits for data at that moment. A sample every
+second is cheap and gives the right idle time and mean utilisation.
 """
 
 import threading
@@ -32,7 +32,7 @@ class GpuActivity:
     idle_mj: int = 0
 
     def add(self, other: "GpuActivity") -> None:
-        """Add what was seen later."""
+        """Add a later activity."""
         self.seconds += other.seconds
         self.idle_seconds += other.idle_seconds
         self.utilised_seconds += other.utilised_seconds

@@ -111,7 +111,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 class Users:
-    """Checks passwords. bcrypt is slow on purpose, so what was right is remembered as a hash."""
+    """Checks passwords. bcrypt is slow by design, so results are remembered by a keyed hash."""
 
     def __init__(self, users: dict[str, str]) -> None:
         self._users = {name: hashed.encode() for name, hashed in users.items()}

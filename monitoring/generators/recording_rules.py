@@ -9,7 +9,7 @@ last one before the window, without `increase()`'s extrapolation: windows side b
 to what was used, also over a restart of an exporter or of Prometheus. A job's totals are the last
 value of its counters.
 
-Reading a series and joining it cost, adding up does not: raw series are read for the five minutes
+Reading and joining series is expensive, adding up is not: raw series are read for the five minutes
 only, and an hour is made of those. Every minute it takes the five minutes before, a fifth of each:
 what was used counts once, slides in and out of the hour within five minutes, and hours side by side
 add up as well.
@@ -117,7 +117,7 @@ def groups() -> dict[str, tuple[int | None, list[RecordingRule]]]:
 def _jobs() -> Iterator[RecordingRule]:
     info = "job_node:carme_job_info:last"
     labels = ("cluster", "jobid", "node", *OWNER)
-    # Two at once would fail every join: a job may be known by its cgroup before its record is read.
+    # Two infos of a job would fail every join: its cgroup may be seen before its record is read.
     recorded, any_ = (
         f"topk by (cluster, jobid, node) (1, last_over_time(carme_job_info{which}[{_HELD_BACK}]))"
         for which in ('{user!=""}', "")
@@ -172,7 +172,7 @@ def _jobs() -> Iterator[RecordingRule]:
 
 
 def _gained(counter: str) -> str:
-    """What a counter gained in five minutes; nothing in those in which it began anew."""
+    """What a counter gained in five minutes; zero in those in which it was reset."""
     now = f"last_over_time({counter}[{_HELD_BACK}])"
     before = f"last_over_time({counter}[{_HELD_BACK}] offset 5m)"
     first = f"min_over_time({counter}[5m])"
@@ -231,7 +231,7 @@ def _figure(
 ) -> RecordingRule:
     seconds = WINDOWS[window]
     if figure.name == "power_watts":
-        # Worked out just before.
+        # From the rule just before.
         expr = f"{level}:carme_energy_joules:increase{window} / {seconds}"
     elif window == "5m":
         expr = f"sum by ({', '.join(by)}) (\n  {_gained(f'carme_{kind}_{figure.counter}')}\n)"

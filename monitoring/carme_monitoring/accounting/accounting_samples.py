@@ -1,4 +1,4 @@
-"""The samples of what the accounting has worked out: jobs, energy, waste, traffic, users."""
+"""The samples of the accounting: jobs, energy, waste, traffic, users."""
 
 from carme_monitoring.accounting.counters import NODE_FIGURES, USE_FIGURES, JobCounter
 from carme_monitoring.accounting.job_table import NodeJob

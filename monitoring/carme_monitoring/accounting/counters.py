@@ -22,7 +22,7 @@ class EmissionFactors:
     price_per_kwh: float | None = None
 
     def updated_from(self, file: Path | None) -> "EmissionFactors":
-        """These, with the plausible values of `file` in place; it may be kept current by others."""
+        """These, replaced by the plausible values of `file`, which a site may keep current."""
         try:
             content = json.loads(file.read_text(encoding="utf-8")) if file else {}
         except (OSError, ValueError):
@@ -133,7 +133,7 @@ class JobCounters:
         sent: int,
         span: tuple[int, int],
     ) -> None:
-        """Give the node's traffic of the interval to its jobs."""
+        """Divide the node's traffic of the interval among its jobs, by processor time."""
         overlaps = {job.jobid: part for job in jobs if (part := job.overlap(*span)) > 0}
         if not overlaps:
             return
@@ -173,7 +173,7 @@ class JobCounters:
         }
 
     def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
-        """Take up what `save` gave; after a reboot the jobs are gone."""
+        """Restore what `save` returned; after a reboot the jobs no longer exist."""
         if is_same_boot:
             self.jobs = {int(jobid): JobCounter(**row) for jobid, row in saved["jobs"].items()}
         self.node_gpu_held_seconds, self.node_gpu_idle_seconds = saved["held"], saved["idle"]
@@ -193,7 +193,7 @@ Figure = tuple[str, ...]
 JobFigures = tuple[int, Owner, Mapping[Figure, float]]
 """A job, its owner and its figures."""
 _FORGET_NS = 24 * 3600 * 10**9
-"""An owner without a job here for a day: the series end, or they would grow with the years."""
+"""The series of an owner without a job here for a day end: there would be ever more of them."""
 
 
 @dataclass
@@ -204,7 +204,7 @@ class _Total:
 
 
 class UserCounters:
-    """The totals, kept up by `count`."""
+    """The totals, which `count` increases."""
 
     def __init__(self, hold_seconds: float) -> None:
         self._hold_ns = round(hold_seconds * 1e9)
@@ -261,7 +261,7 @@ class UserCounters:
         }
 
     def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
-        """Take up what `save` gave; after a reboot jobs are gone and the clock starts at zero."""
+        """Restore what `save` returned; after a reboot no job is left and the clock is at zero."""
         for owner, figure, value, since_ns, last_ns in saved["totals"]:
             total = (
                 _Total(value, since_ns, last_ns)

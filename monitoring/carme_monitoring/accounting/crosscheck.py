@@ -80,7 +80,7 @@ class CrossCheck:
         uses: Mapping[int, JobUse],
         now: set[Conflict],
     ) -> None:
-        """Two jobs on one slot may share it, but one without a cgroup beside one with is over."""
+        """Two jobs may share a slot; one without a cgroup beside one that has one is over."""
         claimed: dict[int, list[NodeJob]] = {}
         for job in running.values():
             for index in job.gpus:

@@ -29,17 +29,17 @@ class PreviousReading:
     traffic: tuple[int, int] | None = None
 
     def seconds(self, at_ns: int) -> float:
-        """From there to `at_ns`; 0 if there was none."""
+        """Seconds from the last charge to `at_ns`; 0 if there was none."""
         return max(0.0, (at_ns - self.at_ns) / 1e9) if self.at_ns >= 0 else 0.0
 
     def fraction(self, from_ns: int, to_ns: int, at_ns: int) -> float:
-        """How much of the time from there to `at_ns` lies between the two; 0 if there was none."""
+        """The part of the time since the last charge that is between the two; 0 without one."""
         if self.at_ns < 0 or at_ns <= self.at_ns:
             return 0.0
         return max(0, to_ns - max(from_ns, self.at_ns)) / (at_ns - self.at_ns)
 
     def busy_gain(self, host: Host) -> float | None:
-        """Processor time of the whole node since then."""
+        """Processor time of the whole node since the last charge; None before the first."""
         if self.busy_seconds is None:
             return None
         return max(0.0, host.busy_seconds - self.busy_seconds)
@@ -47,7 +47,7 @@ class PreviousReading:
     def cpu_gains(
         self, uses: Mapping[int, JobUse], live: Iterable[int], at_ns: int
     ) -> dict[int, float]:
-        """Processor time by job since then.
+        """Processor time by job since the last charge.
 
         A job's cgroup is gone before its epilog runs; its last stretch goes on at the rate it
         had, because otherwise it would be charged to the system.
@@ -63,7 +63,7 @@ class PreviousReading:
         return gains
 
     def traffic_gain(self, traffic: Traffic | None) -> tuple[int, int] | None:
-        """Bytes received and sent since then; None if either end is unknown."""
+        """Bytes received and sent since the last charge; None if either reading is missing."""
         if traffic is None or self.traffic is None:
             return None
         received, sent = self.traffic
@@ -76,7 +76,7 @@ class PreviousReading:
         host: Host | None,
         traffic: Traffic | None,
     ) -> None:
-        """Take these readings for the next difference; what could not be read stays."""
+        """Keep these readings for the next charge; the older one stays where one failed."""
         seconds = self.seconds(at_ns)
         for jobid, use in uses.items():
             if use.cpu_seconds is None:
@@ -119,7 +119,7 @@ class ExporterState:
             EnergyAccountant(max_step_seconds=4 * config.interval_seconds),
             JobTable(config.keep_seconds),
             JobCounters(),
-            # Prometheus must read at least once in this time: see carme.config.Prometheus.
+            # Prometheus must read at least once in this time: see carme.config.PrometheusSettings.
             UserCounters(2 * config.interval_seconds),
             PreviousReading(),
         )
@@ -139,7 +139,7 @@ class ExporterState:
     def restored(
         cls, saved: Mapping[str, Any], config: ExporterSettings, is_same_boot: bool
     ) -> Self:
-        """What `save` gave. After a reboot the jobs are gone and counters began again.
+        """The saved state. After a reboot there are no jobs, and counters start at zero.
 
         Raises one of DAMAGED when the content cannot be used; nothing is restored then.
         """

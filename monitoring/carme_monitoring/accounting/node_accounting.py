@@ -127,7 +127,7 @@ class NodeAccounting:
             moment = min(change.at_ns, at_ns)
             if change.reading and change.reading.boot_ns <= at_ns:
                 moment = change.reading.boot_ns
-                # What jobs did until then is not known, only what they did until now.
+                # No reading shows what jobs used until then, only what they used until now.
                 fraction = self.state.previous.fraction(charged_ns or 0, moment, at_ns)
                 activity = self._activity(host, self._cpu_seconds(at_ns)).part(fraction)
                 # Ranges and components are those of the zones now.

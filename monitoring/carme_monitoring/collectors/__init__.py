@@ -1,4 +1,4 @@
-"""The collectors, one module for each source. A module that is put here is used."""
+"""The collectors, by source. Every collector class in a module of this package is used."""
 
 import importlib
 import inspect

@@ -18,7 +18,7 @@ _COUNTED_TWICE = ("guest", "guest_nice")
 _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "reiserfs"}
 """Network file systems are left out: reading them may hang."""
 _ROOT_ONLY = {"overlay"}
-"""The root of a machine that is a container; containers' own are everywhere below it."""
+"""The root of a node that is a container; elsewhere it belongs to other containers."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _MAX_DISKS = 16
 METRICS = metric_group(

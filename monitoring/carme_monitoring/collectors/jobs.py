@@ -90,7 +90,7 @@ class JobCgroups:
 
 
 def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUse:
-    """One folder a controller."""
+    """A job's use by cgroup v1, which has a folder for each controller."""
     cpu, memory, cpuset = (job.path(name) for name in ("cpuacct", "memory", "cpuset"))
     use: dict[str, int | float | None] = {}
     if cpu:
@@ -118,7 +118,7 @@ def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUse:
 
 
 def read_v2(jobid: int, job: JobCgroup) -> JobUse:
-    """One folder for everything."""
+    """A job's use by cgroup v2, which has one folder."""
     top = job.paths[""]
     cpu, memory = files.table(top / "cpu.stat"), files.table(top / "memory.stat")
     events = files.table(top / "memory.events")

@@ -75,7 +75,7 @@ def parse_dcmi(text: str) -> float | None:
 
 
 def parse_redfish(document: Any) -> float | None:
-    """Watts in a Redfish Power or EnvironmentMetrics resource; several supplies are added up."""
+    """Watts in a Redfish Power or EnvironmentMetrics resource; the first control counts."""
     if not isinstance(document, dict):
         return None
     reading = document.get("PowerWatts")
@@ -117,7 +117,7 @@ def ask_redfish(url: str, user: str, password: str, ca_file: Path | None) -> flo
         with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310
             return parse_redfish(json.load(answer))
     except (OSError, ValueError, http.client.HTTPException) as error:
-        # A file of certificates that is not there says so without its name.
+        # The error about a missing file of certificates does not name the file.
         using = f" (certificates: {ca_file})" if ca_file else ""
         raise UnavailableError(f"{url}: {error or type(error).__name__}{using}") from error
 

@@ -28,7 +28,7 @@ _TRIES = 25
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of one query."""
+    """The result of one query."""
 
     board: str
     panel: str

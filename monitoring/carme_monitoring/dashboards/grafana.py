@@ -136,7 +136,7 @@ def _defaults(panel: Panel) -> dict[str, Any]:
         "unit": panel.unit,
         "thresholds": {"mode": "absolute", "steps": _steps(panel)},
         "color": {"mode": "palette-classic" if panel.kind == "timeseries" else "thresholds"},
-        # Nothing to count is not a failure to count.
+        # An empty answer means that there is nothing to count; it is no error.
         "noValue": "none",
         "min": 0,
     }

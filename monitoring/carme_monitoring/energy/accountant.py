@@ -27,8 +27,8 @@ _LOAD_MARGIN = 1.1
 _SLACK_UJ = 5_000_000
 """What a counter may show beyond its limit: counters advance in steps."""
 _MAX_REJECTS = 3
-"""After so many rejected readings the counter starts again from the last one. A glitch is over
-sooner, and the reading after it counts for the whole time."""
+"""After so many rejected readings the counter starts again from the last one. A glitch is
+shorter, and the reading after it counts for the whole time."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class EnergyAccountant:
             self._charge_gpu(gpu, source.advance(mj * 1000, reading.at_ns), jobs, slots, now)
         for gpu, watts in reading.gpu_watts.items():
             if f"gpu:{gpu}" in self.sources:
-                continue  # its counter is away for a moment, and covers that when it is back
+                continue  # its counter did not answer now, and includes this time when it does
             power = self._gauge(f"gpu-gauge:{gpu}", MAX_GPU_WATTS)
             self._charge_gpu(gpu, power.advance(watts, reading.at_ns), jobs, slots, now)
         for name, zone in reading.zones.items():
@@ -254,7 +254,7 @@ class EnergyAccountant:
             source = self._gauge("meter-gauge", MAX_NODE_WATTS)
             gain = source.advance(reading.meter_watts, reading.at_ns)
         else:
-            # A gauge that is gone cannot catch up; a counter can, so it is waited for.
+            # A missing gauge cannot catch up; a counter can when it is back.
             gauge = self.sources.get("meter-gauge")
             if self.ledger.has_meter and gauge and reading.at_ns - gauge.at_ns > self._max_step_ns:
                 del self.sources["meter-gauge"]
@@ -315,7 +315,7 @@ class EnergyAccountant:
         }
 
     def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
-        """Take up what `save` gave; after a reboot the counters' last values mean nothing."""
+        """Restore what `save` returned; after a reboot the counters' last values mean nothing."""
         self.ledger.restore(saved["ledger"])
         self.held_seconds = {int(jobid): held for jobid, held in saved["held_seconds"].items()}
         self.resets, self.rejected = dict(saved["resets"]), dict(saved["rejected"])

@@ -42,7 +42,7 @@ class JobPresence:
 
 @dataclass(frozen=True)
 class GpuSlot:
-    """What Slurm hands out of a GPU: the whole, or a MIG slice of it."""
+    """What Slurm allocates of a GPU: all of it, or a MIG slice."""
 
     name: str
     gpu: str
