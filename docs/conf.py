@@ -5,6 +5,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+sys.path.append(str(Path(__file__).parents[1] / "monitoring/generators"))
 
 project = "Carme"
 copyright = "the Carme authors"

@@ -6,8 +6,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from carme_monitoring.dashboards.boards import BOARDS
-from carme_monitoring.dashboards.model import RECORDED, Dashboard
+from carme_monitoring.dashboards.model import BOARDS, RECORDED, Dashboard
 
 NEEDS = {
     "rapl": "processors with RAPL",

@@ -7,9 +7,8 @@ from typing import Any
 
 import yaml
 from docutils import nodes
+from recording_rules import RecordingRule, groups
 from sphinx.util.docutils import SphinxDirective
-
-from carme_monitoring.recording import RecordingRule, groups
 
 _TITLES = {
     "job": "Jobs",

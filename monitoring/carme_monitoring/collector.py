@@ -1,17 +1,18 @@
-"""What a collector is: it reads one source, and makes samples of what it read."""
+"""Collectors: each reads one source and makes samples of the reading."""
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from carme.config import ExporterSettings
 from carme.node import hook
-from carme_monitoring.metrics import Metric
-from carme_monitoring.samples import LabelledCounter, Samples
+from carme_monitoring.metrics import LabelledCounter, Metric, Samples
 
 if TYPE_CHECKING:
     from carme_monitoring.collectors.power import SlowReader
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from carme_monitoring.gpus import Gpus
     from carme_monitoring.sampler import GpuSampler
 
+log = logging.getLogger(__name__)
+_PAUSE_SECONDS = 5.0
+"""After an error in a `PeriodicThread`."""
 Mode = Literal["node", "controller"]
 Reading = TypeVar("Reading")
 
@@ -36,7 +40,7 @@ class Roots:
 
 @dataclass(frozen=True)
 class CollectorContext:
-    """What collectors are made from."""
+    """The settings, roots and sources that collectors use."""
 
     node: str = ""
     config: ExporterSettings = field(default_factory=ExporterSettings)
@@ -51,7 +55,7 @@ class CollectorContext:
 
     @cached_property
     def boot_id(self) -> str:
-        """The kernel's name for the time since the node booted."""
+        """The kernel's id of this boot."""
         return hook.boot_id(str(self.roots.proc))
 
 
@@ -79,17 +83,14 @@ class Collector(Generic[Reading]):
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """The families that `add_samples` fills."""
     modes: ClassVar[tuple[Mode, ...]] = ("node",)
+    requires: ClassVar[str] = ""
+    """The part of the context without which it is not used, such as `gpus`."""
     stage: ClassVar[Stage] = Stage.PUBLISHED
     order: ClassVar[int] = 100
     """Within a stage, lower ones are read first: what changes fastest goes before the rest."""
 
     def __init__(self, context: CollectorContext) -> None:
         self.context = context
-
-    @classmethod
-    def create(cls, context: CollectorContext) -> Self | None:
-        """The collector; None where its source is not configured."""
-        return cls(context)
 
     def read(self) -> Reading:
         """What the source says now. Raises, or takes too long, when it does not answer."""
@@ -102,11 +103,48 @@ class Collector(Generic[Reading]):
         """The samples when there is no reading; most collectors have none."""
 
     def save(self) -> Any:
-        """What is kept over a restart, as JSON has it; None is nothing."""
+        """What is kept over a restart, as JSON values; None for nothing."""
         return None
 
     def restore(self, saved: Any) -> None:
-        """Take up what `save` gave before the exporter, not the node, was restarted."""
+        """Restore what `save` returned, after a restart of the exporter but not of the node."""
+
+
+class PeriodicThread:
+    """A daemon thread that calls `step` again and again. An error is logged when it is new."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._stop = name, threading.Event()
+
+    def step(self) -> None:
+        """One round."""
+        raise NotImplementedError
+
+    def period_seconds(self) -> float:
+        """Time from the start of one round to that of the next."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._loop, daemon=True, name=self._name).start()
+
+    def stop(self) -> None:
+        """End after this round."""
+        self._stop.set()
+
+    def _loop(self) -> None:
+        due, problem = time.monotonic(), ""
+        while not self._stop.is_set():
+            try:
+                self.step()
+                problem = ""
+            except Exception as error:
+                if str(error) != problem:
+                    log.warning("%s: %s", self._name, error, exc_info=True)
+                problem = str(error)
+                self._stop.wait(_PAUSE_SECONDS)
+            due = max(due + self.period_seconds(), time.monotonic())
+            self._stop.wait(due - time.monotonic())
 
 
 class Readings:

@@ -18,13 +18,11 @@ from carme_monitoring.collectors import network
 from carme_monitoring.collectors.power import SlowReader, ask_ipmi, ask_redfish
 from carme_monitoring.collectors.slurm import SchedulerReader
 from carme_monitoring.guard import Guards
-from carme_monitoring.metric_table import TABLE
+from carme_monitoring.metrics import LabelledCounter
 from carme_monitoring.nvml import NvmlGpus
 from carme_monitoring.pipeline import NodePipeline, Pipeline
 from carme_monitoring.process import ExporterProcess
-from carme_monitoring.profiles import tables
 from carme_monitoring.sampler import GpuSampler
-from carme_monitoring.samples import LabelledCounter
 from carme_monitoring.server import MetricsPage
 
 _path = click.Path(path_type=Path)
@@ -60,7 +58,7 @@ def exporter(
     sys_root: Path,
     cgroup_root: Path,
     verbose: bool,
-    **given: Any,
+    **overrides: Any,
 ) -> None:
     """Measure this node (or, on the controller, the cluster) and serve /metrics."""
     if ctx.invoked_subcommand:
@@ -70,16 +68,16 @@ def exporter(
         format="%(levelname)s %(message)s",
         stream=sys.stderr,
     )
-    whole = load(config)
-    changes = {name: value for name, value in given.items() if value is not None}
-    settings = whole.exporter.model_copy(update=changes)
+    carme_config = load(config)
+    changes = {name: value for name, value in overrides.items() if value is not None}
+    settings = carme_config.exporter.model_copy(update=changes)
     roots = Roots(proc_root, sys_root, cgroup_root)
     name = node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if once:
         with tempfile.TemporaryDirectory() as scratch:
-            page = _page(settings)
             in_scratch = settings.model_copy(update={"state": Path(scratch)})
-            pipeline = make_pipeline(whole, in_scratch, mode, name, roots, is_once=True)
+            pipeline = make_pipeline(carme_config, in_scratch, mode, name, roots, is_once=True)
+            page = MetricsPage(pipeline.table, settings.series_limit)
             page.publish(pipeline.collect(), pipeline.add_profiles)
             click.echo(page.get().decode(), nl=False)
         return
@@ -94,7 +92,7 @@ def exporter(
                 f"{settings.web_config} asks nobody for credentials", "add users, or use --open"
             )
     _make_state_folder(settings.state)
-    ExporterProcess(make_pipeline(whole, settings, mode, name, roots), web).run()
+    ExporterProcess(make_pipeline(carme_config, settings, mode, name, roots), web).run()
 
 
 @exporter.command("web-config")
@@ -107,14 +105,14 @@ def web_config(
     path: Path, user: str, password_file: Path | None, password_stdin: bool, keep: bool
 ) -> None:
     """Make a web configuration at PATH, with a random password unless one is given."""
-    given = sys.stdin.read().strip() if password_stdin else None
-    if given == "":
+    own_password = sys.stdin.read().strip() if password_stdin else None
+    if own_password == "":
         raise InputError("standard input holds no password")
-    if keep and given and webconfig.accepts(path, user, given):
+    if keep and own_password and webconfig.accepts(path, user, own_password):
         click.echo(f"{path}: as it should be")
         return
-    password = webconfig.write(path, user, given)
-    if given:
+    password = webconfig.write(path, user, own_password)
+    if own_password:
         click.echo(f"{path}: changed")
         return
     if password_file:
@@ -137,9 +135,11 @@ def make_pipeline(
     if mode == "controller":
         from carme.view.client import ViewClient
 
-        scheduler = SchedulerReader(*_sdiag(config))
+        slurm = config.slurm
+        environment = {**os.environ, **({"SLURM_CONF": str(slurm.conf)} if slurm.conf else {})}
+        scheduler = SchedulerReader(str(slurm.bin / "sdiag") if slurm.bin else "sdiag", environment)
         if is_once:
-            scheduler.ask()
+            scheduler.step()
         else:
             scheduler.start()
         view = ViewClient.of(config.view)
@@ -158,19 +158,6 @@ def make_pipeline(
         guards.run("gpu", gpus.watch_xids)
         sampler.start()
     return pipeline
-
-
-def _page(settings: ExporterSettings) -> MetricsPage:
-    return MetricsPage((*TABLE, *tables(settings.profiles)), settings.series_limit)
-
-
-def _sdiag(config: Config) -> tuple[str, dict[str, str]]:
-    slurm = config.slurm
-    command = str(slurm.bin / "sdiag") if slurm.bin else "sdiag"
-    environment = dict(os.environ)
-    if slurm.conf:
-        environment["SLURM_CONF"] = str(slurm.conf)
-    return command, environment
 
 
 def _slow_power(settings: ExporterSettings, errors: LabelledCounter) -> list[SlowReader]:

@@ -1,7 +1,7 @@
 """`carme-discovery`: writes the nodes that Slurm has into a file that Prometheus watches.
 
-The file is replaced as a whole, and only with what Slurm really said: while the view or the
-controller is away, Prometheus keeps reading the nodes it knows.
+The file is replaced as a whole, and only after Slurm has answered: while the view or the controller
+does not answer, Prometheus keeps its targets.
 """
 
 import json
@@ -83,11 +83,11 @@ class Discovery:
         try:
             snapshot = self._view.snapshot()
         except CarmeError as error:
-            self._say(f"targets stay as they are: {error.message}")
+            self._log(f"targets stay as they are: {error.message}")
             return None
         if snapshot.controller != "up" or not snapshot.nodes:
-            why = snapshot.error or "Slurm names no node"
-            self._say(f"targets stay as they are: {why}")
+            reason = snapshot.error or "Slurm names no node"
+            self._log(f"targets stay as they are: {reason}")
             return None
         groups = targets(snapshot.nodes, self._cluster, self._port, self._ports)
         try:
@@ -95,15 +95,15 @@ class Discovery:
             # An admin who runs this by hand must not leave a file that Prometheus cannot read.
             owner = self._path.parent.owner() if os.geteuid() == 0 else None
             if not write(self._path, f"[\n{lines}\n]\n", mode=0o640, owner=owner):
-                os.utime(self._path)  # its age tells Prometheus that somebody looks after it
+                os.utime(self._path)  # an alert watches the age of the file
         except OSError as error:
-            self._say(f"{self._path}: {error.strerror}")
+            self._log(f"{self._path}: {error.strerror}")
             return None
-        self._say(f"{len(groups)} nodes")
+        self._log(f"{len(groups)} nodes")
         return len(groups)
 
     def run(self, every_seconds: float = _EVERY_SECONDS) -> None:
-        """Update now and then."""
+        """Update every `every_seconds` until `stop` is called."""
         while not self._stop.is_set():
             self.update()
             self._stop.wait(every_seconds)
@@ -112,11 +112,11 @@ class Discovery:
         """End `run`."""
         self._stop.set()
 
-    def _say(self, words: str) -> None:
-        """Log what is new."""
-        if words != self._logged:
-            log.info("%s", words)
-            self._logged = words
+    def _log(self, message: str) -> None:
+        """Log the message if it differs from the last one."""
+        if message != self._logged:
+            log.info("%s", message)
+            self._logged = message
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -132,21 +132,21 @@ def discovery(config: Path | None, once: bool, local: bool) -> None:
     from carme.view.client import ViewClient
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    whole = load(config)
-    path = whole.prometheus.targets
+    settings = load(config)
+    path = settings.prometheus.targets
     if not os.access(path.parent, os.W_OK):
         raise ConfigError(
             f"{path.parent}: not a folder that can be written", "see prometheus.targets"
         )
-    ports = local_ports(whole) if local else None
-    discovery_process = Discovery(
-        ViewClient.of(whole.view), path, whole.cluster.name, whole.exporter.port, ports
+    ports = local_ports(settings) if local else None
+    process = Discovery(
+        ViewClient.of(settings.view), path, settings.cluster.name, settings.exporter.port, ports
     )
     if once:
-        sys.exit(0 if discovery_process.update() is not None else 1)
+        sys.exit(0 if process.update() is not None else 1)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, discovery_process.stop)
-    discovery_process.run()
+        signal.signal(number, process.stop)
+    process.run()
 
 
 def main() -> None:

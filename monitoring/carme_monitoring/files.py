@@ -1,9 +1,9 @@
-"""Reading the kernel's small files: what is gone, cut off or nonsense is None, never an error."""
+"""Reads the kernel's small files. One that is missing, cut off or malformed gives None."""
 
 import os
 from pathlib import Path
 
-_MOST = 2**64
+_MAX = 2**64
 
 
 def text(path: Path) -> str | None:
@@ -39,7 +39,7 @@ def whole(digits: str) -> int | None:
         value = int(digits)
     except ValueError:
         return None
-    return value if -_MOST < value < _MOST else None
+    return value if -_MAX < value < _MAX else None
 
 
 def table(path: Path) -> dict[str, int]:

@@ -98,7 +98,7 @@ def with_absent(
 
 
 def slots(gpus: Iterable[GpuReading]) -> list[GpuSlot]:
-    """What Slurm hands out, in the order of its index: by minor number, slices one by one."""
+    """What Slurm allocates, in the order of its index: by minor number, slices one by one."""
     slots = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.place):
         if gpu.mig and gpu.slices:

@@ -1,4 +1,4 @@
-"""Runs collectors so that none can take the others, or the scrape, with it."""
+"""Runs collectors so that one that fails or hangs leaves the others and the scrape alone."""
 
 import queue
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from carme.errors import CarmeError, UnavailableError
-from carme_monitoring.samples import LabelledCounter, Samples
+from carme_monitoring.metrics import LabelledCounter, Samples
 
 Result = TypeVar("Result")
 _DEFAULT_LIMIT_SECONDS = 5.0
@@ -22,8 +22,8 @@ class PartialReading(UnavailableError):
 
 
 class Guard:
-    """One collector's thread. A run that takes too long is given up, and so is every further one
-    until it has come back: hardware that hangs costs one thread, not the exporter."""
+    """One collector's thread. A run that takes too long counts as failed, and so does every further
+    one until it has returned: hardware that hangs costs one thread, not the exporter."""
 
     def __init__(self, name: str, limit_seconds: float = _DEFAULT_LIMIT_SECONDS) -> None:
         self.name, self.limit_seconds = name, limit_seconds
@@ -39,7 +39,9 @@ class Guard:
         """What `call` returns; None (or what could be read) when it failed, which is counted."""
         began = time.monotonic()
         reason, result = "", None
-        if self._busy is not None and not self._has_come_back():
+        if self._busy is not None and not self._busy.empty():
+            self._busy = None  # the run that took too long has returned
+        if self._busy is not None:
             reason, self.last_error = "timeout", "still busy with an earlier run"
         else:
             reason, result = self._try(call)
@@ -66,12 +68,6 @@ class Guard:
             return "", result
         reason = error.reason if isinstance(error, CarmeError) else "error"
         return reason, error.reading if isinstance(error, PartialReading) else None
-
-    def _has_come_back(self) -> bool:
-        if self._busy is None or self._busy.empty():
-            return False
-        self._busy = None
-        return True
 
     def _serve(self) -> None:
         while True:

@@ -7,7 +7,7 @@ from typing import Any
 
 from carme.errors import MissingError, UnavailableError
 from carme_monitoring.gpus import CLOCKS, THROTTLE_REASONS, GpuProcess, GpuReading, MigSlice
-from carme_monitoring.samples import LabelledCounter
+from carme_monitoring.metrics import LabelledCounter
 
 try:
     import pynvml
@@ -78,7 +78,7 @@ class NvmlGpus:
                 pynvml.nvmlShutdown()
 
     def _start(self) -> None:
-        """Start NVML once: sampler, collection and a read that timed out may come together."""
+        """Start NVML once: sampler, collection and a read that timed out may call this together."""
         if self._ready:
             return
         with self._starting:
@@ -127,6 +127,7 @@ class NvmlGpus:
         limit = ask("limit", pynvml.nvmlDeviceGetEnforcedPowerLimit, handle, most=_MAX["power"])
         send = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 0, most=_MAX["pcie"])
         receive = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 1, most=_MAX["pcie"])
+        throttle_bits = ask("throttle", pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
         links = self._nvlink(handle)
         mig, slices = self._mig(handle, card.uuid)
         return replace(
@@ -142,8 +143,17 @@ class NvmlGpus:
             temperature_celsius=ask(
                 "temperature", pynvml.nvmlDeviceGetTemperature, handle, 0, most=_MAX["temperature"]
             ),
-            clocks_hertz=self._clocks(handle),
-            throttle=self._throttle(handle),
+            clocks_hertz={
+                clock: mhz * 1_000_000
+                for number, clock in enumerate(CLOCKS)
+                if (mhz := ask("clock", pynvml.nvmlDeviceGetClockInfo, handle, number, most=10**5))
+                is not None
+            },
+            throttle=None
+            if throttle_bits is None
+            else frozenset(
+                reason for bit, reason in THROTTLE_REASONS.items() if throttle_bits & bit
+            ),
             ecc_corrected=ask("ecc", pynvml.nvmlDeviceGetTotalEccErrors, handle, 0, 1),
             ecc_uncorrected=ask("ecc", pynvml.nvmlDeviceGetTotalEccErrors, handle, 1, 1),
             pcie_send=None if send is None else send * 1000,
@@ -156,7 +166,7 @@ class NvmlGpus:
         )
 
     def _ask(self, value: str, call: Callable[..., Any], *args: Any, most: int = 2**64 - 2) -> Any:
-        """What NVML answers; None and a count when it does not, or answers nonsense."""
+        """NVML's answer; None, and a count, if it fails or is implausible."""
         try:
             answer = call(*args)
         except (pynvml.NVMLError, UnicodeDecodeError):
@@ -181,20 +191,6 @@ class NvmlGpus:
         except pynvml.NVMLError:  # a driver before 510: reserved memory counts as used
             info = self._ask("memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
             return (info.total, info.used, None) if info else (None, None, None)
-
-    def _clocks(self, handle: Any) -> dict[str, int]:
-        clocks = {}
-        for number, clock in enumerate(CLOCKS):
-            mhz = self._ask("clock", pynvml.nvmlDeviceGetClockInfo, handle, number, most=100_000)
-            if mhz is not None:
-                clocks[clock] = mhz * 1_000_000
-        return clocks
-
-    def _throttle(self, handle: Any) -> frozenset[str] | None:
-        bits = self._ask("throttle", pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-        if bits is None:
-            return None
-        return frozenset(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit)
 
     def _nvlink(self, handle: Any) -> tuple[int | None, int | None]:
         fields = [

@@ -5,26 +5,48 @@ import time
 from typing import Any, ClassVar
 
 from carme import __version__
-from carme_monitoring.accounting import exporter_state
+from carme_monitoring.accounting import accounting_samples, exporter_state
 from carme_monitoring.accounting.accounting_samples import add_accounting_samples
 from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.accounting.node_accounting import NodeAccounting
 from carme_monitoring.collector import Collector, CollectorContext, Mode, Readings, Stage
-from carme_monitoring.collectors import make_collectors
+from carme_monitoring.collectors import collector_types, make_collectors
 from carme_monitoring.collectors.gpu import GpuCollector, GpuEnergyCollector
 from carme_monitoring.guard import Guards
-from carme_monitoring.profiles import PROFILES, Context
-from carme_monitoring.samples import Samples
+from carme_monitoring.metrics import EXPORTER, Metric, Samples
+from carme_monitoring.profiles import PROFILES, Context, tables
+
+_GROUPS = (
+    "Exporter", "GPU", "Power", "Node", "Jobs on the node", "Use of the node by jobs",
+    "GPUs and traffic of jobs", "GPU allocations", "Energy", "Waste", "Owners", "Bursts",
+    "Cluster (controller mode)",
+)  # fmt: skip
+"""The order of an answer and of the reference; further groups come last."""
+_POSITIONS = {group: place for place, group in enumerate(_GROUPS)}
+TABLE: tuple[Metric, ...] = tuple(
+    sorted(
+        (
+            *EXPORTER,
+            *(metric for kind in collector_types() for metric in kind.metrics),
+            *accounting_samples.METRICS,
+        ),
+        key=lambda metric: _POSITIONS.get(metric.group, len(_GROUPS)),
+    )
+)
+"""Every metric of the exporter, from the tables of the collectors and of the accounting."""
+BY_NAME = {metric.name: metric for metric in TABLE}
 
 
 class Pipeline:
-    """Collectors to samples, without accounting: the controller's."""
+    """The controller's pipeline: from collectors to samples, without accounting."""
 
     mode: ClassVar[Mode] = "controller"
 
     def __init__(self, context: CollectorContext, guards: Guards | None = None) -> None:
         self.context, self.guards = context, guards or Guards()
         self.collectors = make_collectors(self.mode, context)
+        self.table = (*TABLE, *tables(context.config.profiles))
+        """Every metric that it may have samples of."""
 
     def collect(self) -> Samples:
         """Everything under Carme's own names."""
@@ -45,15 +67,12 @@ class Pipeline:
     def _collect(self, out: Samples) -> None:
         self._publish(self._read(*Stage), out)
 
-    def _read(self, *stages: Stage) -> Readings:
+    def _read(self, *stages: Stage, kind: type[Collector[Any]] = Collector) -> Readings:
         readings = Readings()
         for collector in self.collectors:
-            if collector.stage in stages:
-                self._read_one(collector, readings)
+            if collector.stage in stages and isinstance(collector, kind):
+                readings.put(type(collector), self.guards.run(collector.name, collector.read))
         return readings
-
-    def _read_one(self, collector: Collector[Any], readings: Readings) -> None:
-        readings.put(type(collector), self.guards.run(collector.name, collector.read))
 
     def _publish(self, readings: Readings, out: Samples) -> None:
         for collector in self.collectors:
@@ -68,7 +87,7 @@ class Pipeline:
 
 
 class NodePipeline(Pipeline):
-    """A node's. `settle` charges up to now; `collect` does, too, and gives all samples."""
+    """A node's pipeline. `settle` charges up to now; `collect` does too and returns all samples."""
 
     mode = "node"
 
@@ -86,8 +105,9 @@ class NodePipeline(Pipeline):
 
         True when energy counters were read, so that the hook need not read them itself.
         """
-        gpus = Readings() if self.accounting.slots else self._read_gpus()
-        # A job is waiting for this: its counters are read before a collection that runs is over.
+        has_slots = bool(self.accounting.slots)
+        gpus = Readings() if has_slots else self._read(Stage.PUBLISHED, kind=GpuCollector)
+        # A job is waiting: its counters are read even while a collection is under way.
         counters = self._read_counters() if jobid is not None else None
         with self._lock:
             return self._charge(gpus, counters, jobid)
@@ -109,7 +129,7 @@ class NodePipeline(Pipeline):
             counters = self._read_counters()  # another charge was quicker
         readings.at_ns = counters.at_ns
         readings.update(counters)
-        # Reading the rest takes longer, so it comes after the moment that counts.
+        # Reading the rest takes longer, so it comes after the moment up to which energy is charged.
         readings.update(self._read(Stage.CHARGED))
         self.accounting.charge(readings, self.context.roots.time_s(), jobid)
         self._save()
@@ -120,24 +140,17 @@ class NodePipeline(Pipeline):
         readings.at_ns = self.context.roots.now_ns()
         return readings
 
-    def _read_gpus(self) -> Readings:
-        readings = Readings()
-        for collector in self.collectors:
-            if isinstance(collector, GpuCollector):
-                self._read_one(collector, readings)
-        return readings
-
     def _profile_context(self) -> Context:
         jobs = self.accounting.state.table.jobs
         return Context(self.context.node, {str(jobid): job.uid for jobid, job in jobs.items()})
 
     def _save(self) -> None:
-        kept = [(type(collector).__name__, collector.save()) for collector in self.collectors]
+        states = [(type(collector).__name__, collector.save()) for collector in self.collectors]
         content = {
             "node": self.context.node,
             "boot_id": self.context.boot_id,
             **self.accounting.state.save(),
-            "collectors": {name: saved for name, saved in kept if saved is not None},
+            "collectors": {name: state for name, state in states if state is not None},
         }
         try:
             exporter_state.write(self._state_path, content)
@@ -153,10 +166,10 @@ class NodePipeline(Pipeline):
         is_same_boot = saved.get("boot_id") == self.context.boot_id
         try:
             state = ExporterState.restored(saved, config, is_same_boot)
-            kept = saved.get("collectors", {}) if is_same_boot else {}
+            states = saved.get("collectors", {}) if is_same_boot else {}
             for collector in self.collectors:
-                if (name := type(collector).__name__) in kept:
-                    collector.restore(kept[name])
+                if (name := type(collector).__name__) in states:
+                    collector.restore(states[name])
         except exporter_state.DAMAGED:
             self.collectors = make_collectors(self.mode, self.context)
             return ExporterState.new(config)

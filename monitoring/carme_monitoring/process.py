@@ -13,15 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from carme.errors import ConfigError
 from carme.node import gpu_allocations
 from carme.system.users import peer_uid
 from carme_monitoring import top_rows
-from carme_monitoring.metric_table import TABLE
 from carme_monitoring.pipeline import NodePipeline, Pipeline
-from carme_monitoring.profiles import tables
 from carme_monitoring.server import MetricsPage, MetricsServer
 from carme_monitoring.webconfig import WebConfig
 
@@ -42,7 +39,7 @@ class ExporterProcess:
     ) -> None:
         self.pipeline, self.config, self._now = pipeline, pipeline.context.config, now
         self._node = pipeline if isinstance(pipeline, NodePipeline) else None
-        self.page = MetricsPage((*TABLE, *tables(self.config.profiles)), self.config.series_limit)
+        self.page = MetricsPage(pipeline.table, self.config.series_limit)
         self._stop = threading.Event()
         self._logged: dict[str, str] = {}
         try:
@@ -55,7 +52,7 @@ class ExporterProcess:
         """Collect, serve and listen."""
         sys.setswitchinterval(0.001)  # a scrape must not wait for a collection to finish a loop
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._end)
+            signal.signal(number, lambda *_: self._stop.set())
         self.collect()
         threads = [threading.Thread(target=self.server.serve_forever, daemon=True, name="http")]
         if self._node:
@@ -85,7 +82,7 @@ class ExporterProcess:
         self._logged = errors
 
     def handle(self, request: dict[str, object]) -> dict[str, object]:
-        """The hook's event: charge up to this moment, then let the job come or go."""
+        """Handle the hook's event: charge up to this moment, then start or end the job."""
         node, jobid = self._node, request.get("jobid")
         is_ours = node is not None and request.get("node") == node.context.node
         if node is None or not is_ours or not isinstance(jobid, int):
@@ -134,15 +131,12 @@ class ExporterProcess:
         except KeyError:
             return False
 
-    def _end(self, _signal: int, _frame: FrameType | None) -> None:
-        self._stop.set()
-
 
 def _board_socket(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     server.bind(str(path))
-    path.chmod(0o666)  # everybody may ask; who asks decides what is answered
+    path.chmod(0o666)  # any user may connect; the answer depends on the peer's uid
     server.listen(16)
     return server

@@ -7,10 +7,11 @@ which are kept too.
 """
 
 from collections.abc import Iterable
-from math import inf, isfinite, isnan
+from math import isfinite
 
-from carme_monitoring.metrics import Metric
-from carme_monitoring.samples import Family, LabelValues, Samples
+from prometheus_client.utils import floatToGoString
+
+from carme_monitoring.metrics import Family, LabelValues, Metric, Samples
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -31,14 +32,14 @@ class Renderer:
     def __init__(self, table: Iterable[Metric]) -> None:
         self._table = {metric.name: metric for metric in table}
         self._cache: dict[str, _Cached] = {}
-        self._text_heads = {name: head(metric).encode() for name, metric in self._table.items()}
-        self._open_heads = {
-            name: open_head(metric).encode() for name, metric in self._table.items()
+        self._heads = {
+            openmetrics: {name: head(m, openmetrics).encode() for name, m in self._table.items()}
+            for openmetrics in (False, True)
         }
 
     def render(self, samples: Samples, openmetrics: bool = False) -> bytes:
         """The whole answer, families in the table's order."""
-        heads = self._open_heads if openmetrics else self._text_heads
+        heads = self._heads[openmetrics]
         parts: list[bytes] = []
         for name in self._table:
             if family := samples.families.get(name):
@@ -54,17 +55,17 @@ class Renderer:
             cached = self._cache[name] = _Cached()
         keys = tuple(family)
         if keys != cached.keys:
-            self._rebuild(name, cached, keys)
+            metric, previous = self._table[name], cached.lines
+            lines = {key: previous.get(key) or _line(metric, key) for key in keys}
+            cached.keys, cached.lines, cached.template = keys, lines, b"".join(lines.values())
         values = tuple(family.values())
         if not isfinite(sum(values)):  # repr would write inf and nan as neither format allows
             plain = cached.template.replace(self._table[name].form.encode(), b"%b")
-            return plain % tuple(map(_special, values))
+            return plain % tuple(
+                floatToGoString(value).encode()  # type: ignore[no-untyped-call]
+                for value in values
+            )
         return cached.template % values
-
-    def _rebuild(self, name: str, cached: _Cached, keys: tuple[LabelValues, ...]) -> None:
-        metric, previous = self._table[name], cached.lines
-        lines = {key: previous.get(key) or _line(metric, key) for key in keys}
-        cached.keys, cached.lines, cached.template = keys, lines, b"".join(lines.values())
 
 
 def escape(text: str) -> str:
@@ -72,27 +73,21 @@ def escape(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def escape_help(text: str) -> str:
-    """The text of HELP, which has no quotes around it."""
-    return text.replace("\\", r"\\").replace("\n", r"\n")
+def head(metric: Metric, openmetrics: bool) -> str:
+    """HELP and TYPE of a family.
 
-
-def head(metric: Metric) -> str:
-    """HELP and TYPE of the text format, which knows no info type."""
-    kind = "gauge" if metric.kind == "info" else metric.kind
-    return f"# HELP {metric.name} {escape_help(metric.help)}\n# TYPE {metric.name} {kind}\n"
-
-
-def open_head(metric: Metric) -> str:
-    """HELP, TYPE and UNIT of OpenMetrics, where a family's name has no `_total` or `_info`."""
-    name = metric.name
-    if metric.kind == "counter":
-        name = name.removesuffix("_total")
-    elif metric.kind == "info":
-        name = name.removesuffix("_info")
+    The text format has no info type. OpenMetrics has UNIT too, and a family's name there has no
+    `_total` or `_info`.
+    """
+    text = metric.help.replace("\\", r"\\").replace("\n", r"\n")
+    if not openmetrics:
+        kind = "gauge" if metric.kind == "info" else metric.kind
+        return f"# HELP {metric.name} {text}\n# TYPE {metric.name} {kind}\n"
+    suffix = {"counter": "_total", "info": "_info"}.get(metric.kind, "")
+    name = metric.name.removesuffix(suffix)
     unit = f"# UNIT {name} {metric.unit}\n" if metric.unit else ""
-    text = escape_help(metric.help).replace('"', r"\"")
-    return f"# HELP {name} {text}\n# TYPE {name} {metric.kind}\n{unit}"
+    quoted = text.replace('"', r"\"")
+    return f"# HELP {name} {quoted}\n# TYPE {name} {metric.kind}\n{unit}"
 
 
 def _line(metric: Metric, values: LabelValues) -> bytes:
@@ -101,11 +96,3 @@ def _line(metric: Metric, values: LabelValues) -> bytes:
     )
     start = f"{metric.name}{{{pairs}}}" if pairs else metric.name
     return f"{start.replace('%', '%%')} {metric.form}\n".encode()
-
-
-def _special(value: float) -> bytes:
-    if isnan(value):
-        return b"NaN"
-    if value == inf:
-        return b"+Inf"
-    return b"-Inf" if value == -inf else repr(value).encode()

@@ -1,7 +1,7 @@
 """Samples the GPUs once a second, and at 20 Hz while a job is profiled.
 
-A collection every 15 s would call a job idle that happened to wait for data just then; a look a
-second costs nothing and makes idle time and mean utilisation honest.
+A collection every 15 s would count a job as idle that waits for data at that moment. A sample every
+second is cheap and gives the right idle time and mean utilisation.
 """
 
 import threading
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from carme.jobs.bursts import Bursts, bursts
+from carme_monitoring.collector import PeriodicThread
 
 SIGNALS = ("gpu", "gpu_memory", "send", "receive")
 IDLE_BELOW = 0.01
@@ -31,7 +32,7 @@ class GpuActivity:
     idle_mj: int = 0
 
     def add(self, other: "GpuActivity") -> None:
-        """Add what was seen later."""
+        """Add a later activity."""
         self.seconds += other.seconds
         self.idle_seconds += other.idle_seconds
         self.utilised_seconds += other.utilised_seconds
@@ -66,7 +67,7 @@ class BurstProfile:
         }
 
 
-class GpuSampler:
+class GpuSampler(PeriodicThread):
     """The thread; `drain` and `figures` are for the collection."""
 
     def __init__(
@@ -75,22 +76,13 @@ class GpuSampler:
         traffic: Callable[[], tuple[int, int]],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("sampler")
         self._sample, self._traffic, self._now = sample, traffic, now
         self._lock = threading.Lock()
         self._activity: dict[str, GpuActivity] = {}
         self._last: dict[str, tuple[float, int | None]] = {}
         self._profiles: dict[int, BurstProfile] = {}
         self._bytes: tuple[float, int, int] | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, daemon=True, name="sampler")
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End."""
-        self._stop.set()
 
     def follow(self, jobs: Mapping[int, Sequence[str]]) -> None:
         """Profile these jobs (by the GPUs they hold) and no others."""
@@ -155,12 +147,5 @@ class GpuSampler:
             profile.samples["send"].append(send)
             profile.samples["receive"].append(receive)
 
-    def _loop(self) -> None:
-        due = self._now()
-        while not self._stop.is_set():
-            try:
-                self.step()
-            except Exception:  # the GPUs are away; the gpu collector counts that
-                self._stop.wait(5)
-            due = max(due + (1 / PROFILE_HZ if self._profiles else 1.0), self._now())
-            self._stop.wait(due - self._now())
+    def period_seconds(self) -> float:
+        return 1 / PROFILE_HZ if self._profiles else 1.0

@@ -4,9 +4,9 @@ Jobs are let in as they come and keep their place, so a series never changes its
 ended jobs contributed to a counter of `other` stays in it: it only grows, like every counter.
 """
 
-from carme_monitoring.metric_table import BY_NAME
-from carme_monitoring.metrics import Metric
-from carme_monitoring.samples import Family, LabelValues, Samples
+from collections.abc import Iterable
+
+from carme_monitoring.metrics import Family, LabelValues, Metric, Samples
 
 OTHER = "other"
 _OWN_SERIES = 8
@@ -18,8 +18,9 @@ _KEPT = ("node", "component", "mode", "direction", "method", "resource", "kind",
 class SeriesLimit:
     """Applies the limit to one answer after the other."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, table: Iterable[Metric]) -> None:
         self.limit = limit
+        self._table = {metric.name: metric for metric in table}
         self.rolled_total = 0
         self.rolled_jobs = 0
         self._admitted: dict[str, None] = {}
@@ -29,7 +30,7 @@ class SeriesLimit:
 
     def apply(self, samples: Samples) -> Samples:
         """The samples with no more series than allowed."""
-        sizes = _sizes(samples, "jobid")
+        sizes = self._sizes(samples, "jobid")
         fixed = len(samples) - sum(sizes.values())
         self._admit(sizes, fixed)
         rolled = {job for job in sizes if job not in self._admitted}
@@ -55,7 +56,7 @@ class SeriesLimit:
         out = Samples()
         current: dict[str, dict[tuple[str, LabelValues], float]] = {job: {} for job in rolled}
         for name, family in samples.families.items():
-            metric = BY_NAME.get(name)
+            metric = self._table.get(name)
             if metric is None or not metric.is_per_job:
                 out.families[name] = family
                 continue
@@ -84,7 +85,7 @@ class SeriesLimit:
 
     def _roll_users(self, samples: Samples) -> Samples:
         """Controller mode: users with the fewest jobs share `other`."""
-        sizes = _sizes(samples, "user")
+        sizes = self._sizes(samples, "user")
         room = self.limit - _OWN_SERIES - (len(samples) - sum(sizes.values()))
         kept: set[str] = set()
         for user in sorted(sizes, key=lambda user: (-sizes[user], user)):
@@ -93,7 +94,7 @@ class SeriesLimit:
                 kept.add(user)
         out = Samples()
         for name, family in samples.families.items():
-            metric = BY_NAME.get(name)
+            metric = self._table.get(name)
             if metric is None or "user" not in metric.labels or metric.is_per_job:
                 out.families[name] = family
                 continue
@@ -106,18 +107,19 @@ class SeriesLimit:
             out.families[name] = rolled
         return out
 
-
-def _sizes(samples: Samples, label: str) -> dict[str, int]:
-    """How many series each value of `label` has, in order of appearance."""
-    sizes: dict[str, int] = {}
-    for name, family in samples.families.items():
-        metric = BY_NAME.get(name)
-        if metric is None or label not in metric.labels or (label == "user" and metric.is_per_job):
-            continue
-        place = metric.labels.index(label)
-        for labels in family:
-            sizes[labels[place]] = sizes.get(labels[place], 0) + 1
-    return sizes
+    def _sizes(self, samples: Samples, label: str) -> dict[str, int]:
+        """How many series each value of `label` has, in order of appearance."""
+        sizes: dict[str, int] = {}
+        for name, family in samples.families.items():
+            metric = self._table.get(name)
+            if metric is None or label not in metric.labels:
+                continue
+            if label == "user" and metric.is_per_job:
+                continue
+            place = metric.labels.index(label)
+            for labels in family:
+                sizes[labels[place]] = sizes.get(labels[place], 0) + 1
+        return sizes
 
 
 def _rolled(metric: Metric, labels: LabelValues) -> LabelValues:

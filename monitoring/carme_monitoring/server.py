@@ -1,4 +1,4 @@
-"""Serves the last collection. A scrape waits for nothing but its own bytes."""
+"""Serves the last collection. A scrape never waits for a collection."""
 
 import base64
 import binascii
@@ -7,16 +7,56 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from carme_monitoring.metrics import Metric
-from carme_monitoring.process_metrics import ProcessMetrics, clock
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_open
+
+from carme_monitoring.metrics import Metric, Samples
 from carme_monitoring.render import OPENMETRICS, TEXT, Renderer
-from carme_monitoring.samples import Samples
 from carme_monitoring.series_limit import SeriesLimit
 from carme_monitoring.webconfig import Users, WebConfig, tls_context
+
+_EOF = b"# EOF\n"
+
+
+class ProcessMetrics:
+    """Processor time, memory and scrapes of the exporter."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._scrapes = Counter(
+            "carme_exporter_scrapes",
+            "Answers given, by status.",
+            ("status",),
+            registry=self._registry,
+        )
+
+    def count(self, status: int) -> None:
+        """Count one answer."""
+        self._scrapes.labels(str(status)).inc()
+
+    def append_to(self, body: bytes, openmetrics: bool) -> bytes:
+        """`body` with these metrics at its end, and without an end mark."""
+        if openmetrics:
+            process = bytes(generate_open(self._registry))  # type: ignore[no-untyped-call]
+            return body.removesuffix(_EOF) + process.removesuffix(_EOF)
+        return body + bytes(generate_latest(self._registry))
+
+
+def clock(openmetrics: bool) -> bytes:
+    """The end of an answer: the time right now, so that Prometheus can compare the clocks."""
+    text = (
+        "# HELP carme_exporter_time_seconds The node's clock.\n"
+        "# TYPE carme_exporter_time_seconds gauge\n"
+        f"carme_exporter_time_seconds {time.time():.3f}\n"
+    ).encode()
+    return text + _EOF if openmetrics else text
+
 
 log = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 32
@@ -29,7 +69,7 @@ class MetricsPage:
     """The last answer, in the four forms it may be asked for; each is made once."""
 
     def __init__(self, table: tuple[Metric, ...], limit: int) -> None:
-        self._cap, self._renderer = SeriesLimit(limit), Renderer(table)
+        self._series_limit, self._renderer = SeriesLimit(limit, table), Renderer(table)
         self.process_metrics = ProcessMetrics()
         self._lock = threading.Lock()
         self.samples = Samples()
@@ -40,19 +80,19 @@ class MetricsPage:
 
         `add` puts in further names for what is left after the limit was applied.
         """
-        capped = self._cap.apply(samples)
+        capped = self._series_limit.apply(samples)
         if add:
             add(capped)
-        capped.add("carme_exporter_series_limit", (), self._cap.limit)
-        capped.add("carme_exporter_rolled_up_jobs", (), self._cap.rolled_jobs)
-        capped.add("carme_exporter_rolled_up_total", (), self._cap.rolled_total)
+        capped.add("carme_exporter_series_limit", (), self._series_limit.limit)
+        capped.add("carme_exporter_rolled_up_jobs", (), self._series_limit.rolled_jobs)
+        capped.add("carme_exporter_rolled_up_total", (), self._series_limit.rolled_total)
         capped.add("carme_exporter_series", (), len(capped) + 1)
         with self._lock:
             self.samples = capped
             self._forms = {(False, False): self._render(openmetrics=False)}
 
     def get(self, openmetrics: bool = False, compressed: bool = False) -> bytes:
-        """The answer; gzip at level 1, because the exporter must not cost what it measures."""
+        """The answer; gzip at level 1, because the exporter must use little processor time."""
         end = clock(openmetrics)  # a gzip file may have several parts
         return self._body(openmetrics, compressed) + (gzip.compress(end, 1) if compressed else end)
 
@@ -156,7 +196,7 @@ class MetricsServer(ThreadingHTTPServer):
         self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         super().__init__((address, port), MetricsHandler)
         if web and web.tls_server_config:
-            # The handshake happens in the connection's thread: a silent client holds up nobody.
+            # The handshake happens in the connection's thread: a silent client blocks no other.
             self.socket = tls_context(web.tls_server_config).wrap_socket(
                 self.socket, server_side=True, do_handshake_on_connect=False
             )
@@ -176,7 +216,7 @@ class MetricsServer(ThreadingHTTPServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """A client that goes away or speaks no TLS is no event."""
+        """Log a client that disconnects or does not speak TLS, for debugging only."""
         log.debug("connection from %s", client_address, exc_info=True)
 
     def finish_request(self, request: Any, client_address: Any) -> None:

@@ -15,9 +15,8 @@ from rich.text import Text
 from carme.config import load
 from carme.errors import UnavailableError
 from carme.units import format_bytes, format_duration, format_joules
-from carme_monitoring import cluster_top
 from carme_monitoring.process import BOARDS
-from carme_monitoring.top_rows import JobRow
+from carme_monitoring.top_rows import JobRow, read_cluster
 
 _COLUMNS = ("job", "user", "node", "time", "GPUs", "GPU use", "GPU mem", "power", "memory",
             "energy", "GPU idle")  # fmt: skip
@@ -46,7 +45,7 @@ def top(
     folder = (run_folder or load(config).exporter.run) / BOARDS if not url else Path()
 
     def job_rows() -> list[JobRow]:
-        rows = cluster_top.read(url, login) if url else read(folder, node)
+        rows = read_cluster(url, login) if url else read(folder, node)
         return [row for row in rows if node in (None, row["node"])]
 
     if as_json:

@@ -6,12 +6,12 @@ import os
 import secrets
 import ssl
 import threading
-from collections import OrderedDict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import bcrypt
 import yaml
+from cachetools import LRUCache
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from carme.errors import ConfigError
@@ -111,12 +111,12 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 class Users:
-    """Checks passwords. bcrypt is slow on purpose, so what was right is remembered as a hash."""
+    """Checks passwords. bcrypt is slow by design, so results are remembered by a keyed hash."""
 
     def __init__(self, users: dict[str, str]) -> None:
         self._users = {name: hashed.encode() for name, hashed in users.items()}
         self._key = secrets.token_bytes(32)
-        self._known: OrderedDict[bytes, bool] = OrderedDict()
+        self._checked: LRUCache[bytes, bool] = LRUCache(_REMEMBERED)
         self._lock = threading.Lock()
 
     def is_right(self, user: str, password: str) -> bool:
@@ -124,16 +124,13 @@ class Users:
         text = f"{len(user)}:{user}:{password}".encode()
         mark = hmac.new(self._key, text, hashlib.sha256).digest()
         with self._lock:
-            if mark in self._known:
-                self._known.move_to_end(mark)
-                return self._known[mark]
+            if mark in self._checked:
+                return self._checked[mark]
         hashed = self._users.get(user)
         # bcrypt takes at most 72 bytes; longer ones are refused by newer releases.
         right = bcrypt.checkpw(password.encode()[:72], hashed or _NOBODY) and hashed is not None
         with self._lock:
-            self._known[mark] = right
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
+            self._checked[mark] = right
         return right
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from carme_monitoring.metric_table import TABLE
 from carme_monitoring.metrics import SERVICE, Metric
+from carme_monitoring.pipeline import TABLE
 from carme_monitoring.profiles import PROFILES
 
 _INTRODUCTION = """\

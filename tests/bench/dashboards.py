@@ -22,13 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from carme.config import Config
 from carme.prometheus import PrometheusClient
-from carme_monitoring import recording
 from carme_monitoring.dashboards import promql
-from carme_monitoring.dashboards.boards import BOARDS
 from carme_monitoring.dashboards.check import Checked, Checker
-from carme_monitoring.dashboards.model import Need
+from carme_monitoring.dashboards.model import BOARDS, Need
 from support import discovery_load
 from support.cluster import wait_for
+from support.generators import recording_rules
 from support.load import Load
 from support.loaded_prometheus import loaded_prometheus, rule_costs
 
@@ -61,7 +60,7 @@ def ask(prometheus: PrometheusClient) -> list[Checked]:
     times: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     found: dict[tuple[str, str, str], Checked] = {}
     for _ in range(ROUNDS):
-        checker = Checker(prometheus, None, set(get_args(Need)) - {""}, rate_interval="1m")
+        checker = Checker(prometheus, None, set(get_args(Need)) - {""})
         for result in checker.check(BOARDS):
             key = (result.board, result.panel, result.expr)
             times[key].append(result.milliseconds)
@@ -77,7 +76,7 @@ def rules_ms(prometheus: PrometheusClient) -> float:
     usual = Config().prometheus.evaluation_seconds
     total = share = 0.0
     for name, cost in rule_costs(prometheus).items():
-        every = recording.groups()[name][0] or usual
+        every = recording_rules.groups()[name][0] or usual
         total += cost.milliseconds
         share += cost.milliseconds / every
         dear = ", ".join(f"{rule} {ms:.0f}" for ms, rule in cost.dearest[:3])

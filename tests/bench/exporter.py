@@ -34,10 +34,9 @@ from carme.local import vgpu
 from carme.local.vgpu.commands import ask
 from carme.node import hook
 from carme_monitoring import webconfig
-from carme_monitoring.metric_table import TABLE
-from carme_monitoring.metrics import Metric
+from carme_monitoring.metrics import Metric, Samples
+from carme_monitoring.pipeline import TABLE
 from carme_monitoring.render import Renderer
-from carme_monitoring.samples import Samples
 from support.ports import free_port
 
 SERIES = 100_000

@@ -7,10 +7,8 @@ from collections import defaultdict
 import pytest
 
 from carme.prometheus import PrometheusClient
-from carme_monitoring.dashboards.boards import BOARDS
 from carme_monitoring.dashboards.check import Checker
-from carme_monitoring.dashboards.compat import PROFILES
-from carme_monitoring.dashboards.model import RECORDED
+from carme_monitoring.dashboards.model import BOARDS, PROFILE_BOARDS, RECORDED
 from support.cluster import wait_for
 from support.exporter import Exporter, submit, wait_ended
 from support.people import Person
@@ -101,7 +99,7 @@ def loads(cluster):
 
 def test_the_dashboards_while_jobs_run(cluster, loads):
     """Every panel and variable has data, except for absent hardware and events."""
-    boards = [*BOARDS, *PROFILES.values()]
+    boards = [*BOARDS, *PROFILE_BOARDS.values()]
     last, timings = [], {}
     series = f'carme_prediction_seconds{{jobid="{loads.ids["predicted"]}"}}'
 

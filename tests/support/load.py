@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from carme_monitoring import recording
 from carme_monitoring.dashboards import promql
-from carme_monitoring.metric_table import TABLE
 from carme_monitoring.metrics import Metric
+from carme_monitoring.pipeline import TABLE
+from support.generators import recording_rules
 
 GPUS_PER_NODE = 4
 SCRAPE_SECONDS, RULE_SECONDS, COARSE_SECONDS = 15, 30, 60
@@ -41,7 +41,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
 _ABSENT = frozenset({"carme_job_end_timestamp_seconds", "carme_slurm_job_ends_timestamp_seconds"})
 _RULED = frozenset(
     name
-    for _, rules in recording.groups().values()
+    for _, rules in recording_rules.groups().values()
     for rule in rules
     for name in promql.names(rule.expr).metrics
 )
@@ -84,7 +84,7 @@ class Load:
         """The recorded series that dashboards show over time."""
         return [
             Series(rule.record, _text(rule.record, {"cluster": "load", **labels}), "@gauge")
-            for _, rules in recording.groups().values()
+            for _, rules in recording_rules.groups().values()
             for rule in rules
             if self.hours.get(rule.record)
             for labels in _products(rule.labels, self._subjects(frozenset(rule.labels)))

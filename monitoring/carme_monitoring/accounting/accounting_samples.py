@@ -1,13 +1,12 @@
-"""The samples of what the accounting has worked out: jobs, energy, waste, traffic, users."""
+"""The samples of the accounting: jobs, energy, waste, traffic, users."""
 
-from carme_monitoring.accounting.job_counters import NODE_FIGURES, JobCounter
+from carme_monitoring.accounting.counters import NODE_FIGURES, USE_FIGURES, JobCounter
 from carme_monitoring.accounting.job_table import NodeJob
 from carme_monitoring.accounting.node_accounting import NodeAccounting
 from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.gpus import GpuReading
-from carme_monitoring.metrics import JOB, OWNER, metric_group
+from carme_monitoring.metrics import JOB, OWNER, LabelValues, Samples, metric_group
 from carme_monitoring.sampler import GpuActivity
-from carme_monitoring.samples import LabelValues, Samples
 
 JOBS = metric_group(
     "Jobs on the node",
@@ -32,7 +31,7 @@ JOB_GPUS = metric_group(
 CONFLICTS = metric_group(
     "GPU allocations",
     ("gpu_holder_conflicts_total", "counter", "reason",
-     "Times the holder record disagreed with processes, device cgroup or itself."),
+     "Times a GPU allocation record disagreed with processes, device cgroup or another record."),
 )  # fmt: skip
 
 ENERGY = metric_group(
@@ -40,7 +39,7 @@ ENERGY = metric_group(
     ("job_energy_joules_total", "counter", "jobid node component",
      "Energy charged to the job: gpu, cpu, dram and rest (fans, losses) of the node."),
     ("job_energy_estimated_joules_total", "counter", JOB,
-     "The part of it that was divided by time instead of by a reading."),
+     "The part of it that was estimated, because no counter was read at the right moment."),
     ("job_energy_uncertainty_ratio", "gauge", JOB,
      "Relative standard uncertainty, from sources and sampling."),
     ("job_emissions_grams_total", "counter", JOB, "CO2 equivalent, by the factor in force."),
@@ -52,10 +51,10 @@ ENERGY = metric_group(
     ("node_metered_joules_total", "counter", "",
      "What the sources read; equals the sum of node_energy_joules_total plus the carry."),
     ("node_energy_carry_joules", "gauge", "",
-     "Signed: below zero while component counters run ahead of a lagging meter."),
+     "Metered and not yet charged; below zero while counters run ahead of a lagging meter."),
     ("energy_source_info", "info", "component source scope",
      "Where a component's energy comes from; scope says whether it is GPU or node energy."),
-    ("energy_rejected_total", "counter", "source", "Readings too absurd to count."),
+    ("energy_rejected_total", "counter", "source", "Readings rejected as implausible."),
     ("energy_resets_total", "counter", "source", "Counters that began again from zero."),
 )  # fmt: skip
 
@@ -107,7 +106,11 @@ def add_accounting_samples(out: Samples, node: str, accounting: NodeAccounting) 
     activity, accounting.gpu_activity = accounting.gpu_activity, {}
     for jobid, job in accounting.state.table.jobs.items():
         key = (str(jobid), node)
-        _add_job(out, key, job)
+        out.add("carme_job_info", (*key, job.user, job.account, job.partition), 1)
+        out.add("carme_job_start_timestamp_seconds", key, round(job.start_time, 3))
+        if job.end_time is not None:
+            out.add("carme_job_end_timestamp_seconds", key, round(job.end_time, 3))
+        out.add("carme_job_cpus", key, job.cpus or None)
         _add_counter(out, key, accounting, accounting.state.job_counters.of(jobid))
         use = accounting.uses.get(jobid)
         if use and use.memory_limit_bytes and use.memory_peak_bytes is not None:
@@ -122,23 +125,11 @@ def add_accounting_samples(out: Samples, node: str, accounting: NodeAccounting) 
         out.add("carme_gpu_holder_conflicts_total", labels, count)
 
 
-def _add_job(out: Samples, key: LabelValues, job: NodeJob) -> None:
-    out.add("carme_job_info", (*key, job.user, job.account, job.partition), 1)
-    out.add("carme_job_start_timestamp_seconds", key, round(job.start_time, 3))
-    if job.end_time is not None:
-        out.add("carme_job_end_timestamp_seconds", key, round(job.end_time, 3))
-    out.add("carme_job_cpus", key, job.cpus or None)
-
-
 def _add_counter(
     out: Samples, key: LabelValues, accounting: NodeAccounting, counter: JobCounter
 ) -> None:
-    out.add("carme_job_gpu_held_seconds_total", key, round(counter.gpu_held_seconds, 3))
-    out.add("carme_job_gpu_idle_seconds_total", key, round(counter.gpu_idle_seconds, 3))
-    out.add("carme_job_gpu_idle_joules_total", key, round(counter.gpu_idle_joules, 3))
-    out.add("carme_job_gpu_utilised_seconds_total", key, round(counter.gpu_utilised_seconds, 3))
-    out.add("carme_job_cpu_asked_seconds_total", key, round(counter.cpu_asked_seconds, 3))
-    out.add("carme_job_cpu_idle_seconds_total", key, round(counter.cpu_idle_seconds, 3))
+    for figure in USE_FIGURES:
+        out.add(f"carme_job_{figure}_total", key, round(getattr(counter, figure), 3))
     for name, amount in counter.network.items():
         method, _, direction = name.partition("/")
         out.add("carme_job_network_bytes_total", (*key, direction, method), amount)
@@ -219,7 +210,7 @@ def _add_energy(out: Samples, node: str, accounting: NodeAccounting) -> None:
 def _sources(accounting: NodeAccounting) -> dict[str, str]:
     """Where each component's energy comes from."""
     sources = {}
-    for name in accounting.state.energy.source_names():
+    for name in accounting.state.energy.sources:
         kind = name.partition(":")[0]
         if kind == "gpu":
             sources["gpu"] = "nvml_counter"

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from carme.node.cgroups import SLUID
 from carme_monitoring.accounting.job_table import JobTable, NodeJob
-from carme_monitoring.collectors.cgroup import JobUse
 from carme_monitoring.collectors.gpu import NodeGpus
+from carme_monitoring.collectors.jobs import JobUse
 from carme_monitoring.energy.shares import GpuSlot
 from carme_monitoring.gpus import GpuReading
-from carme_monitoring.samples import LabelledCounter
+from carme_monitoring.metrics import LabelledCounter
 
 _JOB = re.compile(rf"/(?:job_(\d+)|({SLUID.pattern}))(?:/|$)", re.MULTILINE)
 Conflict = tuple[str, str, int]
@@ -80,7 +80,7 @@ class CrossCheck:
         uses: Mapping[int, JobUse],
         now: set[Conflict],
     ) -> None:
-        """Two jobs on one slot may share it, but one without a cgroup beside one with is over."""
+        """Two jobs may share a slot; one without a cgroup beside one that has one is over."""
         claimed: dict[int, list[NodeJob]] = {}
         for job in running.values():
             for index in job.gpus:

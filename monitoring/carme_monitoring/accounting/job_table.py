@@ -3,16 +3,15 @@
 The prolog's record says so. A site without the prolog still gets its jobs from their cgroups.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from carme.node.gpu_allocations import CounterReading, GpuAllocation
-from carme_monitoring.collectors.cgroup import JobUse
+from carme_monitoring.collectors.jobs import JobUse
 from carme_monitoring.energy.shares import GpuSlot, JobPresence
 
 _AWAY_NS = 300 * 10**9
-"""A cgroup goes before the epilog runs; a job without one for longer has lost its epilog."""
+"""A cgroup is removed before the epilog runs; when it is missing for longer, none ran."""
 
 
 @dataclass
@@ -64,11 +63,11 @@ class JobTable:
     def __init__(self, keep_seconds: float = 300) -> None:
         self.jobs: dict[int, NodeJob] = {}
         self.closed: set[tuple[int, int]] = set()
-        """(job, restart) that are over without an epilog: their records stay open for ever."""
+        """(job, restart) that ended without an epilog: nothing closes their records."""
         self._keep_ns = round(keep_seconds * 1e9)
 
     def changes(self, allocations: Sequence[GpuAllocation], since_ns: int) -> list[JobChange]:
-        """What the records say happened that the table does not know yet, in order."""
+        """Starts and ends in the records that the table does not have yet, in order."""
         changes = []
         if allocations:  # none at all: the folder could not be read just now
             self.closed &= {(allocation.jobid, allocation.restart) for allocation in allocations}
@@ -151,7 +150,7 @@ class JobTable:
         return lost
 
     def _reopen(self, jobid: int) -> None:
-        """The job was taken to be over, and its cgroup is back: its next step has begun."""
+        """Reopen a job that was closed because its cgroup was missing: its next step has begun."""
         job = self.jobs.get(jobid)
         back = {pair for pair in self.closed if pair[0] == jobid}
         if job and (jobid, job.restart) in back:
@@ -171,14 +170,3 @@ class JobTable:
     def running(self) -> list[NodeJob]:
         """Jobs that have not ended."""
         return [job for job in self.jobs.values() if job.end_ns is None]
-
-    def save(self) -> list[dict[str, Any]]:
-        return [vars(job) for job in self.jobs.values()]
-
-    def restore(
-        self, saved: Iterable[Mapping[str, Any]], closed: Iterable[Sequence[int]] = ()
-    ) -> None:
-        self.closed = {(jobid, restart) for jobid, restart in closed}
-        for row in saved:
-            job = NodeJob(**{**row, "gpus": tuple(row["gpus"])})
-            self.jobs[job.jobid] = job

@@ -1,18 +1,15 @@
 """One accounting step: what the collectors read is charged to the jobs of the node."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from carme.config import ExporterSettings
-from carme.node.gpu_allocations import CounterReading, GpuAllocation
-from carme_monitoring.accounting import emission_factors
+from carme.node.gpu_allocations import GpuAllocation
+from carme_monitoring.accounting.counters import EmissionFactors, JobFigures
 from carme_monitoring.accounting.crosscheck import CrossCheck
-from carme_monitoring.accounting.emission_factors import EmissionFactors
 from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.accounting.job_table import JobChange
-from carme_monitoring.accounting.user_counters import JobFigures
 from carme_monitoring.collector import Readings
-from carme_monitoring.collectors.allocations import AllocationCollector
-from carme_monitoring.collectors.cgroup import CgroupCollector, JobUse
 from carme_monitoring.collectors.gpu import (
     GpuActivityCollector,
     GpuCollector,
@@ -20,9 +17,9 @@ from carme_monitoring.collectors.gpu import (
     NodeGpus,
 )
 from carme_monitoring.collectors.host import Host, HostCollector
+from carme_monitoring.collectors.jobs import AllocationCollector, CgroupCollector, JobUse
 from carme_monitoring.collectors.network import NetworkCollector
-from carme_monitoring.collectors.power import PowerCollector
-from carme_monitoring.collectors.rapl import RaplCollector
+from carme_monitoring.collectors.power import PowerCollector, RaplCollector
 from carme_monitoring.energy.accountant import EnergyReading, Zone
 from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.energy.shares import GpuSlot, JobPresence, NodeActivity
@@ -57,7 +54,7 @@ class NodeAccounting:
         """
         at_ns, previous = readings.at_ns, self.state.previous
         if gpus := readings.of(GpuCollector):
-            self.gpus, self.slots = gpus, slots(gpus.known)
+            self.gpus, self.slots = gpus, slots(gpus.installed)
         allocations = readings.of(AllocationCollector) or []
         host, zones = readings.of(HostCollector), readings.of(RaplCollector) or {}
         self._take_uses(readings, allocations)
@@ -68,7 +65,10 @@ class NodeAccounting:
             activity = activity.part(previous.fraction(charged_ns, at_ns, at_ns))
         self._charge_energy(self._energy_reading(readings, zones), activity)
         totals = self.state.energy.zone_totals
-        readings.put(RaplCollector, {n: z.with_total(totals[n]) for n, z in zones.items()})
+        readings.put(
+            RaplCollector,
+            {name: replace(zone, total_uj=totals[name]) for name, zone in zones.items()},
+        )
         self._count(readings, cpu_seconds)
         for change in changes:
             self.state.table.apply(change, at_ns)
@@ -127,10 +127,17 @@ class NodeAccounting:
             moment = min(change.at_ns, at_ns)
             if change.reading and change.reading.boot_ns <= at_ns:
                 moment = change.reading.boot_ns
-                # What jobs did until then is not known, only what they did until now.
+                # No reading shows what jobs used until then, only what they used until now.
                 fraction = self.state.previous.fraction(charged_ns or 0, moment, at_ns)
                 activity = self._activity(host, self._cpu_seconds(at_ns)).part(fraction)
-                self._charge_energy(_hook_reading(change.reading, zones), activity)
+                # Ranges and components are those of the zones now.
+                zones_then = {
+                    name: replace(zones[name], uj=uj)
+                    for name, uj in change.reading.rapl_uj.items()
+                    if name in zones
+                }
+                reading = EnergyReading(moment, gpu_mj=change.reading.nvml_mj, zones=zones_then)
+                self._charge_energy(reading, activity)
                 if change.reading.rapl_uj:
                     charged_ns = max(charged_ns or 0, moment)
             self.state.table.apply(change, moment)
@@ -190,8 +197,8 @@ class NodeAccounting:
             if gained := previous.traffic_gain(readings.of(NetworkCollector)):
                 counters.count_traffic(present, cpu_seconds, *gained, span)
         ledger = self.state.energy.ledger
-        static = EmissionFactors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
-        self.factors = emission_factors.current(static, self.config.factors_file)
+        configured = EmissionFactors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
+        self.factors = configured.updated_from(self.config.factors_file)
         energy = {jobid: sum(parts.values()) for jobid, parts in ledger.accounts.items()}
         consumers = dict.fromkeys(CONSUMERS, 0)
         for (consumer, _), uj in ledger.totals.items():
@@ -211,9 +218,3 @@ class NodeAccounting:
             figures |= counter.figures(self.factors, self.config.currency)
             rows.append((jobid, (job.user, job.account, job.partition), figures))
         return rows
-
-
-def _hook_reading(taken: CounterReading, zones: Mapping[str, Zone]) -> EnergyReading:
-    """The counters as the hook read them; ranges and components are those of the zones now."""
-    then = {name: zones[name].with_value(uj) for name, uj in taken.rapl_uj.items() if name in zones}
-    return EnergyReading(taken.boot_ns, gpu_mj=taken.nvml_mj, zones=then)

@@ -1,4 +1,4 @@
-"""The collectors, one module for each source. A module that is put here is used."""
+"""The collectors, by source. Every collector class in a module of this package is used."""
 
 import importlib
 import inspect
@@ -22,5 +22,8 @@ def collector_types() -> list[type[Collector[Any]]]:
 
 def make_collectors(mode: Mode, context: CollectorContext) -> list[Collector[Any]]:
     """The collectors of a mode whose sources are configured."""
-    made = [kind.create(context) for kind in collector_types() if mode in kind.modes]
-    return [collector for collector in made if collector is not None]
+    return [
+        kind(context)
+        for kind in collector_types()
+        if mode in kind.modes and (not kind.requires or getattr(context, kind.requires) is not None)
+    ]

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from carme_monitoring import files
 from carme_monitoring.collector import Collector, CollectorContext, Stage
 from carme_monitoring.gpus import THROTTLE_REASONS, GpuReading, slots, with_absent
-from carme_monitoring.metrics import GPU, metric_group
+from carme_monitoring.metrics import GPU, Samples, metric_group
 from carme_monitoring.sampler import GpuActivity
-from carme_monitoring.samples import Samples
 
 METRICS = metric_group(
     "GPU",
@@ -53,7 +51,7 @@ class NodeGpus:
     """The GPUs of the node, and what runs on them."""
 
     gpus: list[GpuReading]
-    known: list[GpuReading]
+    installed: list[GpuReading]
     """With those that do not answer now, as they were last read."""
     xids: dict[tuple[str, int], int] = field(default_factory=dict)
     """Driver errors by UUID and number."""
@@ -64,15 +62,11 @@ class NodeGpus:
 class GpuCollector(Collector[NodeGpus]):
     """All values of the GPUs."""
 
-    name, metrics = "gpu", METRICS
+    name, metrics, requires = "gpu", METRICS, "gpus"
 
     def __init__(self, context: CollectorContext) -> None:
         super().__init__(context)
         self._latest = NodeGpus([], [])
-
-    @classmethod
-    def create(cls, context: CollectorContext) -> Self | None:
-        return cls(context) if context.gpus else None
 
     def read(self) -> NodeGpus:
         source, proc = self.context.gpus, self.context.roots.proc
@@ -81,12 +75,12 @@ class GpuCollector(Collector[NodeGpus]):
         gpus = source.read()
         pids = {process.pid for gpu in gpus for process in gpu.processes}
         cgroup_of = {pid: files.text(proc / str(pid) / "cgroup") or "" for pid in pids}
-        known = with_absent(self._latest.known, gpus)
-        self._latest = NodeGpus(gpus, known, dict(source.xids), cgroup_of)
+        installed = with_absent(self._latest.installed, gpus)
+        self._latest = NodeGpus(gpus, installed, dict(source.xids), cgroup_of)
         return self._latest
 
     def add_samples(self, out: Samples, reading: NodeGpus) -> None:
-        add_gpu_samples(out, reading.gpus, reading.known)
+        add_gpu_samples(out, reading.gpus, reading.installed)
         index_of = {gpu.uuid: str(gpu.index) for gpu in reading.gpus}
         for (uuid, xid), count in reading.xids.items():
             key = (index_of.get(uuid, ""), uuid, str(xid))
@@ -100,11 +94,8 @@ class GpuCollector(Collector[NodeGpus]):
 class GpuEnergyCollector(Collector[dict[str, int]]):
     """The energy counters alone, in mJ by UUID: quick enough for the start and end of a job."""
 
-    name, stage, order = "gpu", Stage.COUNTERS, 1
-
-    @classmethod
-    def create(cls, context: CollectorContext) -> Self | None:
-        return cls(context) if context.gpus else None
+    name, requires = "gpu", "gpus"
+    stage, order = Stage.COUNTERS, 1
 
     def read(self) -> dict[str, int]:
         return self.context.gpus.energy_mj() if self.context.gpus else {}
@@ -115,10 +106,6 @@ class GpuActivityCollector(Collector[dict[str, GpuActivity]]):
 
     name, metrics = "gpu", BURST_METRICS
     stage, order = Stage.CHARGED, 6
-
-    @classmethod
-    def create(cls, context: CollectorContext) -> Self | None:
-        return cls(context) if context.sampler else None
 
     def read(self) -> dict[str, GpuActivity]:
         return self.context.sampler.drain() if self.context.sampler else {}

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from carme_monitoring import files
 from carme_monitoring.collector import Collector, Stage
-from carme_monitoring.metrics import metric_group
-from carme_monitoring.samples import Samples
+from carme_monitoring.metrics import Samples, metric_group
 
 _VIRTUAL = re.compile(r"lo|(?:veth|docker|br-|virbr|cali|flannel|cni|tun|tap|dummy|sit|ip6tnl).*")
 _STACKED = re.compile(r"(?:bond|team|br|vlan)\d+|.+\.\d+")
@@ -30,7 +29,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 METRICS = metric_group(
     "Node",
     ("network_bytes_total", "counter", "device direction",
-     "Traffic of an interface; bonds, VLANs and bridges are in those they are made of."),
+     "Traffic of an interface; that of bonds, VLANs and bridges is in their members'."),
     ("network_errors_total", "counter", "device direction", "Errors of an interface."),
     ("infiniband_bytes_total", "counter", "device port direction", "Data of a port."),
     ("infiniband_packets_total", "counter", "device port direction", "Packets of a port."),
@@ -77,14 +76,14 @@ class Traffic:
 
     @property
     def receive_bytes(self) -> int:
-        """Of the node, each byte once."""
+        """Of the whole node; each byte counts once."""
         return sum(i.receive_bytes for i in self.interfaces) + sum(
             p.receive_bytes or 0 for p in self.ports if not p.is_ethernet
         )
 
     @property
     def send_bytes(self) -> int:
-        """Of the node, each byte once."""
+        """Of the whole node; each byte counts once."""
         return sum(i.send_bytes for i in self.interfaces) + sum(
             p.send_bytes or 0 for p in self.ports if not p.is_ethernet
         )
@@ -98,7 +97,7 @@ def read(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Traffic:
     has_ports = any(port.receive_bytes is not None and not port.is_ethernet for port in all_ports)
     interfaces = parse_dev(text)
     names = tuple(one.name for one in interfaces)
-    # Profiles read the traffic twenty times a second, and what is stacked on what hardly changes.
+    # Profiles read the traffic twenty times a second; which interfaces are stacked hardly changes.
     own_names = own(names, sys / "class/net", has_ports, time.monotonic() // _LOOK_EVERY_SECONDS)
     return Traffic(tuple(one for one in interfaces if one.name in own_names), all_ports)
 

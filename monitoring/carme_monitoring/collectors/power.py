@@ -1,7 +1,7 @@
-"""The power of the whole node, from the best of its sources.
+"""The node's power from the best of its sources, and the energy counters of its processors (RAPL).
 
-A board's own sensor (hwmon) is read directly. Redfish and IPMI take seconds and a subprocess, so a
-thread of their own reads them, and a collection takes the last reading.
+A board's own sensor (hwmon) and RAPL are read directly. Redfish and IPMI take seconds and a
+subprocess, so a thread reads them, and a collection takes the last reading.
 """
 
 import base64
@@ -11,7 +11,6 @@ import logging
 import re
 import ssl
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -21,10 +20,10 @@ from typing import Any
 
 from carme.errors import ConfigError, UnavailableError
 from carme_monitoring import files
-from carme_monitoring.collector import Collector, Stage
+from carme_monitoring.collector import Collector, PeriodicThread, Stage
+from carme_monitoring.energy.accountant import Zone
 from carme_monitoring.guard import PartialReading
-from carme_monitoring.metrics import metric_group
-from carme_monitoring.samples import LabelledCounter, Samples
+from carme_monitoring.metrics import LabelledCounter, Samples, metric_group
 
 log = logging.getLogger(__name__)
 _DCMI = re.compile(
@@ -37,6 +36,8 @@ IPMI_COMMANDS = (
     ["ipmitool", "dcmi", "power", "reading"],
     ["ipmi-dcmi", "--get-system-power-statistics"],
 )
+_RAPL_ZONE = re.compile(r"intel-rapl:\d+(?::\d+)?")
+"""Packages and their parts; the names of other zones differ."""
 METRICS = metric_group(
     "Power",
     ("node_power_watts", "gauge", "source", "What the source says the whole node draws."),
@@ -74,7 +75,7 @@ def parse_dcmi(text: str) -> float | None:
 
 
 def parse_redfish(document: Any) -> float | None:
-    """Watts in a Redfish Power or EnvironmentMetrics resource; several supplies are added up."""
+    """Watts in a Redfish Power or EnvironmentMetrics resource; the first control counts."""
     if not isinstance(document, dict):
         return None
     reading = document.get("PowerWatts")
@@ -116,12 +117,12 @@ def ask_redfish(url: str, user: str, password: str, ca_file: Path | None) -> flo
         with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310
             return parse_redfish(json.load(answer))
     except (OSError, ValueError, http.client.HTTPException) as error:
-        # A file of certificates that is not there says so without its name.
+        # The error about a missing file of certificates does not name the file.
         using = f" (certificates: {ca_file})" if ca_file else ""
         raise UnavailableError(f"{url}: {error or type(error).__name__}{using}") from error
 
 
-class SlowReader:
+class SlowReader(PeriodicThread):
     """Reads a slow source in a thread of its own; `latest` never waits."""
 
     def __init__(
@@ -132,6 +133,7 @@ class SlowReader:
         now: Callable[[], float] = time.monotonic,
         errors: LabelledCounter | None = None,
     ) -> None:
+        super().__init__(source)
         self.source = source
         self._ask, self._every, self._now = ask, every_seconds, now
         self._errors = errors if errors is not None else LabelledCounter()
@@ -139,16 +141,9 @@ class SlowReader:
         self._heard_at: float | None = None
         """When it last answered; at first, when it was first asked."""
         self._problem = ""
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, daemon=True, name=source)
 
-    def start(self) -> None:
-        """Begin to ask."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Do not ask again."""
-        self._stop.set()
+    def period_seconds(self) -> float:
+        return self._every
 
     def latest(self) -> PowerReading | None:
         """The last reading; None when it is too old."""
@@ -184,11 +179,6 @@ class SlowReader:
     def _is_long_ago(self, moment: float) -> bool:
         return self._now() - moment > 3 * self._every + 10
 
-    def _loop(self) -> None:
-        while not self._stop.is_set():
-            self.step()
-            self._stop.wait(self._every)
-
 
 class PowerCollector(Collector[list[PowerReading]]):
     """The node's power from every source: hwmon, then Redfish, then IPMI.
@@ -215,3 +205,47 @@ class PowerCollector(Collector[list[PowerReading]]):
             out.add("carme_node_power_watts", (reading.source,), reading.watts)
         if readings:
             out.add("carme_power_source_info", (readings[0].source,), 1)
+
+
+def read_rapl(sys: Path, value_errors: LabelledCounter) -> dict[str, Zone]:
+    """Packages and DRAM, by folder name.
+
+    Other parts of a package (core, uncore) are in it already. `psys` covers the whole platform, so
+    it is no component. The mmio zones repeat the packages.
+    """
+    zones: dict[str, Zone] = {}
+    base = sys / "class/powercap"
+    for name in files.names(base):
+        if not _RAPL_ZONE.fullmatch(name):
+            continue
+        title = files.word(base / name / "name")
+        component = "dram" if title == "dram" else "cpu" if title.startswith("package") else ""
+        if not component:
+            continue
+        value = files.number(base / name / "energy_uj")
+        if value is None or value < 0:  # readable by root only since 2020: grant the group
+            value_errors.add(("rapl", name))
+            continue
+        span = files.number(base / name / "max_energy_range_uj")
+        zones[name] = Zone(value, span if span and span > 0 else None, component, title)
+    return zones
+
+
+class RaplCollector(Collector[dict[str, Zone]]):
+    """Energy of processors and memory."""
+
+    name = "rapl"
+    metrics = metric_group(
+        "Power",
+        ("rapl_energy_joules_total", "counter", "zone name",
+         "Energy of processor packages and memory, wrap-around undone, since the start."),
+    )  # fmt: skip
+    stage, order = Stage.COUNTERS, 2
+
+    def read(self) -> dict[str, Zone]:
+        return read_rapl(self.context.roots.sys, self.context.value_errors)
+
+    def add_samples(self, out: Samples, zones: dict[str, Zone]) -> None:
+        for name, zone in zones.items():
+            joules = round(zone.total_uj / 1e6, 3)
+            out.add("carme_rapl_energy_joules_total", (name, zone.title), joules)

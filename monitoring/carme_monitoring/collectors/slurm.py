@@ -7,17 +7,15 @@ thread asks once a minute; nothing here asks the controller what the view has as
 import logging
 import re
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
+from carme.errors import UnavailableError
 from carme.slurm.models import Job
 from carme.slurm.snapshot import Snapshot
-from carme_monitoring.collector import Collector, CollectorContext
-from carme_monitoring.metrics import metric_group
-from carme_monitoring.samples import Samples
+from carme_monitoring.collector import Collector, PeriodicThread
+from carme_monitoring.metrics import Samples, metric_group
 
 log = logging.getLogger(__name__)
 _SDIAG_EVERY_SECONDS = 60
@@ -36,10 +34,11 @@ METRICS = metric_group(
     "Cluster (controller mode)",
     ("slurm_up", "gauge", "", "1 while Slurm's controller answers."),
     ("slurm_accounting_up", "gauge", "", "1 while Slurm's accounting (slurmdbd) answers."),
-    ("slurm_snapshot_age_seconds", "gauge", "", "How old the picture of the cluster is."),
+    ("slurm_snapshot_age_seconds", "gauge", "", "Age of the snapshot of the cluster."),
     ("slurm_cluster_nodes", "gauge", "state", "Nodes by state, each once."),
     ("slurm_cluster_cpus", "gauge", "state", "Processors: allocated, idle, other; each once."),
-    ("slurm_nodes", "gauge", "partition state", "Nodes by state; one may be in several."),
+    ("slurm_nodes", "gauge", "partition state",
+     "Nodes by state; a node may be in several partitions."),
     ("slurm_node_closed", "gauge", "node state",
      "1 for each node that takes no jobs; nodes that do have no series."),
     ("slurm_cpus", "gauge", "partition state", "Processors: allocated, idle, other."),
@@ -63,11 +62,11 @@ METRICS = metric_group(
     ("slurm_scheduler_queue_length", "gauge", "scheduler", "Jobs looked at in the last cycle."),
     ("slurm_scheduler_backfilled_jobs", "gauge", "", "Jobs backfilled since Slurm started."),
     ("view_reads_total", "counter", "", "Times that carme-view read Slurm."),
-    ("view_read_errors_total", "counter", "", "Times that it could not."),
-    ("view_read_seconds", "gauge", "", "Time of its last reading."),
-    ("view_requests_total", "counter", "", "Questions that it answered."),
+    ("view_read_errors_total", "counter", "", "Times that this failed."),
+    ("view_read_seconds", "gauge", "", "Time that its last reading took."),
+    ("view_requests_total", "counter", "", "Requests that it answered."),
     ("view_refreshes_total", "counter", "",
-     "Questions among them for a picture newer than the last one."),
+     "Requests among them for a newer snapshot."),
 )  # fmt: skip
 
 ClusterReading = tuple[Snapshot, Mapping[str, Any]]
@@ -86,29 +85,20 @@ class ClusterCollector(Collector[ClusterReading]):
     """The cluster's partitions, nodes, GPUs and queue."""
 
     name, metrics = "slurm", METRICS
-    modes, order = ("controller",), 1
-
-    def __init__(
-        self,
-        view: SlurmView,
-        scheduler: "SchedulerReader | None" = None,
-        time_s: Callable[[], float] = time.time,
-    ) -> None:
-        self._view, self._scheduler, self._time = view, scheduler, time_s
-
-    @classmethod
-    def create(cls, context: CollectorContext) -> Self | None:
-        return cls(context.view, context.scheduler) if context.view else None
+    modes, requires, order = ("controller",), "view", 1
 
     def read(self) -> ClusterReading:
-        return self._view.snapshot(), self._view.counters()
+        view = self.context.view
+        if view is None:
+            raise UnavailableError("no view is configured")
+        return view.snapshot(), view.counters()
 
     def add_failure(self, out: Samples) -> None:
         out.add("carme_slurm_up", (), 0)
 
     def add_samples(self, out: Samples, reading: ClusterReading) -> None:
         snapshot, counters = reading
-        now = self._time()
+        now = self.context.roots.time_s()
         out.add("carme_slurm_up", (), int(snapshot.controller == "up"))
         age = round(snapshot.age_seconds(now), 3)
         out.add("carme_slurm_snapshot_age_seconds", (), age)
@@ -116,13 +106,12 @@ class ClusterCollector(Collector[ClusterReading]):
             out.add("carme_slurm_partition_up", (partition.name,), int(partition.up))
         _add_nodes(out, snapshot)
         _add_queue(out, snapshot.jobs)
-        _add_waits(out, snapshot.jobs, now)
-        _add_ends(out, snapshot.jobs, now)
+        _add_times(out, snapshot.jobs, now)
         for name, metric in _VIEW.items():
             out.add(metric, (), counters.get(name))
-        if self._scheduler:
-            add_scheduler(out, self._scheduler.latest())
-            out.add("carme_slurm_accounting_up", (), self._scheduler.accounting_up())
+        if scheduler := self.context.scheduler:
+            add_scheduler(out, scheduler.values)
+            out.add("carme_slurm_accounting_up", (), scheduler.accounting_up)
 
 
 def _add_nodes(out: Samples, snapshot: Snapshot) -> None:
@@ -175,10 +164,14 @@ def _add_queue(out: Samples, jobs: Iterable[Job]) -> None:
             out.increase("carme_slurm_pending_jobs", (job.partition, reason), count)
 
 
-def _add_waits(out: Samples, jobs: Iterable[Job], now: float) -> None:
+def _add_times(out: Samples, jobs: Iterable[Job], now: float) -> None:
     waiting: dict[str, list[float]] = {}
     waited: dict[str, list[float]] = {}
     for job in jobs:
+        ends = job.ends_at
+        if job.state.active and ends and job.limit_seconds and ends - now <= _ENDS_WITHIN_SECONDS:
+            key = (str(job.id), job.user, job.account, job.partition)
+            out.add("carme_slurm_job_ends_timestamp_seconds", key, ends)
         since = job.eligible_at or job.submitted_at
         if since is None:
             continue
@@ -195,14 +188,6 @@ def _add_waits(out: Samples, jobs: Iterable[Job], now: float) -> None:
         for percent in _PERCENTILES:
             value = times[min(len(times) - 1, percent * len(times) // 100)]
             out.add("carme_slurm_started_wait_seconds", (partition, str(percent)), value)
-
-
-def _add_ends(out: Samples, jobs: Iterable[Job], now: float) -> None:
-    for job in jobs:
-        ends = job.ends_at
-        if job.state.active and ends and job.limit_seconds and ends - now <= _ENDS_WITHIN_SECONDS:
-            key = (str(job.id), job.user, job.account, job.partition)
-            out.add("carme_slurm_job_ends_timestamp_seconds", key, ends)
 
 
 def waiting_tasks(text: str) -> int:
@@ -252,7 +237,7 @@ def add_scheduler(out: Samples, values: Mapping[str, int]) -> None:
     out.add("carme_slurm_scheduler_backfilled_jobs", (), values.get(name))
 
 
-class SchedulerReader:
+class SchedulerReader(PeriodicThread):
     """Runs `sdiag`, and `sacctmgr` to see whether accounting answers, once a minute in a thread."""
 
     def __init__(
@@ -262,41 +247,29 @@ class SchedulerReader:
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
         every_seconds: float = _SDIAG_EVERY_SECONDS,
     ) -> None:
+        super().__init__("sdiag")
         self._command, self._environment, self._run = command, environment, run
         self._every = every_seconds
-        self._values: dict[str, int] = {}
-        self._accounting: int | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, daemon=True, name="sdiag")
-
-    def start(self) -> None:
-        """Begin to ask."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Do not ask again."""
-        self._stop.set()
-
-    def latest(self) -> dict[str, int]:
+        self.values: dict[str, int] = {}
         """The last output of `sdiag`."""
-        return self._values
-
-    def accounting_up(self) -> int | None:
+        self.accounting_up: int | None = None
         """1 when slurmdbd answered, 0 when it did not; None where there is no sacctmgr."""
-        return self._accounting
 
-    def ask(self) -> None:
+    def period_seconds(self) -> float:
+        return self._every
+
+    def step(self) -> None:
         """Ask once; without an answer there are no figures rather than old ones."""
         answer = self._answer([self._command])
-        self._values = parse_sdiag(answer) if answer else {}
+        self.values = parse_sdiag(answer) if answer else {}
         sacctmgr = str(Path(self._command).with_name("sacctmgr"))
         try:
             # Its own way to slurmdbd: the controller goes on without it and only queues up.
             answer = self._answer([sacctmgr, "-nP", "show", "cluster", "format=cluster"])
         except FileNotFoundError:
-            self._accounting = None
+            self.accounting_up = None
         else:
-            self._accounting = int(bool(answer))
+            self.accounting_up = int(bool(answer))
 
     def _answer(self, argv: list[str]) -> str:
         try:
@@ -310,11 +283,3 @@ class SchedulerReader:
         except (OSError, subprocess.TimeoutExpired):
             return ""
         return done.stdout if done.returncode == 0 else ""
-
-    def _loop(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self.ask()
-            except Exception:  # of a release that answers otherwise: asked again all the same
-                log.exception("sdiag")
-            self._stop.wait(self._every)

@@ -1,5 +1,5 @@
-"""Grafana's dashboards as code.
+"""Grafana's dashboards: a TOML file for each, and one for the queries of each profile.
 
-`model` is what a dashboard is, a module for each dashboard says what is on it, `grafana` writes
-the JSON, and `check` runs every query against a Prometheus.
+`model` reads the files, `grafana` writes Grafana's JSON, and `check` runs every query against a
+Prometheus.
 """

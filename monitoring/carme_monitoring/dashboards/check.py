@@ -5,14 +5,13 @@ has no GPU's temperature.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from carme.errors import CarmeError, InputError
 from carme.prometheus import PrometheusClient
 from carme_monitoring.dashboards import promql
-from carme_monitoring.dashboards.known import LABELS, is_known
 from carme_monitoring.dashboards.model import (
     Dashboard,
     Need,
@@ -29,7 +28,7 @@ _TRIES = 25
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of one query."""
+    """The result of one query."""
 
     board: str
     panel: str
@@ -53,13 +52,14 @@ class Checker:
         prometheus: PrometheusClient,
         at: float | None = None,
         required: Iterable[Need] = (),
-        rate_interval: str = "1m",
+        scrape_seconds: float = 15,
     ) -> None:
         self._prometheus = prometheus
         self._at = time.time() if at is None else at
         self._required = frozenset(required)
         """Needs that are met here: a panel with one of them may not be empty."""
-        self._macros = {"__rate_interval": rate_interval}
+        self._scrape_seconds = scrape_seconds
+        self._macros = {"__rate_interval": f"{4 * round(scrape_seconds)}s"}
         """As Grafana works it out: four times the scrape interval."""
         self._labels: dict[str, frozenset[str]] = {}
 
@@ -73,15 +73,6 @@ class Checker:
             for panel in board.panels:
                 for query in panel.queries:
                     yield self._query(board, panel, query, values)
-
-    def check_panels(self, board: Dashboard, panels: Iterable[Panel]) -> Iterator[Checked]:
-        """Only these panels of the dashboard."""
-        values: dict[str, tuple[str, ...]] = {}
-        for variable in board.variables:
-            values[variable.name] = self._variable(board, variable, values)[1]
-        for panel in panels:
-            for query in panel.queries:
-                yield self._query(board, panel, query, values)
 
     def _variable(
         self, board: Dashboard, variable: Variable, chosen: dict[str, tuple[str, ...]]
@@ -121,8 +112,9 @@ class Checker:
             return result("unknown" if odd else "ok", rows, spent, odd)
         if panel.needs and panel.needs not in self._required:
             return result("not here", 0, spent, f"needs {panel.needs}")
-        unknown = self._odd_metric(query)
-        return result("unknown" if unknown else "empty", 0, spent, unknown)
+        missing = [name for name in promql.names(query.expr).metrics if not self._labels_of(name)]
+        note = f"nobody exports {', '.join(missing)}" if missing else ""
+        return result("unknown" if missing else "empty", 0, spent, note)
 
     def _ask(
         self, board: Dashboard, panel: Panel, query: Query, values: dict[str, tuple[str, ...]]
@@ -136,7 +128,7 @@ class Checker:
                 rows = len(self._prometheus.query(expr, self._at))
             else:
                 span = board.hours * 3600
-                step = step_seconds(span)
+                step = step_seconds(span, self._scrape_seconds)
                 series = self._prometheus.query_range(expr, self._at - span, self._at, step)
                 rows = len(series)
             slowest = max(slowest, (time.perf_counter() - started) * 1000)
@@ -149,10 +141,6 @@ class Checker:
             labels = self._prometheus.label_names((metric,))
             self._labels[metric] = frozenset(labels)
         return self._labels[metric]
-
-    def _odd_metric(self, query: Query) -> str:
-        missing = [name for name in promql.names(query.expr).metrics if not self._labels_of(name)]
-        return f"nobody exports {', '.join(missing)}" if missing else ""
 
     def _odd_label(self, query: Query) -> str:
         """A label that the query, or its legend, expects and that no series has."""
@@ -181,27 +169,3 @@ def fill(expr: str, values: dict[str, str]) -> str:
     for name, value in values.items():
         expr = expr.replace(f"${name}", value)
     return expr
-
-
-def static_problems(boards: Sequence[Dashboard]) -> list[str]:
-    """What is wrong with queries that no Prometheus is needed to see."""
-    problems = []
-    for board in boards:
-        queries = [(p.title, q.expr, q.legend) for p in board.panels for q in p.queries]
-        queries += [(f"${v.name}", v.metric, "") for v in board.variables]
-        for title, expr, legend in queries:
-            where = f"{board.uid}: {title}"
-            if promql.is_padded(expr):
-                problems.append(f"{where}: padded")
-            named = promql.names(expr)
-            for metric, labels in named.metrics.items():
-                if not is_known(metric):
-                    problems.append(f"{where}: no exporter and no rule has {metric}")
-                elif metric in LABELS and (odd := labels - LABELS[metric]):
-                    problems.append(f"{where}: {metric} has no label {', '.join(sorted(odd))}")
-            if all(metric in LABELS for metric in named.metrics):
-                have = frozenset[str]().union(*(LABELS[metric] for metric in named.metrics))
-                odd = (named.grouping | promql.legend_labels(legend)) - have
-                if odd:
-                    problems.append(f"{where}: nothing has the label {', '.join(sorted(odd))}")
-    return problems

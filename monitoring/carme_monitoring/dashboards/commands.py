@@ -16,10 +16,8 @@ from carme.errors import InputError
 from carme.prometheus import PrometheusClient
 from carme.templates import render
 from carme_monitoring.dashboards import grafana
-from carme_monitoring.dashboards.boards import BOARDS
 from carme_monitoring.dashboards.check import Checked, Checker
-from carme_monitoring.dashboards.compat import PROFILES
-from carme_monitoring.dashboards.model import Dashboard
+from carme_monitoring.dashboards.model import BOARDS, PROFILE_BOARDS, Dashboard
 
 _path = click.Path(path_type=Path)
 _STYLES = {"ok": "green", "not here": "dim"}
@@ -51,7 +49,7 @@ def check(
     prometheus = PrometheusClient.of(
         url or settings.url, login or (None if url else settings.login_file)
     )
-    results = list(Checker(prometheus).check(boards))
+    results = list(Checker(prometheus, scrape_seconds=settings.scrape_seconds).check(boards))
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=1))
     else:
@@ -72,11 +70,12 @@ def write(folder: Path, path: Path | None, password_file: str | None) -> None:
     FOLDER/provisioning goes to /etc/grafana/provisioning, FOLDER/dashboards to
     /var/lib/grafana/dashboards/carme.
     """
-    url = load(path).prometheus.url
-    grafana.write(folder / "dashboards")
+    settings = load(path).prometheus
+    grafana.write(folder / "dashboards", settings.scrape_seconds)
     for name, values in (
-        ("datasources", {"prometheus_url": url, "prometheus_user": "carme",
-                         "prometheus_password_file": password_file}),
+        ("datasources", {"prometheus_url": settings.url, "prometheus_user": "carme",
+                         "prometheus_password_file": password_file,
+                         "scrape_seconds": settings.scrape_seconds}),
         ("dashboards", {"dashboards_dir": "/var/lib/grafana/dashboards/carme"}),
     ):  # fmt: skip
         file = folder / "provisioning" / name / "carme.yml"
@@ -89,8 +88,8 @@ def chosen(names: Sequence[str], config: Config) -> list[Dashboard]:
     """The dashboards called so, or all of Carme's and those of the profiles that are on."""
     own = {board.uid.removeprefix("carme-"): board for board in BOARDS}
     if not names:
-        return [*BOARDS, *(PROFILES[profile] for profile in config.exporter.profiles)]
-    every = {**own, **PROFILES}
+        return [*BOARDS, *(PROFILE_BOARDS[profile] for profile in config.exporter.profiles)]
+    every = {**own, **PROFILE_BOARDS}
     for name in names:
         if name not in every:
             raise InputError(f"there is no dashboard {name}", f"there are {', '.join(every)}")

@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from carme_monitoring.dashboards.boards import BOARDS
 from carme_monitoring.dashboards.model import (
-    MIN_STEP_SECONDS,
+    BOARDS,
     POINTS,
     Dashboard,
-    DashboardLink,
     Panel,
     Variable,
+    min_step_seconds,
 )
 
 SCHEMA_VERSION = 39
@@ -20,8 +19,8 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _KINDS = {"stat": "stat", "timeseries": "timeseries", "table": "table", "bars": "bargauge"}
 
 
-def dashboard(board: Dashboard) -> dict[str, Any]:
-    """The JSON model of a dashboard."""
+def dashboard(board: Dashboard, scrape_seconds: float) -> dict[str, Any]:
+    """The JSON model of a dashboard, for a Prometheus that scrapes every `scrape_seconds`."""
     return {
         "uid": board.uid,
         "title": board.title,
@@ -46,7 +45,7 @@ def dashboard(board: Dashboard) -> dict[str, Any]:
         ],
         "templating": {"list": [_SOURCE_VARIABLE, *map(_variable, board.variables)]},
         "annotations": {"list": []},
-        "panels": _panels(board),
+        "panels": _panels(board, f"{min_step_seconds(scrape_seconds)}s"),
     }
 
 
@@ -76,7 +75,7 @@ def _variable(variable: Variable) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _panels(board: Dashboard) -> list[dict[str, Any]]:
+def _panels(board: Dashboard, min_step: str) -> list[dict[str, Any]]:
     """Rows from top to bottom, panels from left to right as far as they fit."""
     panels: list[dict[str, Any]] = []
     y = 0
@@ -96,13 +95,13 @@ def _panels(board: Dashboard) -> list[dict[str, Any]]:
             if x + panel.width > 24:
                 y, x, tallest = y + tallest, 0, 0
             place = {"x": x, "y": y, "w": panel.width, "h": panel.height}
-            panels.append(_panel(panel, len(panels) + 1, place))
+            panels.append(_panel(panel, len(panels) + 1, place, min_step))
             x, tallest = x + panel.width, max(tallest, panel.height)
         y += tallest
     return panels
 
 
-def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+def _panel(panel: Panel, number: int, place: dict[str, int], min_step: str) -> dict[str, Any]:
     model: dict[str, Any] = {
         "id": number,
         "type": _KINDS[panel.kind],
@@ -110,9 +109,20 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "description": panel.text,
         "gridPos": place,
         "datasource": SOURCE,
-        "targets": [_target(panel, index) for index in range(len(panel.queries))],
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "datasource": SOURCE,
+                "expr": query.expr,
+                "legendFormat": query.legend or "__auto",
+                "instant": panel.is_instant,
+                "range": not panel.is_instant,
+                "format": "table" if panel.kind == "table" else "time_series",
+            }
+            for index, query in enumerate(panel.queries)
+        ],
         "maxDataPoints": POINTS,
-        "interval": f"{MIN_STEP_SECONDS}s",
+        "interval": min_step,
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
         "options": _options(panel),
     }
@@ -121,32 +131,23 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
     return model
 
 
-def _target(panel: Panel, index: int) -> dict[str, Any]:
-    query = panel.queries[index]
-    return {
-        "refId": chr(ord("A") + index),
-        "datasource": SOURCE,
-        "expr": query.expr,
-        "legendFormat": query.legend or "__auto",
-        "instant": panel.is_instant,
-        "range": not panel.is_instant,
-        "format": "table" if panel.kind == "table" else "time_series",
-    }
-
-
 def _defaults(panel: Panel) -> dict[str, Any]:
     defaults: dict[str, Any] = {
         "unit": panel.unit,
         "thresholds": {"mode": "absolute", "steps": _steps(panel)},
         "color": {"mode": "palette-classic" if panel.kind == "timeseries" else "thresholds"},
-        # Nothing to count is not a failure to count.
+        # An empty answer means that there is nothing to count; it is no error.
         "noValue": "none",
         "min": 0,
     }
     if panel.most is not None:
         defaults["max"] = panel.most
     if panel.link:
-        defaults["links"] = [_link(panel.link, panel.kind == "table")]
+        label = panel.link.label
+        fields = "__data.fields" if panel.kind == "table" else "__field.labels"
+        value = f"${{{fields}.{label}}}"
+        url = f"/d/{panel.link.uid}?var-{label}={value}&${{__url_time_range}}"
+        defaults["links"] = [{"title": f"Open {label} {value}", "url": url}]
     if panel.kind == "timeseries":
         mode = "normal" if panel.stack else "none"
         defaults["custom"] = {
@@ -171,12 +172,6 @@ def _steps(panel: Panel) -> list[dict[str, Any]]:
     steps += [{"color": "yellow", "value": warn}] if warn is not None else []
     steps += [{"color": "red", "value": alarm}] if alarm is not None else []
     return steps
-
-
-def _link(link: DashboardLink, is_table: bool) -> dict[str, Any]:
-    value = f"${{__data.fields.{link.label}}}" if is_table else f"${{__field.labels.{link.label}}}"
-    where = f"/d/{link.uid}?var-{link.variable}={value}&${{__url_time_range}}"
-    return {"title": f"Open {link.variable} {value}", "url": where}
 
 
 def _options(panel: Panel) -> dict[str, Any]:
@@ -211,18 +206,19 @@ def _columns(panel: Panel) -> list[dict[str, Any]]:
     ]
 
 
-def texts() -> dict[str, str]:
+def texts(scrape_seconds: float) -> dict[str, str]:
     """File name → content, for every dashboard."""
+    models = {board.uid: dashboard(board, scrape_seconds) for board in BOARDS}
     return {
-        f"{board.uid}.json": json.dumps(dashboard(board), indent=2, ensure_ascii=False) + "\n"
-        for board in BOARDS
+        f"{uid}.json": json.dumps(model, indent=2, ensure_ascii=False) + "\n"
+        for uid, model in models.items()
     }
 
 
-def write(folder: Path) -> None:
+def write(folder: Path, scrape_seconds: float) -> None:
     """Write all of them to `folder`; files of dashboards that no longer exist are removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = texts()
+    files = texts(scrape_seconds)
     for old in folder.glob("*.json"):
         if old.name not in files:
             old.unlink()

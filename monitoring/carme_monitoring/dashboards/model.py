@@ -1,9 +1,12 @@
-"""What a dashboard is: rows of panels, each with its queries and a text on what to do about it."""
+"""Dashboards: rows of panels, each with its queries and a text on what to do about it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from math import ceil
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 Kind = Literal["stat", "timeseries", "table", "bars"]
 Need = Literal[
@@ -14,35 +17,33 @@ Need = Literal[
 always the case, such as a job that waits."""
 RECORDED: frozenset[Need] = frozenset({"rapl", "meter", "infiniband", "xid", "mig", "cgroup-v2"})
 """What the one-machine cluster cannot have: these panels are checked on recorded series."""
-
 POINTS = 300
-"""Values of a series that a panel asks for: more than it has room for would only cost."""
-MIN_STEP_SECONDS = 30
-"""The least time between two values. Grafana rounds a step to 10, 15, 20, 30 seconds, a minute and
-so on. From 30 seconds on all are multiples of the scrape interval of 15 seconds. A step that is
-not would show a constant power as a saw-tooth."""
+"""Values of a series that a panel asks for: a panel has no room for more."""
+_LEAST_STEP_SECONDS = 30
+_SIZES: Mapping[str, tuple[int, int]] = {"stat": (4, 4), "table": (24, 9)}
+"""Width and height of panels by kind, in cells of Grafana's grid of 24 columns."""
 
 
-@dataclass(frozen=True)
-class Query:
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Query(NamedTuple):
     """PromQL and how its series are called; `{{label}}` in a legend is the label's value."""
 
     expr: str
     legend: str = ""
 
 
-@dataclass(frozen=True)
-class DashboardLink:
-    """Where a click on a value leads, as dashboard and (variable, label)."""
+class DashboardLink(_Section):
+    """Where a click on a value leads: a dashboard, with its variable `label` set to the label."""
 
     uid: str
-    variable: str
     label: str
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One picture."""
+class Panel(_Section):
+    """One plot, table or number."""
 
     title: str
     kind: Kind
@@ -51,10 +52,10 @@ class Panel:
     """What it shows, and what to do when it looks wrong."""
     unit: str = "short"
     """Grafana's name of the unit."""
-    warn: float | None = None
-    alarm: float | None = None
+    warn: int | float | None = None
+    alarm: int | float | None = None
     """From here on yellow, red; where `alarm` is below `warn`, down to here."""
-    most: float | None = None
+    most: int | float | None = None
     """The end of the scale."""
     width: int = 8
     height: int = 7
@@ -62,27 +63,25 @@ class Panel:
     link: DashboardLink | None = None
     needs: Need = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _size_of_kind(cls, panel: Mapping[str, Any]) -> dict[str, Any]:
+        width, height = _SIZES.get(panel["kind"], (8, 7))
+        return {"width": width, "height": height, **panel}
+
     @property
     def is_instant(self) -> bool:
         return self.kind != "timeseries"
 
 
-def step_seconds(span_seconds: float) -> int:
-    """The step of a plot over `span_seconds`: the least multiple of the minimum with few enough
-    points."""
-    return MIN_STEP_SECONDS * max(1, ceil(span_seconds / POINTS / MIN_STEP_SECONDS))
-
-
-@dataclass(frozen=True)
-class PanelRow:
+class PanelRow(_Section):
     """Panels below a heading."""
 
     title: str
     panels: tuple[Panel, ...]
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(_Section):
     """A choice at the top of a dashboard: the values of a label."""
 
     name: str
@@ -98,8 +97,7 @@ class Variable:
         return f"label_values({self.metric}, {self.label})"
 
 
-@dataclass(frozen=True)
-class Dashboard:
+class Dashboard(_Section):
     """One page."""
 
     uid: str
@@ -117,29 +115,34 @@ class Dashboard:
             yield from row.panels
 
 
-def stat(title: str, expr: str, text: str, unit: str = "short", **more: object) -> Panel:
-    """A single number."""
-    given = {"width": 4, "height": 4, **more}
-    return Panel(title, "stat", (Query(expr),), text, unit, **given)  # type: ignore[arg-type]
+def min_step_seconds(scrape_seconds: float) -> int:
+    """The least time between two values of a panel: whole scrape intervals, at least two.
+
+    A step that is no multiple of the scrape interval shows a constant power as a saw-tooth. Grafana
+    rounds longer steps to a minute, two, five and so on, which are multiples of every interval that
+    divides a minute.
+    """
+    interval = round(scrape_seconds)  # as in prometheus.yml
+    return interval * max(2, ceil(_LEAST_STEP_SECONDS / interval))
 
 
-def lines(
-    title: str, text: str, *queries: tuple[str, str], unit: str = "short", **more: object
-) -> Panel:
-    """Series over time, each query with its legend."""
-    made = tuple(Query(expr, legend) for expr, legend in queries)
-    return Panel(title, "timeseries", made, text, unit, **more)  # type: ignore[arg-type]
+def step_seconds(span_seconds: float, scrape_seconds: float) -> int:
+    """The step of a plot over `span_seconds`, with at most POINTS values."""
+    least = min_step_seconds(scrape_seconds)
+    return least * max(1, ceil(span_seconds / POINTS / least))
 
 
-def bars(
-    title: str, text: str, expr: str, legend: str, unit: str = "short", **more: object
-) -> Panel:
-    """A bar for each series, now."""
-    return Panel(title, "bars", (Query(expr, legend),), text, unit, **more)  # type: ignore[arg-type]
+def _load(name: str) -> Dashboard:
+    text = (files("carme_monitoring.dashboards") / f"{name}.toml").read_text(encoding="utf-8")
+    return Dashboard.model_validate(tomllib.loads(text))
 
 
-def table(title: str, text: str, *queries: tuple[str, str], **more: object) -> Panel:
-    """A line for each series; a column for each query, with the legend as its heading."""
-    made = tuple(Query(expr, legend) for expr, legend in queries)
-    given = {"width": 24, "height": 9, **more}
-    return Panel(title, "table", made, text, **given)  # type: ignore[arg-type]
+BOARDS = tuple(
+    map(_load, ("cluster", "queue", "node", "job", "user", "energy", "waste", "predictions",
+                "health"))
+)  # fmt: skip
+"""Every dashboard, in the order of the menu."""
+PROFILE_BOARDS = {
+    name: _load(f"profiles/{name}") for name in ("dcgm", "nvidia-gpu", "cgroup", "slurm-exporter")
+}
+"""Queries of dashboards made for other exporters, to check the exporter's profiles with."""

@@ -1,4 +1,4 @@
-"""What a query names: metrics, and the labels it expects of them. No I/O.
+"""The metrics that a query names, and the labels it expects of them. No I/O.
 
 Not a parser of PromQL, which Prometheus itself has: just enough to find names.
 """
@@ -56,7 +56,7 @@ def names(expression: str) -> Names:
     text = re.sub(r"\{[^{}]*\}", " ", text)
     for match in _NAME.finditer(text):
         word, rest = match[0], text[match.end() :].lstrip()
-        # A number such as 1e3 or 0x1 has no name of its own, and a call is no metric.
+        # Skip the letters in numbers such as 1e3 or 0x1, and the names of functions.
         if text[match.start() - 1 : match.start()].isdigit() or rest.startswith("("):
             continue
         if word.lower() not in _WORDS:
@@ -65,7 +65,7 @@ def names(expression: str) -> Names:
 
 
 def is_padded(expression: str) -> bool:
-    """Whether the query makes up a value where there is none: such a panel is never empty."""
+    """Whether the query makes up a value where there is none, so that its panel is never empty."""
     return bool(_PADDING.search(_STRING.sub('""', expression)))
 
 

@@ -1,5 +1,5 @@
 """The energy ledger: what the sources read, divided among jobs, `unallocated` and `system`.
 
-sources.py turns counters and gauges into joules, shares.py says who gets which part of them,
-ledger.py keeps the accounts, accountant.py puts the three together. All of it is pure.
+accountant.py turns counters and gauges into joules and charges them, shares.py says which part each
+consumer gets, ledger.py keeps the accounts. None of them does I/O.
 """

@@ -1,9 +1,9 @@
 """Charges energy readings to jobs: sources, shares and ledger together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any
+from typing import Any, Literal
 
 from carme_monitoring.energy.ledger import REST, Ledger
 from carme_monitoring.energy.shares import (
@@ -15,7 +15,107 @@ from carme_monitoring.energy.shares import (
     memory_weights,
     rest_weights,
 )
-from carme_monitoring.energy.sources import CounterSource, Gain, GaugeSource
+
+Outcome = Literal["first", "counted", "wrapped", "reset", "rejected", "estimated", "same"]
+_MAX_GAP_NS = 3600 * 10**9
+"""In a longer gap between two readings nothing is estimated."""
+_MAX_WRAP_WATTS = 1000.0
+"""No processor package draws more on average. A counter that would have to, had it wrapped, was
+reset. The limit for rejecting a reading is higher: after 20 s it allows for a whole range."""
+_LOAD_MARGIN = 1.1
+"""The power in a gap may have been this much higher than before it."""
+_SLACK_UJ = 5_000_000
+"""What a counter may show beyond its limit: counters advance in steps."""
+_MAX_REJECTS = 3
+"""After so many rejected readings the counter starts again from the last one. A glitch is
+shorter, and the reading after it counts for the whole time."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a source gained between two readings."""
+
+    uj: int
+    from_ns: int
+    to_ns: int
+    outcome: Outcome
+
+
+@dataclass
+class CounterSource:
+    """An energy counter. It may wrap at a known range or begin again from zero."""
+
+    max_watts: float
+    range_uj: int | None = None
+    value_uj: int = 0
+    at_ns: int = -1
+    rejects: int = 0
+    watts: float = 0.0
+    """Mean power between the last two readings that are at least a second apart."""
+
+    def advance(self, value_uj: int, at_ns: int) -> Gain:
+        """The gain since the last reading.
+
+        A counter that went down has wrapped if the gain is then plausible for the time; otherwise
+        it was reset to zero. A gain above `max_watts` is rejected and counts nothing. Whole turns
+        in a long gap cannot be read; the power before the gap tells how many there were.
+        """
+        if self.at_ns < 0:
+            self.value_uj, self.at_ns = value_uj, at_ns
+            return Gain(0, at_ns, at_ns, "first")
+        if at_ns <= self.at_ns:
+            return Gain(0, self.at_ns, self.at_ns, "same")
+        from_ns, gained = self.at_ns, value_uj - self.value_uj
+        outcome: Outcome = "counted"
+        if gained < 0 and self.range_uj and value_uj <= self.range_uj:
+            gained, outcome = gained + self.range_uj, "wrapped"
+            is_wrap = gained <= self._most(at_ns, min(self.max_watts, _MAX_WRAP_WATTS))
+            if not is_wrap and value_uj <= self._most(at_ns, self.max_watts):
+                gained, outcome = value_uj, "reset"
+        elif gained < 0:
+            gained, outcome = value_uj, "reset"
+        if value_uj < 0 or gained > self._most(at_ns, self.max_watts):
+            self.rejects += 1
+            if self.rejects >= _MAX_REJECTS and value_uj >= 0:  # it stays: begin again from here
+                self.value_uj, self.at_ns, self.rejects = value_uj, at_ns, 0
+            return Gain(0, from_ns, from_ns, "rejected")
+        if outcome != "reset" and self.range_uj and at_ns - from_ns <= _MAX_GAP_NS:
+            expected = _LOAD_MARGIN * self.watts * (at_ns - from_ns) / 1000
+            if (turns := int((expected - gained) / self.range_uj)) > 0:
+                gained, outcome = gained + turns * self.range_uj, "estimated"
+        if outcome != "reset" and at_ns - from_ns >= 10**9:
+            self.watts = gained * 1000 / (at_ns - from_ns)
+        self.value_uj, self.at_ns, self.rejects = value_uj, at_ns, 0
+        return Gain(gained, from_ns, at_ns, outcome)
+
+    def _most(self, at_ns: int, watts: float) -> int:
+        return round(watts * (at_ns - self.at_ns) / 1000) + _SLACK_UJ
+
+
+@dataclass
+class GaugeSource:
+    """A power reading, integrated by the trapezoidal rule; gaps are estimated and say so."""
+
+    max_watts: float
+    max_step_ns: int
+    """A longer time between readings is a gap."""
+    watts: float = 0.0
+    at_ns: int = -1
+
+    def advance(self, watts: float, at_ns: int) -> Gain:
+        """The energy since the last reading."""
+        if not 0 <= watts <= self.max_watts:
+            return Gain(0, self.at_ns, self.at_ns, "rejected")
+        from_ns, before = self.at_ns, self.watts
+        if from_ns >= 0 and at_ns <= from_ns:
+            return Gain(0, from_ns, from_ns, "same")
+        self.watts, self.at_ns = watts, at_ns
+        if from_ns < 0 or at_ns - from_ns > _MAX_GAP_NS:
+            return Gain(0, at_ns, at_ns, "first")
+        gained = round((before + watts) / 2 * (at_ns - from_ns) / 1000)
+        is_gap = at_ns - from_ns > self.max_step_ns
+        return Gain(gained, from_ns, at_ns, "estimated" if is_gap else "counted")
+
 
 MAX_GPU_WATTS = 3000.0
 MAX_PACKAGE_WATTS = 3000.0
@@ -42,14 +142,6 @@ class Zone:
     total_uj: int = 0
     """Energy charged from it since the exporter first ran after the boot of the node."""
 
-    def with_value(self, uj: int) -> "Zone":
-        """The zone at another reading."""
-        return replace(self, uj=uj)
-
-    def with_total(self, total_uj: int) -> "Zone":
-        """The zone with what was charged of it."""
-        return replace(self, total_uj=total_uj)
-
 
 @dataclass(frozen=True)
 class EnergyReading:
@@ -72,7 +164,8 @@ class EnergyAccountant:
         self.resets: dict[str, int] = {}
         self.rejected: dict[str, int] = {}
         self._max_step_ns = round(max_step_seconds * 1e9)
-        self._sources: dict[str, CounterSource | GaugeSource] = {}
+        self.sources: dict[str, CounterSource | GaugeSource] = {}
+        """Those that were ever read, for instance `gpu:GPU-…`, `rapl:intel-rapl:0`."""
         self.held_seconds: dict[int, float] = {}
         """Time for which a job's energy was counted, for its uncertainty."""
         self.zone_totals: dict[str, int] = {}
@@ -87,26 +180,27 @@ class EnergyAccountant:
     ) -> None:
         """Charge what every source gained since it was last read."""
         for gpu, mj in reading.gpu_mj.items():
-            self._end_gauge(gpu, reading.at_ns, jobs, slots, now)
+            gauge = self.sources.pop(f"gpu-gauge:{gpu}", None)
+            if isinstance(gauge, GaugeSource) and f"gpu:{gpu}" not in self.sources:
+                # The counter counts from its first reading; until then the power stays as it was.
+                gain = gauge.advance(gauge.watts, reading.at_ns)
+                self._charge_gpu(gpu, gain, jobs, slots, now)
             source = self._counter(f"gpu:{gpu}", MAX_GPU_WATTS, None)
             self._charge_gpu(gpu, source.advance(mj * 1000, reading.at_ns), jobs, slots, now)
         for gpu, watts in reading.gpu_watts.items():
-            if f"gpu:{gpu}" in self._sources:
-                continue  # its counter is away for a moment, and covers that when it is back
-            gauge = self._gauge(f"gpu-gauge:{gpu}", MAX_GPU_WATTS)
-            self._charge_gpu(gpu, gauge.advance(watts, reading.at_ns), jobs, slots, now)
+            if f"gpu:{gpu}" in self.sources:
+                continue  # its counter did not answer now, and includes this time when it does
+            power = self._gauge(f"gpu-gauge:{gpu}", MAX_GPU_WATTS)
+            self._charge_gpu(gpu, power.advance(watts, reading.at_ns), jobs, slots, now)
         for name, zone in reading.zones.items():
             source = self._counter(f"rapl:{name}", MAX_PACKAGE_WATTS, zone.range_uj)
             gain = self._note(f"rapl:{name}", source.advance(zone.uj, reading.at_ns))
             self.zone_totals[name] = self.zone_totals.get(name, 0) + gain.uj
             span = (gain.from_ns, gain.to_ns)
             divide = memory_weights if zone.component == "dram" else cpu_weights
-            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span), now.is_estimate)
+            is_estimate = now.is_estimate or gain.outcome == "estimated"
+            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span), is_estimate)
         self._settle_meter(reading, jobs, slots, now)
-
-    def source_names(self) -> list[str]:
-        """The sources that were ever read, for instance `gpu:GPU-…`, `rapl:intel-rapl:0`."""
-        return list(self._sources)
 
     def count_held(self, jobs: Sequence[JobPresence], span: tuple[int, int]) -> None:
         """Count the time in `span` in which each job was there."""
@@ -145,19 +239,6 @@ class EnergyAccountant:
         weights, divided = gpu_weights(gpu, slots, jobs, now, (gain.from_ns, gain.to_ns))
         self.ledger.charge("gpu", gain.uj, weights, divided or gain.outcome == "estimated")
 
-    def _end_gauge(
-        self,
-        gpu: str,
-        at_ns: int,
-        jobs: Sequence[JobPresence],
-        slots: Sequence[GpuSlot],
-        now: NodeActivity,
-    ) -> None:
-        """A counter counts from its first reading on: until then the gauge goes on as it was."""
-        gauge = self._sources.pop(f"gpu-gauge:{gpu}", None)
-        if isinstance(gauge, GaugeSource) and f"gpu:{gpu}" not in self._sources:
-            self._charge_gpu(gpu, gauge.advance(gauge.watts, at_ns), jobs, slots, now)
-
     def _settle_meter(
         self,
         reading: EnergyReading,
@@ -173,7 +254,11 @@ class EnergyAccountant:
             source = self._gauge("meter-gauge", MAX_NODE_WATTS)
             gain = source.advance(reading.meter_watts, reading.at_ns)
         else:
-            self._drop_stale_meter(reading.at_ns)
+            # A missing gauge cannot catch up; a counter can when it is back.
+            gauge = self.sources.get("meter-gauge")
+            if self.ledger.has_meter and gauge and reading.at_ns - gauge.at_ns > self._max_step_ns:
+                del self.sources["meter-gauge"]
+                self.ledger.lose_meter()
             return
         self._note("meter", gain)
         if gain.outcome == "first":
@@ -184,13 +269,6 @@ class EnergyAccountant:
             weights = rest_weights(jobs, slots, now, (gain.from_ns, gain.to_ns))
             self.ledger.meter(gain.uj, weights, gain.outcome == "estimated")
 
-    def _drop_stale_meter(self, at_ns: int) -> None:
-        """A gauge that is gone cannot catch up; a counter can, so it is waited for."""
-        gauge = self._sources.get("meter-gauge")
-        if self.ledger.has_meter and gauge and at_ns - gauge.at_ns > self._max_step_ns:
-            del self._sources["meter-gauge"]
-            self.ledger.lose_meter()
-
     def _note(self, name: str, gain: Gain) -> Gain:
         if gain.outcome == "reset":
             self.resets[name] = self.resets.get(name, 0) + 1
@@ -199,16 +277,16 @@ class EnergyAccountant:
         return gain
 
     def _counter(self, name: str, max_watts: float, range_uj: int | None) -> CounterSource:
-        source = self._sources.get(name)
+        source = self.sources.get(name)
         if not isinstance(source, CounterSource):
-            source = self._sources[name] = CounterSource(max_watts, range_uj)
+            source = self.sources[name] = CounterSource(max_watts, range_uj)
         source.range_uj = range_uj
         return source
 
     def _gauge(self, name: str, max_watts: float) -> GaugeSource:
-        source = self._sources.get(name)
+        source = self.sources.get(name)
         if not isinstance(source, GaugeSource):
-            source = self._sources[name] = GaugeSource(max_watts, self._max_step_ns)
+            source = self.sources[name] = GaugeSource(max_watts, self._max_step_ns)
         return source
 
     def save(self) -> dict[str, Any]:
@@ -216,13 +294,18 @@ class EnergyAccountant:
         return {
             "ledger": self.ledger.save(),
             "counters": {
-                name: [*source.save(), source.max_watts, source.range_uj]
-                for name, source in self._sources.items()
+                name: [source.value_uj, source.at_ns, source.max_watts, source.range_uj]
+                for name, source in self.sources.items()
+                if isinstance(source, CounterSource)
+            },
+            "counter_watts": {
+                name: source.watts
+                for name, source in self.sources.items()
                 if isinstance(source, CounterSource)
             },
             "gauges": {
-                name: [*source.save(), source.max_watts]
-                for name, source in self._sources.items()
+                name: [source.watts, source.at_ns, source.max_watts]
+                for name, source in self.sources.items()
                 if isinstance(source, GaugeSource)
             },
             "held_seconds": {str(jobid): held for jobid, held in self.held_seconds.items()},
@@ -232,7 +315,7 @@ class EnergyAccountant:
         }
 
     def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
-        """Take up what `save` gave; after a reboot the counters' last values mean nothing."""
+        """Restore what `save` returned; after a reboot the counters' last values mean nothing."""
         self.ledger.restore(saved["ledger"])
         self.held_seconds = {int(jobid): held for jobid, held in saved["held_seconds"].items()}
         self.resets, self.rejected = dict(saved["resets"]), dict(saved["rejected"])
@@ -242,6 +325,7 @@ class EnergyAccountant:
             return
         self.zone_totals = dict(saved.get("zone_totals", {}))
         for name, (value, at_ns, max_watts, range_uj) in saved["counters"].items():
-            self._sources[name] = CounterSource(max_watts, range_uj, value, at_ns)
+            watts = saved.get("counter_watts", {}).get(name, 0.0)
+            self.sources[name] = CounterSource(max_watts, range_uj, value, at_ns, watts=watts)
         for name, (watts, at_ns, max_watts) in saved["gauges"].items():
-            self._sources[name] = GaugeSource(max_watts, self._max_step_ns, watts, at_ns)
+            self.sources[name] = GaugeSource(max_watts, self._max_step_ns, watts, at_ns)

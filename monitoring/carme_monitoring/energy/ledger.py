@@ -41,7 +41,7 @@ class Ledger:
     def __init__(self) -> None:
         self.accounts: dict[int, dict[str, int]] = {}
         self.estimated: dict[int, int] = {}
-        """The part of a job's energy that was divided by time instead of by a reading."""
+        """The part of a job's energy that was estimated."""
         self.totals: dict[tuple[str, str], int] = {}
         """(jobs, unallocated or system; component): lives as long as the node."""
         self.metered = 0
@@ -77,12 +77,12 @@ class Ledger:
             self._book(REST, rest, weights, estimated)
 
     def begin_meter(self) -> None:
-        """A meter is there from now on; what was before it counts by components."""
+        """Use a meter from now on; energy before it counts by components."""
         self.has_meter = True
         self._since_meter = 0
 
     def lose_meter(self) -> None:
-        """The meter is gone: what components used since it was read counts as read."""
+        """Stop using the meter: what components used since its last reading counts as metered."""
         self.metered += self._since_meter
         self.carry += self._since_meter
         self._since_meter = 0
@@ -96,11 +96,6 @@ class Ledger:
         """A job's series have ended; the node's totals keep its energy."""
         self.accounts.pop(jobid, None)
         self.estimated.pop(jobid, None)
-
-    @property
-    def booked(self) -> int:
-        """Everything that was ever charged to anyone."""
-        return sum(self.totals.values())
 
     def _book(
         self, component: str, amount: int, weights: Mapping[Consumer, float], estimated: bool
@@ -128,7 +123,7 @@ class Ledger:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take up what `save` gave."""
+        """Restore what `save` returned."""
         self.accounts = {int(jobid): dict(parts) for jobid, parts in saved["accounts"].items()}
         self.estimated = {int(jobid): part for jobid, part in saved["estimated"].items()}
         self.totals = {(who, component): part for who, component, part in saved["totals"]}

@@ -42,7 +42,7 @@ class JobPresence:
 
 @dataclass(frozen=True)
 class GpuSlot:
-    """What Slurm hands out of a GPU: the whole, or a MIG slice of it."""
+    """What Slurm allocates of a GPU: all of it, or a MIG slice."""
 
     name: str
     gpu: str
@@ -115,11 +115,11 @@ def cpu_weights(jobs: Iterable[JobPresence], now: NodeActivity, span: tuple[int,
     weights: Weights = {}
     used = idle_held = 0.0
     for job in jobs:
-        here = job.overlap(*span)
+        overlap = job.overlap(*span)
         busy = max(0.0, now.job_cpu_seconds.get(job.jobid, 0.0))
-        if not here and not busy:
+        if not overlap and not busy:
             continue
-        idle = max(0.0, job.cpus * here * seconds - busy)
+        idle = max(0.0, job.cpus * overlap * seconds - busy)
         _add(weights, job.jobid, busy + IDLE_WEIGHT * idle)
         used, idle_held = used + busy, idle_held + idle
     capacity = now.cpus * seconds

@@ -14,8 +14,8 @@ from carme.config import ExporterSettings
 from carme_monitoring.collector import CollectorContext, Roots
 from carme_monitoring.gpus import GpuProcess, GpuReading, MigSlice
 from carme_monitoring.guard import Guards
+from carme_monitoring.metrics import Samples
 from carme_monitoring.pipeline import NodePipeline
-from carme_monitoring.samples import Samples
 
 TREE = Path(__file__).with_name("tree")
 SECOND = 10**9

@@ -2,10 +2,10 @@
 
 import pytest
 
-from carme_monitoring.collectors import cgroup, network, rapl
+from carme_monitoring.collectors import jobs, network, power
 from carme_monitoring.collectors.gpu import add_gpu_samples
 from carme_monitoring.gpus import slots
-from carme_monitoring.samples import LabelledCounter, Samples
+from carme_monitoring.metrics import LabelledCounter, Samples
 from support import smi
 from support.ttar import unpack
 
@@ -89,7 +89,7 @@ def test_infiniband_of_three_vendors(kernel):
 
 def test_rapl(kernel):
     errors = LabelledCounter()
-    zones = rapl.read(kernel / "sys", errors)
+    zones = power.read_rapl(kernel / "sys", errors)
     package = zones["intel-rapl:0"]
     assert (package.uj, package.range_uj, package.component) == (
         240422366267, 262143328850, "cpu",
@@ -105,7 +105,7 @@ def test_interfaces(kernel):
 
 
 def test_slurm_cgroups_v1(slurm):
-    uses = cgroup.JobCgroups("", slurm, slurm / "proc").read()
+    uses = jobs.JobCgroups("", slurm, slurm / "proc").read()
     assert {10, 11, 4} <= set(uses)
     job = uses[10]
     assert job.cpu_seconds == pytest.approx(0.007710215)
@@ -117,7 +117,7 @@ def test_slurm_cgroups_v1(slurm):
 
 
 def test_slurm_cgroups_v2(slurm):
-    job = cgroup.JobCgroups("", slurm, slurm / "proc").read()[4]
+    job = jobs.JobCgroups("", slurm, slurm / "proc").read()[4]
     assert job.cpu_seconds == pytest.approx(0.126686)
     assert job.cpu_user_seconds == pytest.approx(0.049043)
     assert job.memory_bytes == 2260992

@@ -8,7 +8,7 @@ from carme.errors import UnavailableError
 from carme.slurm.models import Job, Node, Partition
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState, NodeState
-from carme_monitoring.collector import CollectorContext
+from carme_monitoring.collector import CollectorContext, Roots
 from carme_monitoring.collectors.slurm import (
     ClusterCollector,
     SchedulerReader,
@@ -16,9 +16,9 @@ from carme_monitoring.collectors.slurm import (
     parse_sdiag,
     waiting_tasks,
 )
+from carme_monitoring.metrics import Samples
 from carme_monitoring.pipeline import Pipeline
 from carme_monitoring.profiles import PROFILES, Context
-from carme_monitoring.samples import Samples
 
 SDIAG = """\
 *******************************************************
@@ -77,8 +77,11 @@ class FixedView:
         return {"reads": 7, "errors": 1, "last_read_seconds": 0.25, "requests": 40}
 
 
+CONTEXT = CollectorContext(roots=Roots(time_s=lambda: 1000.0), view=FixedView())
+
+
 def collected() -> Samples:
-    out, cluster = Samples(), ClusterCollector(FixedView(), time_s=lambda: 1000.0)
+    out, cluster = Samples(), ClusterCollector(CONTEXT)
     cluster.add_samples(out, cluster.read())
     add_scheduler(out, parse_sdiag(SDIAG))
     return out
@@ -146,10 +149,10 @@ def test_a_scheduler_that_does_not_answer_has_no_figures() -> None:
         raise subprocess.TimeoutExpired("sdiag", 20)
 
     scheduler = SchedulerReader(run=run)
-    scheduler.ask()
-    assert scheduler.latest() == {}
+    scheduler.step()
+    assert scheduler.values == {}
     out = Samples()
-    add_scheduler(out, scheduler.latest())
+    add_scheduler(out, scheduler.values)
     assert len(out) == 0
     for end in range(0, len(SDIAG), 37):
         parse_sdiag(SDIAG[:end])
@@ -166,7 +169,7 @@ def test_closed_nodes_and_jobs_that_end_soon_are_named() -> None:
         Job(id=9, state=JobState.RUNNING),
         Job(id=10, state=JobState.PENDING, ends_at=1000 + 60, limit_seconds=60),
     ]  # fmt: skip
-    out, cluster = Samples(), ClusterCollector(FixedView(), time_s=lambda: 1000.0)
+    out, cluster = Samples(), ClusterCollector(CONTEXT)
     cluster.add_samples(out, (SNAPSHOT.model_copy(update={"jobs": tuple(ends)}), {}))
     found = out.families["carme_slurm_job_ends_timestamp_seconds"]
     assert found == {("7", "ann", "p", "gpu"): 1600}
@@ -207,10 +210,10 @@ def test_the_accounting_is_asked_by_itself() -> None:
 
     for code, text, expected in ((0, "c\n", 1), (1, "", 0), (0, "", 0)):
         scheduler = SchedulerReader("/opt/slurm/sdiag", run=answers(code, text))
-        assert scheduler.accounting_up() is None
-        scheduler.ask()
-        assert scheduler.accounting_up() == expected
-        assert scheduler.latest()
+        assert scheduler.accounting_up is None
+        scheduler.step()
+        assert scheduler.accounting_up == expected
+        assert scheduler.values
     nowhere = SchedulerReader("/nonexistent/sdiag")
-    nowhere.ask()
-    assert (nowhere.accounting_up(), nowhere.latest()) == (None, {})
+    nowhere.step()
+    assert (nowhere.accounting_up, nowhere.values) == (None, {})

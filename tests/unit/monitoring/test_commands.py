@@ -19,12 +19,12 @@ from rich.console import Console
 
 from carme.errors import CarmeError
 from carme.prometheus import Sample
-from carme_monitoring import cluster_top, top, top_rows
+from carme_monitoring import top, top_rows
 from carme_monitoring.accounting.job_table import NodeJob
 from carme_monitoring.commands import exporter
-from carme_monitoring.metric_table import BY_NAME
+from carme_monitoring.metrics import Samples
+from carme_monitoring.pipeline import BY_NAME
 from carme_monitoring.process import ExporterProcess
-from carme_monitoring.samples import Samples
 from support.ports import free_port
 
 from .conftest import World
@@ -147,17 +147,17 @@ def test_the_whole_cluster_out_of_prometheus(world: World) -> None:
         for name, key, value in samples
         if (labels := BY_NAME[name].labels) is not None
     ]
-    shown = {row["jobid"]: row for row in cluster_top.rows(series, 1_700_000_200)}
+    shown = {row["jobid"]: row for row in top_rows.cluster_rows(series, 1_700_000_200)}
     assert set(shown) == {101, 102, 103}
     assert (shown[101]["user"], shown[101]["gpu_watts"]) == ("ann", 300.5)
     assert shown[101]["seconds"] == 100
-    assert cluster_top.rows([Sample({"__name__": "up"}, 1)], 0) == []
+    assert top_rows.cluster_rows([Sample({"__name__": "up"}, 1)], 0) == []
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:1", "http://127.0.0.1:1"])
 def test_a_prometheus_that_is_none(url: str) -> None:
     with pytest.raises(CarmeError):
-        cluster_top.read(url, None)
+        top_rows.read_cluster(url, None)
 
 
 def test_virtual_gpus_are_called_so() -> None:

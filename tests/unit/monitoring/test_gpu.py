@@ -19,7 +19,7 @@ from carme.local import vgpu
 from carme.local.vgpu.node import VirtualNode
 from carme_monitoring.nvml import NvmlGpus
 from carme_monitoring.collectors.gpu import add_gpu_samples
-from carme_monitoring.samples import Samples, LabelledCounter
+from carme_monitoring.metrics import Samples, LabelledCounter
 root = Path(sys.argv[1])
 cards = vgpu.cards([LocalNode(name="n1", gpus=LocalGpus(type="virtual-a100", count=2))])["n1"]
 node = VirtualNode(cards, root, root)
@@ -175,7 +175,7 @@ def test_a_broken_driver_is_an_error_and_no_library_a_node_without_gpus(
     code = """
 from carme.errors import UnavailableError
 from carme_monitoring.nvml import NvmlGpus
-from carme_monitoring.samples import LabelledCounter
+from carme_monitoring.metrics import LabelledCounter
 gpus = NvmlGpus(LabelledCounter())
 try: print(gpus.read(), gpus.energy_mj(), gpus.sample())
 except UnavailableError as error: print(error)

@@ -5,7 +5,7 @@ import time
 
 from carme.errors import UnavailableError
 from carme_monitoring.guard import Guards
-from carme_monitoring.samples import Samples
+from carme_monitoring.metrics import Samples
 
 
 def fail() -> None:

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carme_monitoring.energy.accountant import EnergyAccountant, EnergyReading, Zone
+from carme_monitoring.energy.accountant import (
+    MAX_PACKAGE_WATTS,
+    CounterSource,
+    EnergyAccountant,
+    EnergyReading,
+    GaugeSource,
+    Zone,
+)
 from carme_monitoring.energy.ledger import SYSTEM, UNALLOCATED, Ledger, split
 from carme_monitoring.energy.shares import (
     IDLE_WEIGHT,
@@ -19,7 +26,6 @@ from carme_monitoring.energy.shares import (
     memory_weights,
     rest_weights,
 )
-from carme_monitoring.energy.sources import CounterSource, GaugeSource
 
 SECOND = 10**9
 RANGE_UJ = 60_000_000
@@ -100,7 +106,7 @@ steps = st.one_of(
 
 
 def check(ledger: Ledger, before: dict[int, dict[str, int]]) -> None:
-    assert ledger.booked + ledger.carry == ledger.metered
+    assert sum(ledger.totals.values()) + ledger.carry == ledger.metered
     by_jobs = sum(sum(parts.values()) for parts in ledger.accounts.values())
     assert by_jobs == sum(part for (who, _), part in ledger.totals.items() if who == "jobs")
     for jobid, parts in ledger.accounts.items():
@@ -263,7 +269,7 @@ def test_a_lagging_meter_leaves_a_carry_and_pays_it_back() -> None:
     ledger.meter(90, {1: 1.0, UNALLOCATED: 1.0}, estimated=False)
     assert ledger.carry == 0
     assert ledger.job(1) == {"gpu": 100, "rest": 25}
-    assert ledger.booked == ledger.metered == 150
+    assert sum(ledger.totals.values()) == ledger.metered == 150
 
 
 def test_a_gauge_that_is_gone_stops_being_waited_for() -> None:
@@ -288,6 +294,54 @@ def test_counter_wraps_and_resets() -> None:
     gain = plain.advance(3 * 10**6, 10 * SECOND)
     assert (gain.uj, gain.outcome) == (3 * 10**6, "reset")
     assert plain.advance(3 * 10**6, 9 * SECOND).outcome == "same"
+
+
+@pytest.mark.parametrize("seconds", [15, 21, 30, 45, 60])
+def test_a_reset_of_rapl_is_no_wrap_however_long_ago_the_last_reading_was(seconds: int) -> None:
+    """Over more than 20 s, 62 kJ are less than 3000 W; no processor package draws that much."""
+    zone = CounterSource(MAX_PACKAGE_WATTS, range_uj=262_143_328_850)
+    zone.advance(200_000 * 10**6, 0)
+    gain = zone.advance(10**6, seconds * SECOND)
+    assert (gain.uj, gain.outcome) == (10**6, "reset")
+
+
+@pytest.mark.parametrize("missed", range(5))
+@pytest.mark.parametrize("watts", [40, 250, 700])
+def test_a_missed_collection_loses_no_joule(missed: int, watts: int) -> None:
+    """Whether or not the counter wraps in the meantime."""
+    range_uj = 65_532_610_987
+    zone, start_uj, counted = CounterSource(MAX_PACKAGE_WATTS, range_uj), 64_000 * 10**6, 0
+    for collection in range(0, 400, missed + 1):
+        at_seconds = 15 * collection
+        used_uj = watts * at_seconds * 10**6
+        gain = zone.advance((start_uj + used_uj) % range_uj, at_seconds * SECOND)
+        assert gain.outcome in ("first", "counted", "wrapped")
+        counted += gain.uj
+        assert counted == used_uj
+
+
+def test_whole_turns_of_a_counter_in_a_long_gap_are_estimated() -> None:
+    """At 300 W this counter wraps every 218 s: the power before the gap tells how often."""
+    range_uj, joule = 65_532_610_987, 10**6
+    accountant = EnergyAccountant()
+
+    def settle(seconds: int, used_joules: int) -> int:
+        zones = {"z": Zone(used_joules * joule % range_uj, range_uj, "cpu")}
+        reading = EnergyReading(seconds * SECOND, zones=zones)
+        accountant.settle(reading, [JobPresence(1, 0, cpus=4)], (), NodeActivity(cpus=4))
+        return accountant.zone_totals["z"]
+
+    settle(0, 0)
+    assert settle(15, 4500) == 4500 * joule
+    saved = accountant.save()
+    accountant = EnergyAccountant()
+    accountant.restore(saved, is_same_boot=True)
+    assert settle(615, 4500 + 182_000) == (4500 + 182_000) * joule
+    assert accountant.ledger.estimated[1] > 0
+    # The node was idle meanwhile: what the counter shows is all.
+    assert settle(735, 4500 + 182_000 + 5000) == (4500 + 182_000 + 5000) * joule
+    # Longer than an hour: nothing tells.
+    assert settle(735 + 7200, 4500 + 182_000 + 6000) == (4500 + 182_000 + 6000) * joule
 
 
 def test_a_glitch_is_rejected_and_nothing_is_lost() -> None:
@@ -325,7 +379,7 @@ def test_a_counter_that_is_away_for_a_moment_is_waited_for() -> None:
     for seconds in range(0, 1816, 15):
         _settle_gpu(accountant, seconds, 100, has_counter=seconds not in (15, 1800))
     assert accountant.ledger.job(1) == {"gpu": 181_500 * 10**6}
-    assert accountant.ledger.metered == accountant.ledger.booked
+    assert accountant.ledger.metered == sum(accountant.ledger.totals.values())
 
 
 def test_a_counter_takes_over_from_the_gauge_without_a_gap() -> None:

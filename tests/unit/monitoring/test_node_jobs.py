@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from carme_monitoring.collectors.cgroup import CgroupCollector
+from carme_monitoring.collectors.jobs import CgroupCollector
 
 from .conftest import World, joules
 

@@ -10,14 +10,13 @@ import pytest
 import carme_monitoring.pipeline
 from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.collector import Collector
-from carme_monitoring.collectors import host, make_collectors, network, power, rapl
-from carme_monitoring.metric_table import TABLE
-from carme_monitoring.metrics import metric_group
-from carme_monitoring.samples import Samples
+from carme_monitoring.collectors import host, make_collectors, network, power
+from carme_monitoring.metrics import Samples, metric_group
+from carme_monitoring.pipeline import TABLE
 
 from .conftest import World
 
-SOURCES = {"rapl": (rapl, "read"), "power": (power, "hwmon"), "host": (host, "read"),
+SOURCES = {"rapl": (power, "read_rapl"), "power": (power, "hwmon"), "host": (host, "read_host"),
            "network": (network, "read")}  # fmt: skip
 
 

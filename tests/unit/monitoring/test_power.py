@@ -22,8 +22,8 @@ from carme_monitoring.collectors.power import (
     parse_dcmi,
     parse_redfish,
 )
+from carme_monitoring.metrics import LabelledCounter, Samples
 from carme_monitoring.pipeline import NodePipeline
-from carme_monitoring.samples import LabelledCounter, Samples
 
 from .conftest import World
 

@@ -12,10 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from carme_monitoring.metric_table import TABLE
-from carme_monitoring.metrics import Metric
+from carme_monitoring.metrics import Metric, Samples
+from carme_monitoring.pipeline import TABLE
 from carme_monitoring.render import Renderer
-from carme_monitoring.samples import Samples
 
 METRICS = (
     Metric("carme_a_bytes", "gauge", ("jobid", "node"), 'Help with \\ and "quotes".'),

@@ -1,7 +1,6 @@
 """Rules and alerts: they say what they should, and ask for nothing that nobody exports."""
 
 import re
-import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,8 +11,8 @@ import yaml
 
 from carme.config import AlertSettings
 from carme.templates import PROMETHEUS_RULES, prometheus_rules, render
-from carme_monitoring import recording
-from carme_monitoring.metric_table import BY_NAME
+from carme_monitoring.pipeline import BY_NAME
+from support.generators import recording_rules
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "monitoring/prometheus/rules"
@@ -24,7 +23,7 @@ ALERTS: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 CASES = yaml.safe_load((TESTS / "alerts.test.yml").read_text())["tests"]
-RECORDED = {rule.record: rule for _, rules in recording.groups().values() for rule in rules}
+RECORDED = {rule.record: rule for _, rules in recording_rules.groups().values() for rule in rules}
 
 TARGET_LABELS = {"cluster", "instance", "job", "node"}
 OTHERS = {
@@ -64,7 +63,7 @@ def test_the_files_are_good_rules() -> None:
 
 def test_the_recording_rules_are_those_of_the_table() -> None:
     generator = "monitoring/generators/recording_rules.py"
-    made = runpy.run_path(str(ROOT / generator))["text"]()
+    made = recording_rules.text()
     assert (RULES / "recording.yml").read_text() == made, (
         f"run: ./dev run python {generator} > monitoring/prometheus/rules/recording.yml"
     )

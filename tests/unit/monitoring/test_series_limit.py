@@ -1,6 +1,7 @@
 """No answer has more series than allowed, and nothing disappears from the sums."""
 
-from carme_monitoring.samples import Samples
+from carme_monitoring.metrics import Samples
+from carme_monitoring.pipeline import TABLE
 from carme_monitoring.series_limit import SeriesLimit
 
 
@@ -23,13 +24,13 @@ def energies(samples: Samples, component: str = "gpu") -> dict[str, float]:
 
 
 def test_below_the_limit_nothing_changes() -> None:
-    samples, cap = of_jobs({1: 10, 2: 20}), SeriesLimit(1000)
+    samples, cap = of_jobs({1: 10, 2: 20}), SeriesLimit(1000, TABLE)
     assert cap.apply(samples) is samples
     assert (cap.rolled_jobs, cap.rolled_total) == (0, 0)
 
 
 def test_jobs_beyond_the_limit_share_other() -> None:
-    cap = SeriesLimit(100)
+    cap = SeriesLimit(100, TABLE)
     out = cap.apply(of_jobs({job: 10.0 * job for job in range(1, 41)}))
     assert len(out) + 8 <= 100
     found = energies(out)
@@ -43,7 +44,7 @@ def test_jobs_beyond_the_limit_share_other() -> None:
 
 
 def test_places_are_kept_and_other_only_grows() -> None:
-    cap = SeriesLimit(100)
+    cap = SeriesLimit(100, TABLE)
     jobs = dict.fromkeys(range(1, 41), 10.0)
     first = energies(cap.apply(of_jobs(jobs)))
     kept = set(first) - {"other"}
@@ -64,7 +65,7 @@ def test_users_in_controller_mode() -> None:
     for user in range(200):
         for state in ("running", "pending"):
             samples.add("carme_slurm_jobs", ("gpu", "acct", f"u{user}", state), 2)
-    out = SeriesLimit(150).apply(samples)
+    out = SeriesLimit(150, TABLE).apply(samples)
     assert len(out) + 8 <= 150
     assert sum(out.families["carme_slurm_jobs"].values()) == 800
     assert out.value("carme_slurm_jobs", "gpu", "other", "other", "running") is not None

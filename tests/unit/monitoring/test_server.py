@@ -16,8 +16,8 @@ import pytest
 
 from carme.errors import ConfigError
 from carme_monitoring import webconfig
-from carme_monitoring.metric_table import TABLE
-from carme_monitoring.samples import Samples
+from carme_monitoring.metrics import Samples
+from carme_monitoring.pipeline import TABLE
 from carme_monitoring.server import MetricsPage, MetricsServer
 from carme_monitoring.webconfig import Users, WebConfig
 

@@ -1,7 +1,7 @@
 """Counters of users and accounts that live longer than jobs."""
 
-from carme_monitoring.accounting.user_counters import UserCounters
-from carme_monitoring.samples import Samples
+from carme_monitoring.accounting.counters import UserCounters
+from carme_monitoring.metrics import Samples
 
 SECOND = 10**9
 ANN = ("ann", "phys", "gpu")

@@ -1,14 +1,14 @@
-"""What jobs use, from their cgroups."""
+"""Jobs on the node: the GPUs they hold (the prolog's records) and what they use (cgroups)."""
 
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from carme.node.cgroups import JobCgroup, find_jobs, jobid_of
+from carme.node.gpu_allocations import AllocationReader, GpuAllocation
 from carme_monitoring import files
 from carme_monitoring.collector import Collector, CollectorContext, Stage
-from carme_monitoring.metrics import JOB, metric_group
-from carme_monitoring.samples import Samples
+from carme_monitoring.metrics import JOB, Samples, metric_group
 
 _UNLIMITED = 2**60
 """v1 writes no limit as a number near 2**63."""
@@ -19,7 +19,7 @@ METRICS = metric_group(
     ("job_memory_used_bytes", "gauge", JOB, "Memory of its processes."),
     ("job_memory_peak_bytes", "gauge", JOB, "The most it ever used."),
     ("job_memory_limit_bytes", "gauge", JOB, "Memory it asked for here."),
-    ("job_oom_kills_total", "counter", JOB, "Processes killed for want of memory."),
+    ("job_oom_kills_total", "counter", JOB, "Processes killed because memory ran out."),
     ("job_io_bytes_total", "counter", "jobid node direction", "Bytes to and from disks."),
     ("job_pressure_seconds_total", "counter", "jobid node resource kind",
      "Time some or all of its processes waited for a resource (cgroup v2)."),
@@ -90,7 +90,7 @@ class JobCgroups:
 
 
 def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUse:
-    """One folder a controller."""
+    """A job's use by cgroup v1, which has a folder for each controller."""
     cpu, memory, cpuset = (job.path(name) for name in ("cpuacct", "memory", "cpuset"))
     use: dict[str, int | float | None] = {}
     if cpu:
@@ -118,7 +118,7 @@ def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUse:
 
 
 def read_v2(jobid: int, job: JobCgroup) -> JobUse:
-    """One folder for everything."""
+    """A job's use by cgroup v2, which has one folder."""
     top = job.paths[""]
     cpu, memory = files.table(top / "cpu.stat"), files.table(top / "memory.stat")
     events = files.table(top / "memory.events")
@@ -185,6 +185,27 @@ class CgroupCollector(Collector[dict[int, JobUse]]):
             for (resource, kind), seconds in use.pressure_seconds.items():
                 out.add("carme_job_pressure_seconds_total", (*key, resource, kind), seconds)
             out.add("carme_job_processes", key, use.processes)
+
+
+class AllocationCollector(Collector[list[GpuAllocation]]):
+    """The records of the jobs on this node."""
+
+    name = "jobs"
+    metrics = metric_group(
+        "GPU allocations",
+        ("jobs_broken_records", "gauge", "", "GPU allocation records that could not be read."),
+    )
+    stage, order = Stage.CHARGED, 5
+
+    def __init__(self, context: CollectorContext) -> None:
+        super().__init__(context)
+        self._reader = AllocationReader(context.config.run, context.node, context.boot_id)
+
+    def read(self) -> list[GpuAllocation]:
+        return self._reader.read(force=True)
+
+    def add_samples(self, out: Samples, _: list[GpuAllocation]) -> None:
+        out.add("carme_jobs_broken_records", (), self._reader.broken)
 
 
 def _limit(value: int | None) -> int | None:

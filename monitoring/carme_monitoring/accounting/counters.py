@@ -1,0 +1,276 @@
+"""Counters besides energy (waste, traffic, emissions, cost) of each job, user and account."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from carme_monitoring.energy.shares import GpuSlot, JobPresence
+from carme_monitoring.metrics import Samples
+from carme_monitoring.sampler import GpuActivity
+
+UJ_PER_KWH = 3.6e12
+_MAX_FACTOR = 100_000.0
+
+
+@dataclass(frozen=True)
+class EmissionFactors:
+    """Grams of CO2 equivalent and money per kWh now; None is not configured."""
+
+    grams_per_kwh: float | None = None
+    price_per_kwh: float | None = None
+
+    def updated_from(self, file: Path | None) -> "EmissionFactors":
+        """These, replaced by the plausible values of `file`, which a site may keep current."""
+        try:
+            content = json.loads(file.read_text(encoding="utf-8")) if file else {}
+        except (OSError, ValueError):
+            return self
+        values = content if isinstance(content, dict) else {}
+        plausible = {
+            name: float(value)
+            for name in ("grams_per_kwh", "price_per_kwh")
+            if isinstance(value := values.get(name), int | float)
+            and not isinstance(value, bool)
+            and 0 <= value < _MAX_FACTOR
+        }
+        return replace(self, **plausible)
+
+
+NODE_FIGURES = (
+    "gpu_utilised_seconds",
+    "gpu_idle_joules",
+    "cpu_asked_seconds",
+    "cpu_idle_seconds",
+)
+"""What the node publishes from the sum over its jobs."""
+USE_FIGURES = ("gpu_held_seconds", "gpu_idle_seconds", *NODE_FIGURES)
+
+
+@dataclass
+class JobCounter:
+    """One job's accumulated figures."""
+
+    gpu_held_seconds: float = 0.0
+    gpu_idle_seconds: float = 0.0
+    gpu_utilised_seconds: float = 0.0
+    gpu_idle_joules: float = 0.0
+    cpu_asked_seconds: float = 0.0
+    cpu_idle_seconds: float = 0.0
+    emissions_grams: float = 0.0
+    cost: float = 0.0
+    costed_uj: int = 0
+    """Energy for which emissions and cost were counted already."""
+    network: dict[str, int] = field(default_factory=dict)
+    """`method/direction` → bytes."""
+
+    def figures(self, factors: EmissionFactors, currency: str) -> dict[tuple[str, ...], float]:
+        """What users' counters have, too: by name and further labels."""
+        figures: dict[tuple[str, ...], float] = {
+            (name,): getattr(self, name) for name in USE_FIGURES
+        }
+        if factors.grams_per_kwh is not None:
+            figures["emissions_grams",] = self.emissions_grams
+        if factors.price_per_kwh is not None:
+            figures["cost", currency] = self.cost
+        return figures
+
+
+class JobCounters:
+    """Every job's figures, and the node's, which live longer than jobs."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, JobCounter] = {}
+        self.node_gpu_held_seconds = 0.0
+        self.node_gpu_idle_seconds = 0.0
+        self.consumers: dict[str, JobCounter] = {}
+        """Emissions and cost of all energy of the node, by consumer."""
+
+    def of(self, jobid: int) -> JobCounter:
+        """The job's figures, new when there are none."""
+        return self.jobs.setdefault(jobid, JobCounter())
+
+    def count_use(
+        self,
+        jobs: Sequence[JobPresence],
+        slots: Sequence[GpuSlot],
+        activity: Mapping[str, GpuActivity],
+        cpu_seconds: Mapping[int, float],
+        span: tuple[int, int],
+    ) -> None:
+        """Count held and idle GPU and processor time of the interval."""
+        seconds = (span[1] - span[0]) / 1e9
+        by_name = {slot.name: slot for slot in slots}
+        for job in jobs:
+            present_seconds = job.overlap(*span) * seconds
+            if present_seconds <= 0:
+                continue
+            counter = self.of(job.jobid)
+            for slot in (by_name[name] for name in job.slots if name in by_name):
+                held = present_seconds * slot.share
+                counter.gpu_held_seconds += held
+                self.node_gpu_held_seconds += held
+                seen = activity.get(slot.gpu)
+                if seen and slot.share == 1:  # a slice's own utilisation is not to be had
+                    idle = held * seen.idle_part
+                    counter.gpu_idle_seconds += idle
+                    self.node_gpu_idle_seconds += idle
+                    counter.gpu_utilised_seconds += held * (seen.utilisation or 0.0)
+                    counter.gpu_idle_joules += (
+                        seen.idle_mj / 1000 * min(1.0, present_seconds / seconds)
+                    )
+            cpu_asked_seconds = job.cpus * present_seconds
+            counter.cpu_asked_seconds += cpu_asked_seconds
+            cpu_idle_seconds = cpu_asked_seconds - cpu_seconds.get(job.jobid, 0.0)
+            counter.cpu_idle_seconds += max(0.0, cpu_idle_seconds)
+
+    def count_traffic(
+        self,
+        jobs: Sequence[JobPresence],
+        cpu_seconds: Mapping[int, float],
+        received: int,
+        sent: int,
+        span: tuple[int, int],
+    ) -> None:
+        """Divide the node's traffic of the interval among its jobs, by processor time."""
+        overlaps = {job.jobid: part for job in jobs if (part := job.overlap(*span)) > 0}
+        if not overlaps:
+            return
+        is_alone = len(overlaps) == 1 and next(iter(overlaps.values())) == 1
+        weights = {jobid: cpu_seconds.get(jobid, 0.0) for jobid in overlaps}
+        if not any(weights.values()):
+            weights = overlaps
+        total = sum(weights.values())
+        method = "exclusive" if is_alone else "share"
+        for jobid, weight in weights.items():
+            network = self.of(jobid).network
+            for direction, amount in (("receive", received), ("send", sent)):
+                key = f"{method}/{direction}"
+                network[key] = network.get(key, 0) + round(amount * weight / total)
+
+    def count_costs(
+        self, job_uj: Mapping[int, int], consumer_uj: Mapping[str, int], factors: EmissionFactors
+    ) -> None:
+        """Turn what was charged to jobs and to the node's consumers since the last call into
+        grams and money."""
+        for jobid, uj in job_uj.items():
+            _count_cost(self.of(jobid), uj, factors)
+        for consumer, uj in consumer_uj.items():
+            _count_cost(self.consumers.setdefault(consumer, JobCounter()), uj, factors)
+
+    def forget(self, jobid: int) -> None:
+        """The job's series have ended."""
+        self.jobs.pop(jobid, None)
+
+    def save(self) -> dict[str, Any]:
+        """What the state file keeps."""
+        return {
+            "jobs": {str(jobid): asdict(counter) for jobid, counter in self.jobs.items()},
+            "held": self.node_gpu_held_seconds,
+            "idle": self.node_gpu_idle_seconds,
+            "consumers": {name: asdict(counter) for name, counter in self.consumers.items()},
+        }
+
+    def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
+        """Restore what `save` returned; after a reboot the jobs no longer exist."""
+        if is_same_boot:
+            self.jobs = {int(jobid): JobCounter(**row) for jobid, row in saved["jobs"].items()}
+        self.node_gpu_held_seconds, self.node_gpu_idle_seconds = saved["held"], saved["idle"]
+        self.consumers = {name: JobCounter(**row) for name, row in saved["consumers"].items()}
+
+
+def _count_cost(counter: JobCounter, uj: int, factors: EmissionFactors) -> None:
+    new, counter.costed_uj = max(0, uj - counter.costed_uj), uj
+    counter.emissions_grams += new / UJ_PER_KWH * (factors.grams_per_kwh or 0.0)
+    counter.cost += new / UJ_PER_KWH * (factors.price_per_kwh or 0.0)
+
+
+Owner = tuple[str, str, str]
+"""User, account, partition."""
+Figure = tuple[str, ...]
+"""The name of what is counted, and label values beyond the owner's."""
+JobFigures = tuple[int, Owner, Mapping[Figure, float]]
+"""A job, its owner and its figures."""
+_FORGET_NS = 24 * 3600 * 10**9
+"""The series of an owner without a job here for a day end: there would be ever more of them."""
+
+
+@dataclass
+class _Total:
+    value: float
+    since_ns: int
+    last_ns: int
+
+
+class UserCounters:
+    """The totals, which `count` increases."""
+
+    def __init__(self, hold_seconds: float) -> None:
+        self._hold_ns = round(hold_seconds * 1e9)
+        self._totals: dict[Owner, dict[Figure, _Total]] = {}
+        self._counted: dict[int, dict[Figure, float]] = {}
+        """A job's figures as they were when last counted."""
+        self.node: dict[Figure, float] = {}
+        """The same for all jobs of the node together."""
+
+    def count(self, jobs: Iterable[JobFigures], at_ns: int) -> None:
+        """Add what the figures of each job grew by since the last call."""
+        for jobid, owner, figures in jobs:
+            before = self._counted.setdefault(jobid, {})
+            totals = self._totals.setdefault(owner, {})
+            for figure, value in figures.items():
+                gained = max(0.0, value - before.get(figure, 0.0))
+                before[figure] = value
+                total = totals.setdefault(figure, _Total(0.0, at_ns, at_ns))
+                total.value += gained
+                total.last_ns = at_ns
+                self.node[figure] = self.node.get(figure, 0.0) + gained
+        for owner in [
+            owner
+            for owner, totals in self._totals.items()
+            if all(at_ns - total.last_ns > _FORGET_NS for total in totals.values())
+        ]:
+            del self._totals[owner]
+
+    def forget(self, jobid: int) -> None:
+        """The job's series have ended; its owner's keep what it used."""
+        self._counted.pop(jobid, None)
+
+    def add_samples(self, out: Samples, at_ns: int) -> None:
+        """`carme_owner_…` for every owner."""
+        for owner, totals in self._totals.items():
+            for (name, *more), total in totals.items():
+                shown = total.value if at_ns - total.since_ns >= self._hold_ns else 0.0
+                out.add(f"carme_owner_{name}_total", (*owner, *more), round(shown, 6))
+
+    def save(self) -> dict[str, Any]:
+        """What the state file keeps."""
+        return {
+            "totals": [
+                [owner, figure, total.value, total.since_ns, total.last_ns]
+                for owner, totals in self._totals.items()
+                for figure, total in totals.items()
+            ],
+            "counted": [
+                [jobid, figure, value]
+                for jobid, figures in self._counted.items()
+                for figure, value in figures.items()
+            ],
+            "node": [[figure, value] for figure, value in self.node.items()],
+        }
+
+    def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
+        """Restore what `save` returned; after a reboot no job is left and the clock is at zero."""
+        for owner, figure, value, since_ns, last_ns in saved["totals"]:
+            total = (
+                _Total(value, since_ns, last_ns)
+                if is_same_boot
+                else _Total(value, -self._hold_ns, 0)
+            )
+            user, account, partition = owner
+            self._totals.setdefault((user, account, partition), {})[tuple(figure)] = total
+        self.node = {tuple(figure): value for figure, value in saved["node"]}
+        if is_same_boot:
+            for jobid, figure, value in saved["counted"]:
+                self._counted.setdefault(jobid, {})[tuple(figure)] = value
