@@ -117,7 +117,7 @@ def _service(
         ports=tuple(number + port_offset for number in numbers if number),
         address=str(attrgetter(entry.address)(config)) if has_address else LOOPBACK,
         node=node,
-        health=entry.health,
+        health=entry.health.format(base_url=config.hub.base_url),
         entry=entry,
     )
 

@@ -35,7 +35,7 @@ READING_BYTES = 4_000_000_000
 def read_hub(site: HostServices) -> Finding:
     """Whether the hub answers where proxy and sessions expect it; every host checks this."""
     hub = site.config.hub
-    url = f"http://{hub.api_address}:{hub.api_port}/hub/health"
+    url = f"http://{hub.api_address}:{hub.api_port}{hub.base_url}hub/health"
     status = get(url).status
     if status != 200:
         raise UnavailableError(f"{url} answers {status}")

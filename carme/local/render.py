@@ -250,6 +250,7 @@ def _prometheus_files(layout: Layout, secrets: Secrets) -> list[File]:
                 alertmanager_password_file=etc / "alertmanager-password",
                 alertmanager_address=f"{LOOPBACK}:{ports['alertmanager']}",
                 hub_token_file=etc / "hub-token",
+                base_url=config.hub.base_url,
                 hub_address=f"{LOOPBACK}:{config.hub.api_port}",
                 service_address=f"{config.service.listen}:{config.service.port}",
                 exporter_user=secrets.exporter_login[0],

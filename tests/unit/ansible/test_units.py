@@ -55,6 +55,7 @@ def test_the_roles_see_the_same_services() -> None:
     assert [row["unit"] for row in services.values()] == [e.unit for e in entries() if e.unit]
     assert services["hub"]["user"] == "hubby"
     assert services["proxy"]["user"] == "carme-proxy"
+    assert services["hub"]["health"] == "/hub/health"
     assert services["exporter_cluster"]["unit"] == "carme-exporter-controller"
     used = {
         name

@@ -61,6 +61,15 @@ def test_a_deployed_cluster() -> None:
     assert table["grafana-server"] == ("grafana", "grafana", (), "127.0.0.1")
 
 
+def test_a_hub_below_a_path_is_asked_there() -> None:
+    hub = CONFIG.hub.model_copy(update={"url": "https://hpc.example/jupyter"})
+    services = local_services(CONFIG.model_copy(update={"hub": hub}), virtual_gpus=False)
+    health = {service.unit: service.health for service in services}
+    assert health["hub"] == health["proxy"] == "/jupyter/hub/health"
+    assert health["service"] == "/jupyter/services/carme/healthz"
+    assert health["prometheus"] == "/-/ready"
+
+
 def test_virtual_gpus_are_optional() -> None:
     assert "vgpu" not in {s.unit for s in local_services(CONFIG, virtual_gpus=False)}
 

@@ -135,6 +135,7 @@ def test_prometheus_takes_its_configuration(tmp_path: Path, service: str) -> Non
         alertmanager_password_file=tmp_path / "b",
         alertmanager_address="127.0.0.1:9093",
         hub_token_file=tmp_path / "c",
+        base_url="/jupyter/",
         hub_address="127.0.0.1:8081",
         service_address=service,
         exporter_user="prometheus",
@@ -145,5 +146,6 @@ def test_prometheus_takes_its_configuration(tmp_path: Path, service: str) -> Non
     file.write_text(text)
     done = subprocess.run(["promtool", "check", "config", file], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    jobs = {job["job_name"] for job in yaml.safe_load(text)["scrape_configs"]}
+    jobs = {job["job_name"]: job for job in yaml.safe_load(text)["scrape_configs"]}
+    assert jobs["hub"]["metrics_path"] == "/jupyter/hub/metrics"
     assert ("carme-service" in jobs) == bool(service)
