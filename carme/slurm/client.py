@@ -14,6 +14,7 @@ from carme.slurm.command_client import CommandClient
 from carme.slurm.models import ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
 from carme.slurm.rest_client import RestClient
 from carme.slurm.rights import Rights
+from carme.slurm.slurm_commands import SlurmCommands
 from carme.slurm.snapshot import Snapshot, queue_load
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,8 @@ def connect(slurm: SlurmSettings) -> Client:
     reason = pyslurm_client.unusable(release)
     if not reason:
         module = pyslurm_client.load_module(slurm.conf)
-        return pyslurm_client.PyslurmClient(commands, module, release, slurm.retry_seconds)
+        run = SlurmCommands.of(slurm)
+        return pyslurm_client.PyslurmClient(run, module, release, slurm.retry_seconds)
     if slurm.backend == "pyslurm":
         raise ConfigError(f"slurm.backend is pyslurm, but {reason}", "use auto, cli or rest")
     log.info("reading Slurm by its commands: %s", reason)

@@ -86,6 +86,15 @@ def free_gpus(total: Mapping[str, int], used: Mapping[str, int]) -> dict[str, in
     return free
 
 
+def total_gpus(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum per type."""
+    total: dict[str, int] = {}
+    for part in parts:
+        for kind, count in part.items():
+            total[kind] = total.get(kind, 0) + count
+    return total
+
+
 def _parse_item(item: str) -> Gres | None:
     details = _DETAIL.findall(item)
     core = _DETAIL.sub("", item).strip()

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from carme.slurm.models import Gpus, Job, Node, Partition, Reservation, SlurmModel
+from carme.slurm.gres import total_gpus
+from carme.slurm.models import Job, Node, Partition, Reservation, SlurmModel
 
 
 class QueueLoad(SlurmModel):
@@ -75,15 +76,6 @@ class Snapshot(SlurmModel):
             if job.state.waiting and job.partition == me.partition and job.id != me.id
         )
         return ahead + 1
-
-
-def total_gpus(parts: Iterable[Gpus]) -> dict[str, int]:
-    """The sum per type."""
-    total: Counter[str] = Counter()
-    for part in parts:
-        for kind, count in part.items():
-            total[kind] += count
-    return dict(total)
 
 
 def queue_load(jobs: Iterable[Job]) -> dict[str, QueueLoad]:
