@@ -23,7 +23,7 @@ from carme.requests.resource_request import ResourceRequest
 from carme.slurm.client import Client
 from carme.slurm.command_client import CommandClient
 from carme.slurm.models import History, HistoryJob, Job, SlurmModel
-from carme.slurm.rights import UserRights, asked_as
+from carme.slurm.rights import UserRights, within_rights
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
 from carme.validation import explain_first
@@ -194,7 +194,7 @@ class ViewService:
         except CarmeError as error:
             log.debug("expected start without account and QoS: %s", error)
             own = UserRights(user="")
-        return _model_reply(await self._expected_starts.expected_start(asked_as(choice, own)))
+        return _model_reply(await self._expected_starts.expected_start(within_rights(choice, own)))
 
     async def _rights(self, request: HttpRequest, user: str) -> UserRights:
         """Accounts and QoS of the named user; only readers may name another user."""

@@ -11,7 +11,7 @@ from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
 from carme.slurm.limits import JOBS, SECONDS, SUBMITTED, Limit, job_limits, time_limits
 from carme.slurm.models import Job, Partition
-from carme.slurm.rights import Rights, UserRights, asked_as
+from carme.slurm.rights import Rights, UserRights, within_rights
 from carme.slurm.states import JobState
 from carme.system.programs import CommandResult
 from carme.view.rights_cache import RightsCache
@@ -72,7 +72,7 @@ def test_qos_of_two_releases() -> None:
     assert by_name["shared"].limits.max_seconds == 2 * 86400
     assert by_name["debug"].limits.max_submitted == 5
     assert by_name["bigmem"].limits.per_user == {"mem": int(1.5 * 2**40)}
-    assert by_name["long"].own_time
+    assert by_name["long"].replaces_partition_time
 
 
 @pytest.mark.parametrize("text", ["", "sacctmgr: error: x\n", "a|b\n", "Account|User\n|\n1|2|3\n"])
@@ -107,7 +107,7 @@ GPU = Partition(name="gpu", max_seconds=8 * 3600)
 
 def found(own: UserRights, partition: Partition = GPU, account: str = "", qos: str = "") -> Any:
     made = job_limits(partition, (partition,), own, account, qos)
-    return {(bound.what, bound.scope, bound.who): bound.most for bound in made}
+    return {(bound.resource, bound.scope, bound.source): bound.most for bound in made}
 
 
 def test_what_holds_for_a_choice(ann: UserRights) -> None:
@@ -131,9 +131,9 @@ def test_what_holds_for_a_choice(ann: UserRights) -> None:
 def test_the_partitions_qos_goes_first_unless_told_otherwise(ann: UserRights) -> None:
     with_qos = GPU.model_copy(update={"qos": "normal"})
     made = job_limits(with_qos, (with_qos,), ann, "research", "normal")
-    assert next(b for b in made if b.what == "gres/gpu").partitions == ("gpu",)
+    assert next(b for b in made if b.resource == "gres/gpu").partitions == ("gpu",)
     made = job_limits(with_qos, (with_qos,), ann, "research", "short")
-    assert next(b for b in made if b.what == "gres/gpu").who == "QoS short", "OverPartQOS"
+    assert next(b for b in made if b.resource == "gres/gpu").source == "QoS short", "OverPartQOS"
 
 
 def test_limits_that_are_not_enforced_are_none(ann: UserRights) -> None:
@@ -166,9 +166,9 @@ def test_use_is_counted_for_whom_it_concerns() -> None:
 
 def test_questions_leave_out_what_the_asker_has_not(ann: UserRights) -> None:
     asked = ResourceRequest(partition="gpu", account="sub", qos="short", reservation="class")
-    assert asked_as(asked, ann) == asked
+    assert within_rights(asked, ann) == asked
     view = UserRights(user="view")
-    assert asked_as(asked, view) == ResourceRequest(partition="gpu", reservation="class")
+    assert within_rights(asked, view) == ResourceRequest(partition="gpu", reservation="class")
 
 
 def test_the_commands_are_asked_in_four_calls() -> None:
