@@ -1,4 +1,4 @@
-"""What Slurm knows, as frozen models: the same whichever way it was read.
+"""Slurm's entities as frozen models, the same for every client.
 
 Times are Unix seconds, amounts are bytes and seconds, names are expanded. GPUs are counted per
 GRES type; the type of GPUs without one is the empty string.
@@ -13,7 +13,7 @@ from carme.slurm.states import JobState, NodeState
 
 Gpus = Mapping[str, int]
 
-# Slurm starts no ordinary job there. RESERVED: only those of the reservation may.
+# Slurm starts no job on nodes with these flags; on RESERVED ones only jobs of the reservation.
 _CLOSED = {
     "BLOCKED",
     "DRAIN",
@@ -30,13 +30,13 @@ _CLOSED = {
 
 
 class SlurmModel(BaseModel):
-    """Frozen; fields of a newer Carme are ignored, so that parts can be upgraded one by one."""
+    """Frozen; ignores fields of a newer Carme, so that services can be upgraded one by one."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Partition(SlurmModel):
-    """A queue: its nodes, limits and who may use it. An empty `allow_…` means everybody."""
+    """A partition: its nodes, limits and who may use it. An empty `allow_…` means everybody."""
 
     name: str
     state: str = "UP"
@@ -91,7 +91,7 @@ class Node(SlurmModel):
     gpus: Gpus = {}
     gpus_used: Gpus = {}
     gpu_indices_used: Mapping[str, tuple[int, ...]] = {}
-    """Which of them, per type, as far as Slurm says."""
+    """Indices of the GPUs in use per type, if Slurm reports them."""
     slurm_version: str = ""
 
     @property
@@ -119,7 +119,7 @@ class Node(SlurmModel):
 
 
 class Job(SlurmModel):
-    """A job in the queue, or one that ended a moment ago."""
+    """A job in the queue, or one that ended within Slurm's MinJobAge."""
 
     id: int
     array_job_id: int | None = None
@@ -135,14 +135,14 @@ class Job(SlurmModel):
     state: JobState = JobState.UNKNOWN
     state_text: str = ""
     reason: str = ""
-    """Why it waits, in Slurm's word: Priority, Resources, QOSMaxGRESPerUser …"""
+    """Slurm's reason why it waits: Priority, Resources, QOSMaxGRESPerUser …"""
     nodes: tuple[str, ...] = ()
     node_count: int = 0
     cpus: int = 0
     memory_bytes: int = 0
     gpus: Gpus = {}
     gpu_indices: Mapping[str, tuple[int, ...]] = {}
-    """Node to Slurm's GPU indices there, as far as Slurm says."""
+    """Node to Slurm's GPU indices there, if Slurm reports them."""
     submitted_at: int | None = None
     eligible_at: int | None = None
     started_at: int | None = None
@@ -164,8 +164,12 @@ class Job(SlurmModel):
 
     @property
     def gpu_count(self) -> int:
-        """All its GPUs, of whatever type."""
+        """All its GPUs, of any type."""
         return sum(self.gpus.values())
+
+    def is_owned_by(self, user: str, uid: int) -> bool:
+        """The job is this user's: by uid where Slurm gives it, since names can be reused."""
+        return self.uid == uid if self.uid is not None else bool(user) and self.user == user
 
 
 class Reservation(SlurmModel):
@@ -184,12 +188,12 @@ class Reservation(SlurmModel):
 
     @property
     def maintenance(self) -> bool:
-        """Nothing runs then."""
+        """No job runs during it."""
         return "MAINT" in self.flags
 
 
 class HistoryJob(SlurmModel):
-    """A job as the accounting database keeps it, its steps folded in."""
+    """A job in the accounting database, together with its steps."""
 
     id: int
     array_job_id: int | None = None

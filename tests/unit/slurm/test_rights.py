@@ -14,7 +14,7 @@ from carme.slurm.models import Job, Partition
 from carme.slurm.rights import Rights, UserRights, within_rights
 from carme.slurm.states import JobState
 from carme.system.programs import CommandResult
-from carme.view.rights_cache import RightsCache
+from carme.view.caches import RightsCache
 from support.slurm_memory import Cluster
 from support.slurm_samples import ASSOCIATIONS, CONFIG, QOS_22, QOS_24, USERS
 
