@@ -118,17 +118,14 @@ class Node(SlurmModel):
         return free_gpus(self.gpus, self.gpus_used)
 
 
-class Job(SlurmModel):
-    """A job in the queue, or one that ended within Slurm's MinJobAge."""
+class SlurmJob(SlurmModel):
+    """What the queue and the accounting database both have of a job."""
 
     id: int
     array_job_id: int | None = None
     array_task_id: int | None = None
-    array_tasks: str = ""
-    """The tasks that wait, such as `2-9%4`; one Job stands for all of them."""
     name: str = ""
     user: str = ""
-    uid: int | None = None
     account: str = ""
     qos: str = ""
     partition: str = ""
@@ -141,26 +138,41 @@ class Job(SlurmModel):
     cpus: int = 0
     memory_bytes: int = 0
     gpus: Gpus = {}
-    gpu_indices: Mapping[str, tuple[int, ...]] = {}
-    """Node to Slurm's GPU indices there, if Slurm reports them."""
     submitted_at: int | None = None
     eligible_at: int | None = None
     started_at: int | None = None
+    limit_seconds: int | None = None
+    """None: no limit."""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    work_dir: str = ""
+
+
+class Job(SlurmJob):
+    """A job in the queue, or one that ended within Slurm's MinJobAge."""
+
+    array_tasks: str = ""
+    """The tasks that wait, such as `2-9%4`; one Job stands for all of them."""
+    uid: int | None = None
+    gpu_indices: Mapping[str, tuple[int, ...]] = {}
+    """Node to Slurm's GPU indices there, if Slurm reports them."""
     ends_at: int | None = None
     """When it ended, or when its time limit ends it."""
     expected_start_at: int | None = None
     """Slurm's estimate for a waiting job."""
-    limit_seconds: int | None = None
-    """None: no limit."""
     priority: int | None = None
     dependency: str = ""
     reservation: str = ""
     features: str = ""
-    work_dir: str = ""
     comment: str = ""
-    exit_code: int | None = None
-    exit_signal: int | None = None
     restarts: int = 0
+
+    @property
+    def label(self) -> str:
+        """The job's number as squeue writes it: `12`, `5_1` or `5_[2-4%1]`."""
+        if self.array_job_id and self.array_task_id is not None:
+            return f"{self.array_job_id}_{self.array_task_id}"
+        return f"{self.array_job_id}_[{self.array_tasks}]" if self.array_tasks else str(self.id)
 
     @property
     def gpu_count(self) -> int:
@@ -192,38 +204,15 @@ class Reservation(SlurmModel):
         return "MAINT" in self.flags
 
 
-class HistoryJob(SlurmModel):
+class HistoryJob(SlurmJob):
     """A job in the accounting database, together with its steps."""
 
-    id: int
-    array_job_id: int | None = None
-    array_task_id: int | None = None
-    name: str = ""
-    user: str = ""
-    account: str = ""
-    qos: str = ""
-    partition: str = ""
-    state: JobState = JobState.UNKNOWN
-    state_text: str = ""
-    reason: str = ""
-    nodes: tuple[str, ...] = ()
-    node_count: int = 0
-    cpus: int = 0
-    memory_bytes: int = 0
-    gpus: Gpus = {}
-    submitted_at: int | None = None
-    eligible_at: int | None = None
-    started_at: int | None = None
     ended_at: int | None = None
     elapsed_seconds: int = 0
-    limit_seconds: int | None = None
-    exit_code: int | None = None
-    exit_signal: int | None = None
     cpu_seconds: float | None = None
     """CPU time used by all its steps."""
     max_rss_bytes: int | None = None
     """The most memory that one task of one step used."""
-    work_dir: str = ""
 
 
 class History(SlurmModel):

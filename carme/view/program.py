@@ -48,7 +48,7 @@ async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> Non
 
 @click.command()
 @click.option("--config", "path", type=click.Path(path_type=Path), help="carme.toml to use.")
-def view(path: Path | None) -> None:
+def main(path: Path | None) -> None:
     """Poll Slurm and answer on the socket view.socket until stopped."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     try:
@@ -56,11 +56,6 @@ def view(path: Path | None) -> None:
     except CarmeError as error:
         log.error("%s", error)
         sys.exit(1)
-
-
-def main() -> None:
-    """The program `carme-view`."""
-    view()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ be believed.
 import re
 from collections.abc import Iterator, Mapping
 
-from carme.slurm.gres import memory_of_tres, parse_tres
+from carme.slurm.gres import parse_tres
 from carme.slurm.models import ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
 from carme.slurm.parse.records import (
     SQUEUE_FIELDS,
@@ -28,6 +28,7 @@ from carme.slurm.parse.values import (
     number,
     text,
     text_memory,
+    tres_amounts,
     unix_time,
     user_text,
 )
@@ -52,6 +53,28 @@ ASSOCIATION_FORMAT = (
     "Cluster,Account,User,Partition,ParentName,QOS,DefaultQOS,MaxJobs,MaxSubmit,MaxWall,MaxTRES,"
     "MaxTRESPerNode,GrpJobs,GrpSubmit,GrpTRES"
 )
+
+_ASSOCIATION: FieldTable = {
+    "account": (user_text, ("account",)),
+    "user": (user_text, ("user",)),
+    "partition": (user_text, ("partition",)),
+    "parent": (user_text, ("parentname",)),
+    "qos": (names, ("qos",)),
+    "default_qos": (text, ("defqos",)),
+}
+# Columns of QoS and associations differ in their names, not in their meaning.
+_LIMITS: FieldTable = {
+    "max_seconds": (lambda value: limit_seconds(value) or None, ("maxwall", "maxwallpj")),
+    "max_jobs": (number, ("maxjobs", "maxjobspu", "maxjobsperuser")),
+    "max_submitted": (number, ("maxsubmit", "maxsubmitpu", "maxsubmitjobsperuser")),
+    "group_jobs": (number, ("grpjobs",)),
+    "group_submitted": (number, ("grpsubmit", "grpsubmitjobs")),
+    "per_job": (tres_amounts, ("maxtres", "maxtrespj", "maxtresperjob")),
+    "per_node": (tres_amounts, ("maxtrespernode", "maxtrespn")),
+    "per_user": (tres_amounts, ("maxtrespu", "maxtresperuser")),
+    "per_account": (tres_amounts, ("maxtrespa", "maxtresperaccount")),
+    "group": (tres_amounts, ("grptres",)),
+}
 
 
 def parse_version(text: str) -> str:
@@ -130,7 +153,9 @@ def parse_sacct(text: str, separator: str = "|") -> tuple[HistoryJob, ...]:
 def parse_associations(text: str, cluster: str = "") -> tuple[Association, ...]:
     """The associations in `sacctmgr show associations`, of one cluster if it is named."""
     return tuple(
-        Association(**read_fields(row, _ASSOCIATION), limits=_limits(row))
+        Association(
+            **read_fields(row, _ASSOCIATION), limits=AssociationLimits(**read_fields(row, _LIMITS))
+        )
         for row in _sacctmgr_rows(text)
         if row.get("account") and (not cluster or row.get("cluster", cluster) == cluster)
     )
@@ -139,7 +164,11 @@ def parse_associations(text: str, cluster: str = "") -> tuple[Association, ...]:
 def parse_qos(text: str) -> tuple[Qos, ...]:
     """The QoS in `sacctmgr show qos`."""
     return tuple(
-        Qos(name=row["name"], flags=names(row.get("flags")), limits=_limits(row))
+        Qos(
+            name=row["name"],
+            flags=names(row.get("flags")),
+            limits=AssociationLimits(**read_fields(row, _LIMITS)),
+        )
         for row in _sacctmgr_rows(text)
         if row.get("name")
     )
@@ -212,6 +241,10 @@ def _sacct_job(job_id: int, record: Mapping[str, str], peak_bytes: int) -> Histo
     )
 
 
+def _limits(row: Mapping[str, str]) -> AssociationLimits:
+    return AssociationLimits(**read_fields(row, _LIMITS))
+
+
 def _sacctmgr_rows(text: str) -> Iterator[dict[str, str]]:
     """A dictionary per line, by column names without blanks; skips lines of another width."""
     header: list[str] = []
@@ -223,41 +256,3 @@ def _sacctmgr_rows(text: str) -> Iterator[dict[str, str]]:
                 header = [cell.replace(" ", "").lower() for cell in cells]
         elif len(cells) == len(header):
             yield dict(zip(header, cells, strict=True))
-
-
-def _amounts(value: str | None) -> dict[str, int]:
-    tres = parse_tres(value or "")
-    amounts = {key: amount for key, word in tres.items() if (amount := number(word)) is not None}
-    if "mem" in tres:
-        # A limit of zero is a limit; one that cannot be read is none.
-        amounts.pop("mem", None)
-        if tres["mem"] == "0" or memory_of_tres(tres):
-            amounts["mem"] = memory_of_tres(tres)
-    return amounts
-
-
-_ASSOCIATION: FieldTable = {
-    "account": (user_text, ("account",)),
-    "user": (user_text, ("user",)),
-    "partition": (user_text, ("partition",)),
-    "parent": (user_text, ("parentname",)),
-    "qos": (names, ("qos",)),
-    "default_qos": (text, ("defqos",)),
-}
-# Columns of QoS and associations differ in their names, not in their meaning.
-_LIMITS: FieldTable = {
-    "max_seconds": (lambda value: limit_seconds(value) or None, ("maxwall", "maxwallpj")),
-    "max_jobs": (number, ("maxjobs", "maxjobspu", "maxjobsperuser")),
-    "max_submitted": (number, ("maxsubmit", "maxsubmitpu", "maxsubmitjobsperuser")),
-    "group_jobs": (number, ("grpjobs",)),
-    "group_submitted": (number, ("grpsubmit", "grpsubmitjobs")),
-    "per_job": (_amounts, ("maxtres", "maxtrespj", "maxtresperjob")),
-    "per_node": (_amounts, ("maxtrespernode", "maxtrespn")),
-    "per_user": (_amounts, ("maxtrespu", "maxtresperuser")),
-    "per_account": (_amounts, ("maxtrespa", "maxtresperaccount")),
-    "group": (_amounts, ("grptres",)),
-}
-
-
-def _limits(row: Mapping[str, str]) -> AssociationLimits:
-    return AssociationLimits(**read_fields(row, _LIMITS))

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from carme.errors import InputError
+from carme.slurm.gres import memory_of_tres, parse_tres
 from carme.slurm.hostlist import expand
 from carme.units import parse_memory_bytes, parse_slurm_seconds
 
@@ -133,6 +134,18 @@ def text_memory(value: str, default_unit: str = "M") -> int | None:
 def used_memory(value: object) -> int:
     """Bytes as `memory`; 0 for none."""
     return memory(value) or 0
+
+
+def tres_amounts(value: object) -> dict[str, int]:
+    """The whole amounts in a TRES list, `mem` in bytes."""
+    tres = parse_tres(text(value))
+    amounts = {key: amount for key, word in tres.items() if (amount := number(word)) is not None}
+    if "mem" in tres:
+        # A limit of zero is a limit; one that cannot be read is none.
+        amounts.pop("mem", None)
+        if tres["mem"] == "0" or memory_of_tres(tres):
+            amounts["mem"] = memory_of_tres(tres)
+    return amounts
 
 
 def unix_time(value: object) -> int | None:
