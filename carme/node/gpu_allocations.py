@@ -188,7 +188,7 @@ def script(
     return (
         "#!/bin/sh\n"
         f"# Run by slurmd as Slurm's {event}: records which job holds which GPUs.\n"
-        "# It always succeeds: a job must start and end whatever happens here.\n"
+        "# It always succeeds: its errors must not keep a job from starting and ending.\n"
         f"PATH=/usr/sbin:/usr/bin:/sbin:/bin\nexport PATH\n{extra}"
         f"timeout -k 1 6 {command} </dev/null >/dev/null 2>&1\n"
         "exit 0\n"

@@ -111,8 +111,7 @@ class CommandClient:
     def extend(self, job: Job, limit_seconds: int) -> None:
         """Give a job a new time limit; Slurm lets only operators raise one."""
         # The bare number of an array's first task would mean the whole array.
-        is_task = job.array_task_id is not None
-        target = f"{job.array_job_id}_{job.array_task_id}" if is_task else str(job.id)
+        target = job.id if job.array_task_id is None else job.label
         limit = format_slurm_time(limit_seconds)
         argv = ["scontrol", "update", f"JobId={target}", f"TimeLimit={limit}"]
         self._output("scontrol update", argv)

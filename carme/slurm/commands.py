@@ -76,13 +76,13 @@ def nodes(path: Path | None, partition: str, as_json: bool) -> None:
 def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> None:
     """Show jobs that wait and run: yours, or everybody's."""
     cluster = read_snapshot(load(path))
-    me = getpass.getuser()
+    user = getpass.getuser()
     shown = [
         job
         for job in cluster.jobs
         if not job.state.ended
         and (not partition or partition in job.partition.split(","))
-        and (everybody or job.user == me or me == "root")
+        and (everybody or job.user == user or user == "root")
     ]
     if as_json:
         click.echo(json.dumps([job.model_dump(mode="json") for job in shown], indent=2))
@@ -144,9 +144,9 @@ def _gpus(gpus: Gpus, free: Gpus | None = None) -> str:
 
 
 def _node_state(node: Node) -> Text:
-    words = " ".join([node.state.value, *node.flags]).lower().replace("_", " ")
+    text = " ".join([node.state.value, *node.flags]).lower().replace("_", " ")
     style = "green" if node.open and node.cpus_free else "yellow" if node.open else "red"
-    return Text(words, style=style)
+    return Text(text, style=style)
 
 
 def _job_state(job: Job) -> Text:

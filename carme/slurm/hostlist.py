@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import product
+from itertools import groupby, product
 from math import prod
 
 from carme.errors import InputError
@@ -36,10 +36,12 @@ def compress(names: Iterable[str]) -> str:
         else:
             items.append(name)
     for (prefix, suffix, width), numbers in groups.items():
-        ranges = [
-            f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}"
-            for first, last in _runs(sorted(numbers))
-        ]
+        ranges = []
+        # Consecutive numbers differ from their position by the same amount.
+        for _, group in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
+            run = [number for _, number in group]
+            first, last = f"{run[0]:0{width}}", f"{run[-1]:0{width}}"
+            ranges.append(first if first == last else f"{first}-{last}")
         is_single = len(ranges) == 1 and "-" not in ranges[0]
         inner = ranges[0] if is_single else f"[{','.join(ranges)}]"
         items.append(f"{prefix}{inner}{suffix}")
@@ -47,7 +49,7 @@ def compress(names: Iterable[str]) -> str:
 
 
 def parse_indices(text: str) -> tuple[int, ...]:
-    """The numbers in `0-2,5`; leaves out what is not a number or range."""
+    """The numbers in `0-2,5`; ignores other parts."""
     numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -76,13 +78,3 @@ def _numbers(inner: str, room: int) -> Iterator[str]:
             raise InputError(f"[{inner}] names more than {MAX_NODES} nodes")
         for number in range(int(first), int(last) + 1):
             yield f"{number:0{len(first)}}"
-
-
-def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    first = last = numbers[0]
-    for number in numbers[1:]:
-        if number != last + 1:
-            yield first, last
-            first = number
-        last = number
-    yield first, last

@@ -119,7 +119,7 @@ class Node(SlurmModel):
 
 
 class SlurmJob(SlurmModel):
-    """What the queue and the accounting database both have of a job."""
+    """The fields of a job that the queue and the accounting database share."""
 
     id: int
     array_job_id: int | None = None

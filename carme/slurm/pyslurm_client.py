@@ -142,7 +142,10 @@ def node_payload(node: Any) -> dict[str, Any]:
     """A pyslurm.Node as slurmrestd would have it."""
     payload = _payload(node, NODE)
     payload["gres"] = _gres(getattr(node, "configured_gres", None))
-    payload["gres_used"] = _gres(_typed_only(getattr(node, "allocated_gres", None)))
+    # Without the totals that repeat typed entries (`gpu` beside `gpu:a100`).
+    used = getattr(node, "allocated_gres", None) or {}
+    typed = {name.partition(":")[0] for name in used if ":" in name}
+    payload["gres_used"] = _gres({name: n for name, n in used.items() if name not in typed})
     return payload
 
 
@@ -188,10 +191,3 @@ def _gres(gres: Mapping[str, Any] | None) -> str:
         else:
             parts.append(f"{name}:{value}")
     return ",".join(parts)
-
-
-def _typed_only(gres: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The entries of a TRES without the totals that repeat them (`gpu` beside `gpu:a100`)."""
-    entries = gres or {}
-    typed = {name.partition(":")[0] for name in entries if ":" in name}
-    return {name: value for name, value in entries.items() if name not in typed}

@@ -91,7 +91,7 @@ class SlurmCommands:
 
 
 def output(result: CommandResult, command: str) -> str:
-    """What the command printed; raises the typed error if it failed."""
+    """The command's output; raises the typed error if it failed."""
     if result.returncode:
         raise failure(result.stderr or result.stdout, command)
     return result.stdout
@@ -135,7 +135,7 @@ def with_retry(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """What `call` returns; on UnavailableError tries again, with growing pauses."""
+    """The result of `call`; on UnavailableError tries again, with growing pauses."""
     started, pause = clock(), 0.25
     while True:
         try:

@@ -122,7 +122,7 @@ def parse_job_state(*words: str) -> JobState:
 
 
 def _job_state(word: str) -> JobState:
-    # sacct writes `CANCELLED by 1001`, and ends with a `+` what it cuts for a narrow column.
+    # sacct writes `CANCELLED by 1001`, and `CANCELLE+` in a narrow column.
     first = word.upper().split()[0] if word.strip() else ""
     if first in JobState.__members__:
         return JobState[first]

@@ -1,11 +1,10 @@
-"""What the view keeps of Slurm's slow answers: expected starts, history, rights."""
+"""Caches for slow answers of Slurm: expected starts, history, rights."""
 
 import asyncio
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from cachetools import LRUCache, TTLCache
 
@@ -143,11 +142,6 @@ class RightsCache:
         self._read_at = float("-inf")
         self._tried_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
-
-    async def warm(self) -> None:
-        """Read before the first request; if that fails, requests get the error."""
-        with suppress(CarmeError):
-            await self.of("root")
 
     async def of(self, user: str, max_age_seconds: float | None = None) -> UserRights:
         """The user's rights; UnavailableError only if there is no reading at all.

@@ -27,7 +27,7 @@ _FIRST_BACKOFF_SECONDS = 2.0
 
 @dataclass
 class Counters:
-    """What the poller did since it started."""
+    """Counts since the poller started."""
 
     reads: int = 0
     full_reads: int = 0
@@ -123,7 +123,7 @@ class Poller:
         self.counters.reads += 1
         self.counters.full_reads += is_full
         try:
-            taken = await asyncio.to_thread(snapshot, self._client, last, jobs_only=jobs_only)
+            newest = await asyncio.to_thread(snapshot, self._client, last, jobs_only=jobs_only)
         except CarmeError as error:
             self._failed(error)
         except Exception as error:
@@ -133,7 +133,7 @@ class Poller:
         else:
             if self.error:
                 log.info("Slurm is back")
-            self.snapshot, self.error, self._backoff = taken, None, 0.0
+            self.snapshot, self.error, self._backoff = newest, None, 0.0
             self._read_at = began
             self._full_read_at = began if is_full else self._full_read_at
             self._nodes_read_at = began if is_full or not jobs_only else self._nodes_read_at

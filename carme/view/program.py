@@ -4,7 +4,6 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -19,7 +18,7 @@ from carme.view.service import ViewService
 log = logging.getLogger(__name__)
 
 
-async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> None:
+async def serve(config: Config) -> None:
     """Poll and answer until SIGTERM or SIGINT."""
     # The poller does its own retries and serves the last snapshot meanwhile.
     slurm = config.slurm.model_copy(update={"retry_seconds": 0})
@@ -30,20 +29,19 @@ async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> Non
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await server.start()
     polling = asyncio.create_task(view.poller.run())
-    # So that the first spawn form does not wait for accounts and QoS.
-    warming = asyncio.create_task(view.rights.warm())
+    # Read before the first spawn form needs them; if that fails, requests get the error.
+    rights = asyncio.create_task(view.rights.of("root"))
     log.info("serving %s, polling every %g s", config.view.socket, config.view.poll_seconds)
-    ready()
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if polling.done():
             polling.result()
     finally:
-        for task in (polling, warming, stopping):
+        for task in (polling, rights, stopping):
             task.cancel()
         await server.stop()
-        await asyncio.gather(polling, warming, stopping, return_exceptions=True)
+        await asyncio.gather(polling, rights, stopping, return_exceptions=True)
 
 
 @click.command()

@@ -131,7 +131,7 @@ def parse_squeue(text: str, separator: str) -> tuple[Job, ...]:
 
 
 def parse_sacct(text: str, separator: str = "|") -> tuple[HistoryJob, ...]:
-    """The jobs in `sacct --parsable2` with its header line, whatever its columns.
+    """The jobs in `sacct --parsable2` with its header line, with any columns.
 
     The memory of steps counts for their job. A record may break over lines; one with a separator
     too many is ambiguous and left out.
@@ -181,7 +181,7 @@ def parse_default_accounts(text: str) -> dict[str, str]:
 
 
 def parse_accounting(text: str) -> tuple[str, tuple[str, ...]]:
-    """The cluster's name and what it enforces, in `scontrol show config`."""
+    """The cluster's name and its AccountingStorageEnforce, in `scontrol show config`."""
     settings: dict[str, str] = {}
     for line in text.split("\n"):
         key, equals, value = line.partition("=")

@@ -1,7 +1,7 @@
 """Single values of Slurm's answers.
 
-Every function takes whatever a release prints, text or JSON, and returns its empty value for what
-it cannot read: a field of a new release must not end a whole read.
+Every function takes text or any JSON value, and returns an empty value instead of an error: one
+field of a new release must not end a whole read.
 """
 
 from collections.abc import Mapping
