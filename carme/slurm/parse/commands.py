@@ -23,9 +23,9 @@ from carme.slurm.parse.values import (
     clean,
     exit_status,
     hosts,
-    limit_seconds,
     names,
     number,
+    positive_seconds,
     text,
     text_memory,
     tres_amounts,
@@ -64,7 +64,7 @@ _ASSOCIATION: FieldTable = {
 }
 # Columns of QoS and associations differ in their names, not in their meaning.
 _LIMITS: FieldTable = {
-    "max_seconds": (lambda value: limit_seconds(value) or None, ("maxwall", "maxwallpj")),
+    "max_seconds": (positive_seconds, ("maxwall", "maxwallpj")),
     "max_jobs": (number, ("maxjobs", "maxjobspu", "maxjobsperuser")),
     "max_submitted": (number, ("maxsubmit", "maxsubmitpu", "maxsubmitjobsperuser")),
     "group_jobs": (number, ("grpjobs",)),
@@ -200,7 +200,7 @@ def _scontrol_records(text: str, first_key: str) -> Iterator[dict[str, str]]:
             continue
         # Splitting on one group gives "", key, value, key, value, …
         _, *parts = _KEY.split(line)
-        values = (value.strip() for value in reversed(parts[1::2]))
+        values = map(str.strip, reversed(parts[1::2]))
         record = dict(zip(reversed(parts[::2]), values, strict=True))
         # People read the reason, so it is kept whole even if it looks like further fields.
         if "Reason" in record:

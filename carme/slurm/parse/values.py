@@ -97,7 +97,7 @@ def count(value: object) -> int:
 
 
 def positive(value: object) -> int | None:
-    """A number above 0: Slurm writes 0 for a job that is in no array."""
+    """A number above 0: Slurm writes 0 for no array and slurmrestd for no limit."""
     return number(value) or None
 
 
@@ -112,9 +112,16 @@ def limit_seconds(value: object) -> int | None:
     return None if minutes is None else minutes * 60
 
 
+def positive_seconds(value: object) -> int | None:
+    """Seconds of a time limit; None for 0, which Slurm's database and slurmrestd write for none."""
+    return limit_seconds(value) or None
+
+
 def cpu_seconds(value: object) -> int | None:
     """Seconds of CPU time: `01:30.500`, or `{"seconds": …}`."""
-    return number(value.get("seconds")) if isinstance(value, dict) else limit_seconds(value)
+    if isinstance(value, str):
+        return limit_seconds(value)
+    return number(value.get("seconds")) if isinstance(value, dict) else None
 
 
 def memory(value: object) -> int | None:

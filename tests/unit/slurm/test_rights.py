@@ -44,22 +44,22 @@ def test_accounting() -> None:
 
 
 def test_associations_of_this_cluster() -> None:
-    found = parse.parse_associations(ASSOCIATIONS, "carme")
-    assert [(a.account, a.user) for a in found if a.user] == [
+    associations = parse.parse_associations(ASSOCIATIONS, "carme")
+    assert [(a.account, a.user) for a in associations if a.user] == [
         ("root", "root"),
         ("sub", "ann"),
         ("research", "ann"),
         ("research", "ben"),
     ]
-    other = next(a for a in found if (a.account, a.user) == ("other", ""))
+    other = next(a for a in associations if (a.account, a.user) == ("other", ""))
     assert other.parent == "root"
     assert other.limits.group == {"cpu": 100, "gres/gpu": 3, "mem": 1500 * GIB}
-    sub = next(a for a in found if (a.account, a.user) == ("sub", "ann"))
+    sub = next(a for a in associations if (a.account, a.user) == ("sub", "ann"))
     assert (sub.qos, sub.limits.max_seconds) == (("short",), 7200)
     assert sub.limits.per_job == {"gres/gpu:a100": 1}
-    research = next(a for a in found if (a.account, a.user) == ("research", "ann"))
+    research = next(a for a in associations if (a.account, a.user) == ("research", "ann"))
     assert (research.default_qos, research.limits.max_jobs) == ("normal", 4)
-    assert len(parse.parse_associations(ASSOCIATIONS)) == len(found) + 1
+    assert len(parse.parse_associations(ASSOCIATIONS)) == len(associations) + 1
 
 
 def test_qos_of_two_releases() -> None:
@@ -105,18 +105,18 @@ def test_an_association_of_one_partition() -> None:
 GPU = Partition(name="gpu", max_seconds=8 * 3600)
 
 
-def found(own: UserRights, partition: Partition = GPU, account: str = "", qos: str = "") -> Any:
+def limits_of(own: UserRights, partition: Partition = GPU, account: str = "", qos: str = "") -> Any:
     made = job_limits(partition, (partition,), own, account, qos)
     return {(bound.resource, bound.scope, bound.source): bound.most for bound in made}
 
 
 def test_what_holds_for_a_choice(ann: UserRights) -> None:
-    assert found(ann) == {
+    assert limits_of(ann) == {
         (SECONDS, "job", "partition gpu"): 8 * 3600,
         ("gres/gpu", "user", "QoS normal"): 6,
         (JOBS, "user", "account research"): 4,
     }
-    assert found(ann, account="sub") == {
+    assert limits_of(ann, account="sub") == {
         (SECONDS, "job", "partition gpu"): 8 * 3600,
         (SECONDS, "job", "QoS short"): 3600,  # before the account's two hours
         ("gres/gpu:a100", "job", "account sub"): 1,
@@ -138,7 +138,7 @@ def test_the_partitions_qos_goes_first_unless_told_otherwise(ann: UserRights) ->
 
 def test_limits_that_are_not_enforced_are_none(ann: UserRights) -> None:
     lax = ann.model_copy(update={"enforced": ("associations",)})
-    assert list(found(lax)) == [(SECONDS, "job", "partition gpu")]
+    assert list(limits_of(lax)) == [(SECONDS, "job", "partition gpu")]
     assert [b.most for b in time_limits(GPU, None, "", "")] == [8 * 3600]
 
 
@@ -172,7 +172,7 @@ def test_questions_leave_out_what_the_asker_has_not(ann: UserRights) -> None:
 
 
 def test_the_commands_are_asked_in_four_calls() -> None:
-    said = {
+    printed = {
         "config": CONFIG,
         "associations": ASSOCIATIONS,
         "qos": QOS_22,
@@ -182,7 +182,7 @@ def test_the_commands_are_asked_in_four_calls() -> None:
 
     def run(argv: Any, stdin: str | None = None) -> CommandResult:
         calls.append(argv[0])
-        return CommandResult(next(said[word] for word in argv if word in said), "", 0)
+        return CommandResult(next(printed[word] for word in argv if word in printed), "", 0)
 
     client = CommandClient(run, 0)  # type: ignore[arg-type]
     assert client.rights().of("ann").default_account == "research"
@@ -190,16 +190,18 @@ def test_the_commands_are_asked_in_four_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "away"),
+    ("printed", "away"),
     [
         ("You are not running a supported accounting_storage plugin\nOnly …\n", False),
         ("sacctmgr: error: slurm_persist_conn_open: failed: Connection refused\n", True),
         ("Unknown field 'qos'\n", True),
     ],
 )
-def test_no_accounting_is_not_the_same_as_none_in_reach(said: str, away: bool) -> None:
+def test_no_accounting_is_not_the_same_as_none_in_reach(printed: str, away: bool) -> None:
     def run(argv: Any, stdin: str | None = None) -> CommandResult:
-        return CommandResult(CONFIG, "", 0) if argv[0] == "scontrol" else CommandResult("", said, 1)
+        return (
+            CommandResult(CONFIG, "", 0) if argv[0] == "scontrol" else CommandResult("", printed, 1)
+        )
 
     client = CommandClient(run, 0)  # type: ignore[arg-type]
     if away:
