@@ -42,6 +42,7 @@ from carme.slurm.states import JobState, NodeState, parse_job_state, parse_node_
 
 Record = Mapping[str, Any]
 FieldTable = Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]]
+_MISSING: Any = object()
 
 # slurmrestd's new and old name, scontrol's.
 _PARTITION: FieldTable = {
@@ -190,9 +191,6 @@ def read_fields(record: Record, table: FieldTable) -> dict[str, Any]:
                     break
         values[field] = convert(None) if value is _MISSING else value
     return values
-
-
-_MISSING: Any = object()
 
 
 def answer_errors(answer: object) -> str:
