@@ -1,1 +1,1 @@
-"""What runs on a compute node beside a job: Slurm's hook, GPU allocations, cgroups."""
+"""On a compute node: Slurm's hook, its record of GPU allocations, and the cgroups of jobs."""

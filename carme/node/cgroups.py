@@ -1,4 +1,4 @@
-"""The cgroups of Slurm's jobs on this host: cgroup v1 and v2, several slurmd, every way of naming.
+"""The cgroups of Slurm's jobs on this host: cgroup v1 and v2, several slurmd, all naming schemes.
 
 v1: <controller>/slurm[_NODE]/uid_U/job_N/step_S; v2: <…>/[NODE_]slurmstepd.scope/job_N/step_S.
 From Slurm 26.05 on, v2 folders are named by SLUID (`s8FXKTA79XAR00`) instead of `job_N`.
@@ -25,7 +25,7 @@ class JobCgroup:
     jobid: int | None
     sluid: str
     node: str
-    """The slurmd's node name where the path has it, else empty."""
+    """The slurmd's node name if the path has one, else empty."""
     paths: dict[str, Path]
 
     @property
@@ -70,7 +70,7 @@ def pids(job: JobCgroup) -> list[int]:
 
 
 def jobid_of(job: JobCgroup, proc: Path = Path("/proc")) -> int | None:
-    """The job's number. Where folders are named by SLUID, the title of its slurmstepd has it."""
+    """The job's id; where folders are named by SLUID, from the title of its slurmstepd."""
     if job.jobid is not None:
         return job.jobid
     for folder, _, names in os.walk(job.paths[""]):
@@ -110,7 +110,7 @@ def _folders(path: Path) -> Iterator[Path]:
     try:
         with os.scandir(path) as entries:
             folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:  # not there, or gone in the middle
+    except OSError:  # missing, or removed meanwhile
         return
     yield from sorted(folders)
 

@@ -1,4 +1,4 @@
-"""Which job holds which GPUs on a node: the record that Slurm's prolog and epilog keep.
+"""Which job holds which GPUs on a node: the record that Slurm's prolog and epilog write.
 
 `carme.node.hook` writes it; the exporter and the virtual GPUs read it and are notified of changes
 over a unix socket. Slurm counts a node's GPUs from 0 in the order of gres.conf; `gpus` holds these
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from carme.node import hook
 
@@ -51,7 +51,7 @@ class GpuAllocation(_Model):
     account: str = ""
     partition: str = ""
     sluid: str = ""
-    gpus: Annotated[tuple[int, ...], BeforeValidator(tuple)] = ()
+    gpus: tuple[int, ...] = ()
     cpus: int | None = None
     profile: bool = False
     boot_id: str = ""
@@ -65,28 +65,20 @@ class GpuAllocation(_Model):
         return self.end is not None
 
 
-def parse(text: str) -> GpuAllocation | None:
-    """The record in `text`; None when it is broken."""
-    try:
-        return GpuAllocation.model_validate(json.loads(text))
-    except (ValueError, ValidationError):
-        return None
-
-
 _RecordCache = dict[str, tuple[tuple[int, int, int], GpuAllocation | None]]
-"""File name → inode, time and size of the file, and its record."""
+"""File name to inode, time and size of the file, and its record; None if that is broken."""
 
 
 def read(
     folder: Path, node: str, boot_id: str | None = None, cache: _RecordCache | None = None
 ) -> tuple[list[GpuAllocation], int]:
-    """The node's records, oldest start first, and how many files were broken.
+    """The node's records, oldest start first, and the number of files that cannot be read.
 
     Records of another boot are left out: their jobs ended with it. `cache` keeps records from
     one call to the next: they are replaced as a whole, so an unchanged file is not parsed again.
     """
     boot = hook.boot_id() if boot_id is None else boot_id
-    before, now = cache or {}, {}
+    previous, current = cache or {}, {}
     try:
         with os.scandir(folder / "jobs") as entries:
             files = [e for e in entries if e.name.startswith(f"{node}.")]
@@ -95,21 +87,25 @@ def read(
     for entry in files:
         if not entry.name.endswith(".json"):
             continue
+        version, record = (0, 0, 0), None
         try:
             stat = entry.stat()
-            mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            if entry.name in before and before[entry.name][0] == mark:
-                now[entry.name] = before[entry.name]
-                continue
-            now[entry.name] = (mark, parse(Path(entry.path).read_text(encoding="utf-8")))
+            version = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if entry.name in previous and previous[entry.name][0] == version:
+                record = previous[entry.name][1]
+            else:
+                record = GpuAllocation.model_validate_json(Path(entry.path).read_bytes())
         except FileNotFoundError:
             continue
-        except (OSError, UnicodeDecodeError):
-            now[entry.name] = ((0, 0, 0), None)
+        except OSError:
+            version = (0, 0, 0)  # try again next time
+        except ValidationError:
+            pass
+        current[entry.name] = (version, record)
     if cache is not None:
         cache.clear()
-        cache.update(now)
-    records = [record for _, record in now.values()]
+        cache.update(current)
+    records = [record for _, record in current.values()]
     allocations = [r for r in records if r and r.node == node and r.boot_id == boot]
     allocations.sort(key=lambda record: record.start.boot_ns if record.start else 0)
     return allocations, sum(record is None for record in records)
@@ -126,7 +122,7 @@ class AllocationReader:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._node, self._boot, self._now = folder, node, boot_id, now
-        self._seen, self._read_at = -1, -1e9
+        self._folder_mtime_ns, self._read_at = -1, -1e9
         self._allocations: list[GpuAllocation] = []
         self._cache: _RecordCache = {}
         self.broken = 0
@@ -135,17 +131,17 @@ class AllocationReader:
         """As `read`; `force` after a notification. Reads once a second in any case, because two
         changes within one tick of the kernel's clock leave the same modification time."""
         try:
-            changed = (self._folder / "jobs").stat().st_mtime_ns
+            mtime_ns = (self._folder / "jobs").stat().st_mtime_ns
         except OSError:
-            changed = -1
-        if force or changed != self._seen or self._now() - self._read_at > 1:
-            self._seen, self._read_at = changed, self._now()
+            mtime_ns = -1
+        if force or mtime_ns != self._folder_mtime_ns or self._now() - self._read_at > 1:
+            self._folder_mtime_ns, self._read_at = mtime_ns, self._now()
             self._allocations, self.broken = read(self._folder, self._node, self._boot, self._cache)
         return self._allocations
 
 
 def listener(folder: Path, name: str, mode: int = 0o600) -> socket.socket:
-    """A listening socket that the hook will find; `name` sorts it and may end in `.NODE`."""
+    """A listening socket that the hook notifies, in the order of names; may end in `.NODE`."""
     listen = folder / "listen"
     listen.mkdir(parents=True, exist_ok=True)
     path = listen / f"{name}.sock"
@@ -184,7 +180,7 @@ def script(
     python: str = sys.executable,
     environment: dict[str, str] | None = None,
 ) -> str:
-    """A shell script for slurm.conf's Prolog= or Epilog=, which cannot fail or hold up a job."""
+    """A shell script for slurm.conf's Prolog= or Epilog=, which cannot fail or delay a job."""
     command = shlex.join([python, "-I", "-S", hook.__file__, event, str(folder)])
     extra = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in (environment or {}).items()
@@ -192,7 +188,7 @@ def script(
     return (
         "#!/bin/sh\n"
         f"# Run by slurmd as Slurm's {event}: records which job holds which GPUs.\n"
-        "# It always succeeds: a job must start and end whatever happens here.\n"
+        "# It always succeeds: its errors must not keep a job from starting and ending.\n"
         f"PATH=/usr/sbin:/usr/bin:/sbin:/bin\nexport PATH\n{extra}"
         f"timeout -k 1 6 {command} </dev/null >/dev/null 2>&1\n"
         "exit 0\n"

@@ -3,8 +3,8 @@
     python3 -I -S hook.py prolog|epilog FOLDER
 
 Run by slurmd as root on the node, for every job. It uses the standard library only and imports
-nothing of Carme, so that it starts in 40 ms from any Python. It never fails a job: whatever
-happens it exits with 0, and after LIMIT_SECONDS at the latest.
+nothing of Carme, so that it starts in 40 ms from any Python. It never fails a job: it exits with 0
+even after an error, and after LIMIT_SECONDS at the latest.
 
 FOLDER/jobs/<node>.<jobid>.<restart>.json is the record, replaced as a whole. FOLDER/listen/*.sock
 are the listeners, notified in the order of their names: virtual GPUs (`10-…`) change hands first,
@@ -118,7 +118,7 @@ def update(event: str, folder: str, env: Mapping[str, str]) -> Record:
 
 def notify(folder: str, event: str, record: Record) -> bool:
     """Notify the listeners; True if an exporter of this node has read its counters."""
-    listen, taken = f"{folder}/listen", False
+    listen, has_reading = f"{folder}/listen", False
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = sorted(name for name in os.listdir(listen) if name.endswith(".sock"))
@@ -135,8 +135,8 @@ def notify(folder: str, event: str, record: Record) -> bool:
             client.connect(f"{listen}/{name}")
             client.sendall(message.encode() + b"\n")
             answer = json.loads(client.recv(4096) or b"{}")
-            taken = taken or bool(answer.get("reading"))
-    return taken
+            has_reading = has_reading or bool(answer.get("reading"))
+    return has_reading
 
 
 def nvml_energy_mj() -> dict[str, int]:
@@ -183,8 +183,7 @@ def reading() -> Record | None:
             nvml: dict[str, int] = {}
             with contextlib.suppress(OSError, AttributeError):  # no NVML here, or an old one
                 nvml = nvml_energy_mj()
-            taken = {**now(), "nvml_mj": nvml, "rapl_uj": rapl_uj()}
-            os.write(into, json.dumps(taken).encode())
+            os.write(into, json.dumps({**now(), "nvml_mj": nvml, "rapl_uj": rapl_uj()}).encode())
         os._exit(0)
     os.close(into)
     ready, _, _ = select.select([out], [], [], NVML_SECONDS)
@@ -211,10 +210,9 @@ def main(event: str, folder: str) -> None:
     record = update(event, folder, os.environ)
     if not notify(folder, event, record):
         with contextlib.suppress(Exception):
-            taken = reading()
-            if taken:
-                which = "start_reading" if event == "prolog" else "end_reading"
-                write(record_path(folder, record), {**record, which: taken})
+            if counters := reading():
+                field = "start_reading" if event == "prolog" else "end_reading"
+                write(record_path(folder, record), {**record, field: counters})
     if event == "epilog":
         sweep(folder)
 

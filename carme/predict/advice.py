@@ -157,7 +157,7 @@ def _time(request: AdviceRequest, time: Estimate, limit: Limit | None) -> Iterat
     needed = time.high / 3600
     allowed = hours_within(limit.most) if limit else inf
     if limit and time.value > limit.most:
-        who = limit.who.removeprefix("partition ")
+        who = limit.source.removeprefix("partition ")
         yield Suggestion(
             kind="time", hours=allowed if request.hours < allowed else None,
             why=f"training takes about {format_duration(time.value)}, longer than the "

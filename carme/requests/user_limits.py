@@ -40,12 +40,12 @@ def user_problems(
         return problems  # the limits of an account that the user does not have mean nothing
     job = as_job(request, user)
     for limit in user.limits(partition, snapshot, request.account, request.qos):
-        field, demand = _field(limit), amount(job, limit.what)
+        field, demand = _field(limit), amount(job, limit.resource)
         if limit.scope == "node":
             demand //= max(1, job.node_count)
         if field is not None and demand > limit.most:
             problems.setdefault(field, _too_much(limit))
-        elif limit.what == SUBMITTED and limit.used(snapshot.jobs) >= limit.most:
+        elif limit.resource == SUBMITTED and limit.used(snapshot.jobs) >= limit.most:
             problems.setdefault(field or "", _full(limit))
     return problems
 
@@ -147,22 +147,22 @@ def _reservation_problems(
 
 def _field(limit: Limit) -> str | None:
     """The field of the message; None for an amount that the form does not have."""
-    if limit.what.startswith("gres/gpu"):
+    if limit.resource.startswith("gres/gpu"):
         return "gpus"
-    return "" if limit.what in (JOBS, SUBMITTED) else _FIELD.get(limit.what)
+    return "" if limit.resource in (JOBS, SUBMITTED) else _FIELD.get(limit.resource)
 
 
 def _too_much(limit: Limit) -> str:
-    if limit.what == SECONDS:
-        who = limit.who.removeprefix("partition ")
+    if limit.resource == SECONDS:
+        who = limit.source.removeprefix("partition ")
         return f"{who} allows at most {format_duration(limit.most)}"
-    return f"{limit.who} gives {_FOR[limit.scope]} at most {_amount(limit.what, limit.most)}"
+    return f"{limit.source} gives {_FOR[limit.scope]} at most {_amount(limit.resource, limit.most)}"
 
 
 def _full(limit: Limit) -> str:
     whose, who = ("of yours ", "you have") if limit.user else ("", "there are")
     jobs = _amount("job", limit.most)
-    return f"{limit.who} takes {jobs} {whose}at a time, and {who} that many"
+    return f"{limit.source} takes {jobs} {whose}at a time, and {who} that many"
 
 
 def _amount(what: str, count: int) -> str:
@@ -182,8 +182,8 @@ def shortages(request: ResourceRequest, snapshot: Snapshot, user: SlurmUser) -> 
     job = as_job(request, user)
     short = []
     for limit in user.limits(partition, snapshot, request.account, request.qos):
-        demand = amount(job, limit.what)
-        if demand and limit.scope in ("user", "account", "group") and limit.what != SUBMITTED:
+        demand = amount(job, limit.resource)
+        if demand and limit.scope in ("user", "account", "group") and limit.resource != SUBMITTED:
             left = limit.most - limit.used(snapshot.jobs)
             if demand > left:
                 short.append((limit, max(0, left)))
@@ -195,12 +195,12 @@ def held(short: list[Shortage]) -> str:
     if not short:
         return ""
     limit, left = short[0]
-    used = _amount(limit.what, limit.most - left)
+    used = _amount(limit.resource, limit.most - left)
     if not limit.user:
-        most = format_bytes(limit.most) if limit.what == "mem" else limit.most
-        return f"Jobs of {limit.who} already have {used} of the {most} that it gives."
-    most = _amount(limit.what, limit.most)
-    return f"You already have {used}, and {limit.who} gives one user at most {most}."
+        most = format_bytes(limit.most) if limit.resource == "mem" else limit.most
+        return f"Jobs of {limit.source} already have {used} of the {most} that it gives."
+    most = _amount(limit.resource, limit.most)
+    return f"You already have {used}, and {limit.source} gives one user at most {most}."
 
 
 def reduced(request: ResourceRequest, short: list[Shortage]) -> ResourceRequest | None:
@@ -208,11 +208,11 @@ def reduced(request: ResourceRequest, short: list[Shortage]) -> ResourceRequest 
     gpus, cpus, memory = request.gpus, request.cpus, request.memory_gb
     for limit, left in short:
         per_node = left // request.nodes  # a request is for each node, a limit for all of them
-        if limit.what.startswith("gres/gpu"):
+        if limit.resource.startswith("gres/gpu"):
             gpus = min(gpus, per_node)
-        elif limit.what == "cpu":
+        elif limit.resource == "cpu":
             cpus = min(cpus, per_node)
-        elif limit.what == "mem":
+        elif limit.resource == "mem":
             memory = min(memory, per_node // GIB)
         else:
             return None

@@ -14,13 +14,14 @@ from carme.slurm.command_client import CommandClient
 from carme.slurm.models import ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
 from carme.slurm.rest_client import RestClient
 from carme.slurm.rights import Rights
+from carme.slurm.slurm_commands import SlurmCommands
 from carme.slurm.snapshot import Snapshot, queue_load
 
 log = logging.getLogger(__name__)
 
 
 class Client(Protocol):
-    """Reads Slurm. Raises UnavailableError when it stays away, MissingError for an unknown job."""
+    """Reads Slurm. Raises UnavailableError while it is away, MissingError for an unknown job."""
 
     def version(self) -> str:
         """The release that runs, such as `22.05.8`."""
@@ -32,10 +33,10 @@ class Client(Protocol):
         """All nodes with the resources in use."""
 
     def jobs(self) -> tuple[Job, ...]:
-        """All jobs that wait, run or ended within Slurm's MinJobAge, by id."""
+        """All jobs that wait, run or ended within Slurm's MinJobAge, sorted by id."""
 
     def job(self, job_id: int) -> Job:
-        """One of them."""
+        """One of these jobs."""
 
     def reservations(self) -> tuple[Reservation, ...]:
         """All reservations, future ones too."""
@@ -43,10 +44,10 @@ class Client(Protocol):
     def history(
         self, since: int, until: int | None = None, users: Sequence[str] = ()
     ) -> tuple[HistoryJob, ...]:
-        """Jobs of the accounting database that were in the queue or ran in that time."""
+        """Jobs of the accounting database that waited or ran in that time."""
 
     def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
-        """When a job like this would start if it were submitted now by this process' user."""
+        """When a job like this would start if this process' user submitted it now."""
 
     def rights(self) -> Rights:
         """Accounts, QoS and their limits, of all users."""
@@ -87,7 +88,7 @@ def snapshot(
 
 
 def connect(slurm: SlurmSettings) -> Client:
-    """The backend that the configuration asks for."""
+    """The client for `slurm.backend`."""
     if slurm.backend == "rest":
         return RestClient.of(slurm)
     commands = CommandClient.of(slurm)
@@ -97,7 +98,8 @@ def connect(slurm: SlurmSettings) -> Client:
     reason = pyslurm_client.unusable(release)
     if not reason:
         module = pyslurm_client.load_module(slurm.conf)
-        return pyslurm_client.PyslurmClient(commands, module, release, slurm.retry_seconds)
+        run = SlurmCommands.of(slurm)
+        return pyslurm_client.PyslurmClient(run, module, release, slurm.retry_seconds)
     if slurm.backend == "pyslurm":
         raise ConfigError(f"slurm.backend is pyslurm, but {reason}", "use auto, cli or rest")
     log.info("reading Slurm by its commands: %s", reason)

@@ -4,7 +4,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -12,21 +12,14 @@ from carme.config import SlurmSettings
 from carme.errors import InputError, MissingError, UnavailableError
 from carme.requests.resource_request import ResourceRequest
 from carme.slurm import parse
-from carme.slurm.models import (
-    ExpectedStart,
-    HistoryJob,
-    Job,
-    Node,
-    Partition,
-    Reservation,
-)
+from carme.slurm.models import ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
 from carme.slurm.rights import Rights
 from carme.slurm.slurm_commands import (
     SlurmCommands,
     explain_refusal,
-    failure,
     first_line,
     output,
+    read_failure,
     with_retry,
 )
 from carme.units import format_slurm_time
@@ -40,7 +33,7 @@ _NO_JSON = ("json plugin", "serializer", "openapi", "data_parser", "unrecognized
 
 
 class CommandClient:
-    """A Client that runs scontrol, squeue, sacct and sbatch."""
+    """A Client that runs scontrol, squeue, sacct, sacctmgr and sbatch."""
 
     def __init__(
         self,
@@ -81,14 +74,11 @@ class CommandClient:
 
     def jobs(self) -> tuple[Job, ...]:
         """`squeue --json`, or its separated columns where Slurm was built without JSON."""
-        return self._retried(self._jobs_once)
+        return sorted_jobs(self._retried(self._read_jobs))
 
     def job(self, job_id: int) -> Job:
         """One job, from the whole queue: users can forge the output of `scontrol show job`."""
-        matching = next((job for job in self.jobs() if job.id == job_id), None)
-        if not matching:
-            raise MissingError(f"Slurm knows no job {job_id}")
-        return matching
+        return job_with_id(self.jobs(), job_id)
 
     def history(
         self, since: int, until: int | None = None, users: Sequence[str] = ()
@@ -96,22 +86,21 @@ class CommandClient:
         """`sacct` with a separator that no job name can contain."""
         separator = _separator()
         argv = ["sacct", "--parsable2", f"--delimiter={separator}", f"--starttime={_iso(since)}"]
-        argv += [f"--format={','.join(parse.SACCT_FIELDS)}"]
+        argv += [f"--format={parse.SACCT_FORMAT}"]
         argv += [f"--user={','.join(users)}"] if users else ["--allusers"]
         argv += [f"--endtime={_iso(until)}"] if until else []
-        text = self._retried(lambda: output(self._run(argv), "sacct"))
-        return parse.parse_sacct(text, separator)
+        return parse.parse_sacct(self._output("sacct", argv), separator)
 
     def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """`sbatch --test-only`; InputError when Slurm would not take such a job."""
-        return self._retried(lambda: self._expected_start_once(choice))
+        return self._retried(lambda: self._read_expected_start(choice))
 
     def rights(self) -> Rights:
         """`sacctmgr show` associations, QoS and users; empty where Slurm has no accounting."""
-        cluster, enforced = parse.parse_accounting(self._output("scontrol", "show", "config"))
-        fields = ",".join(parse.ASSOCIATION_FIELDS)
+        config = self._output("scontrol show config", ["scontrol", "show", "config"])
+        cluster, enforced = parse.parse_accounting(config)
         try:
-            associations = self._sacctmgr("associations", f"format={fields}")
+            associations = self._sacctmgr("associations", f"format={parse.ASSOCIATION_FORMAT}")
             qos = self._sacctmgr("qos")
             users = self._sacctmgr("users", "format=User,DefaultAccount")
         except InputError as error:
@@ -128,55 +117,66 @@ class CommandClient:
     def extend(self, job: Job, limit_seconds: int) -> None:
         """Give a job a new time limit; Slurm lets only operators raise one."""
         # The bare number of an array's first task would mean the whole array.
-        task = job.array_task_id is not None
-        target = f"{job.array_job_id}_{job.array_task_id}" if task else str(job.id)
+        target = job.id if job.array_task_id is None else job.label
         limit = format_slurm_time(limit_seconds)
         argv = ["scontrol", "update", f"JobId={target}", f"TimeLimit={limit}"]
-        self._retried(lambda: output(self._run(argv), "scontrol update"))
+        self._output("scontrol update", argv)
 
-    def _sacctmgr(self, what: str, *words: str) -> str:
-        return self._output("sacctmgr", "--parsable2", "show", what, *words)
+    def _sacctmgr(self, entities: str, *options: str) -> str:
+        argv = ["sacctmgr", "--parsable2", "show", entities, *options]
+        return self._output(f"sacctmgr show {entities}", argv)
 
-    def _output(self, *argv: str) -> str:
-        return self._retried(lambda: output(self._run(argv), " ".join(argv[:3])))
+    def _show(self, entities: str) -> str:
+        argv = ["scontrol", "--oneliner", "--details", "--all", "show", entities]
+        return self._output(f"scontrol show {entities}", argv)
 
-    def _show(self, what: str) -> str:
-        argv = ["scontrol", "--oneliner", "--details", "--all", "show", what]
-        return self._retried(lambda: output(self._run(argv), f"scontrol show {what}"))
+    def _output(self, command: str, argv: Sequence[str]) -> str:
+        return self._retried(lambda: output(self._run(argv), command))
 
     def _retried(self, call: Callable[[], T]) -> T:
         return with_retry(call, self._retry_seconds)
 
-    def _jobs_once(self) -> tuple[Job, ...]:
+    def _read_jobs(self) -> tuple[Job, ...]:
         if self._json:
             # 22.05 prints all jobs as JSON anyway; later releases only those asked for.
-            done = self._run(["squeue", "--all", "--states=all", "--json"])
+            result = self._run(["squeue", "--all", "--states=all", "--json"])
             try:
-                answer = json.loads(done.stdout)
+                answer = json.loads(result.stdout)
                 problem = parse.answer_errors(answer)
             except ValueError:
-                problem = done.stderr or "its answer was cut short"
+                problem = result.stderr or "its answer was cut short"
             if not problem:
-                return _sorted(parse.parse_json_jobs(answer))
-            if not any(sign in problem.lower() for sign in _NO_JSON):
-                error = failure(problem, "squeue --json")
-                known = error.reason != "input"
-                raise error if known else UnavailableError(error.message, error.hint)
+                return parse.parse_json_jobs(answer)
+            if not any(message in problem.lower() for message in _NO_JSON):
+                raise read_failure(problem, "squeue --json")
             self._json = False
             log.info("squeue has no --json here (%s); reading columns", first_line(problem))
         separator = _separator()
         columns = ",".join(f"{field}:{separator}" for field in parse.SQUEUE_FIELDS)
         argv = ["squeue", "--all", "--states=all", "--noheader", f"--Format={columns}"]
-        return _sorted(parse.parse_squeue(output(self._run(argv), "squeue"), separator))
+        return parse.parse_squeue(output(self._run(argv), "squeue"), separator)
 
-    def _expected_start_once(self, choice: ResourceRequest) -> ExpectedStart:
-        done = self._run(["sbatch", "--test-only", *choice.sbatch_options()], "#!/bin/sh\n:\n")
-        found = parse.parse_test_only(done.stderr + done.stdout, self._now())
-        if found:
-            return found
-        if not done.returncode:
+    def _read_expected_start(self, choice: ResourceRequest) -> ExpectedStart:
+        result = self._run(["sbatch", "--test-only", *choice.sbatch_options()], "#!/bin/sh\n:\n")
+        expected = parse.parse_test_only(result.stderr + result.stdout, self._now())
+        if expected:
+            return expected
+        if not result.returncode:
             raise InputError("Slurm does not say when such a job would start")
-        raise explain_refusal(done.stderr)
+        raise explain_refusal(result.stderr)
+
+
+def sorted_jobs(jobs: Iterable[Job]) -> tuple[Job, ...]:
+    """`jobs` by id."""
+    return tuple(sorted(jobs, key=lambda job: job.id))
+
+
+def job_with_id(jobs: Iterable[Job], job_id: int) -> Job:
+    """The job with this id; MissingError if there is none."""
+    for job in jobs:
+        if job.id == job_id:
+            return job
+    raise MissingError(f"Slurm knows no job {job_id}")
 
 
 def _separator() -> str:
@@ -185,7 +185,3 @@ def _separator() -> str:
 
 def _iso(moment: int) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def _sorted(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
-    return tuple(sorted(jobs, key=lambda job: job.id))

@@ -26,11 +26,12 @@ _CONFIG = click.option(
     "--config", "path", type=click.Path(path_type=Path), help="carme.toml to use."
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+_WORD_END = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _PARTITION = click.option("-p", "--partition", default="", help="Only this partition.")
 
 
-def read(config: Config) -> Snapshot:
-    """The view's snapshot; where there is no view, this process reads Slurm itself."""
+def read_snapshot(config: Config) -> Snapshot:
+    """The view's snapshot; without a view, this process reads Slurm itself."""
     with suppress(UnavailableError):
         return ViewClient.of(config.view).snapshot()
     return snapshot(connect(config.slurm.model_copy(update={"retry_seconds": 0})))
@@ -41,9 +42,9 @@ def read(config: Config) -> Snapshot:
 @_PARTITION
 @_JSON
 def nodes(path: Path | None, partition: str, as_json: bool) -> None:
-    """Show nodes and what is free on them."""
-    seen = read(load(path))
-    shown = seen.nodes_in(partition)
+    """Show nodes and their free resources."""
+    cluster = read_snapshot(load(path))
+    shown = cluster.nodes_in(partition)
     if as_json:
         click.echo(json.dumps([node_json(node) for node in shown], indent=2))
         return
@@ -55,7 +56,7 @@ def nodes(path: Path | None, partition: str, as_json: bool) -> None:
         table.add_row(
             node.name,
             _node_state(node),
-            _of(node.gpus_free, node.gpus),
+            _gpus(node.gpus, node.gpus_free),
             f"{node.cpus_free}/{node.cpus}",
             f"{format_bytes(node.memory_free_bytes)}",
             ",".join(node.partitions),
@@ -64,7 +65,7 @@ def nodes(path: Path | None, partition: str, as_json: bool) -> None:
     for node in shown:
         if node.reason:
             console.print(Text(f"{node.name}: {printable(node.reason)}", style="dim"))
-    _footer(console, seen)
+    _footer(console, cluster)
 
 
 @click.command()
@@ -74,49 +75,45 @@ def nodes(path: Path | None, partition: str, as_json: bool) -> None:
 @_JSON
 def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> None:
     """Show jobs that wait and run: yours, or everybody's."""
-    seen = read(load(path))
-    me = getpass.getuser()
+    cluster = read_snapshot(load(path))
+    user = getpass.getuser()
     shown = [
         job
-        for job in seen.jobs
+        for job in cluster.jobs
         if not job.state.ended
         and (not partition or partition in job.partition.split(","))
-        and (everybody or job.user == me or me == "root")
+        and (everybody or job.user == user or user == "root")
     ]
     if as_json:
-        click.echo(json.dumps([job_json(job) for job in shown], indent=2))
+        click.echo(json.dumps([job.model_dump(mode="json") for job in shown], indent=2))
         return
     console = Console()
-    who = "user" if everybody else "name"
-    # Eighty columns hold the name or the user: one's own jobs need no user.
-    table = _table("job", who, "partition", "state", "GPUs", "time", "where, why")
+    # Eighty columns have room for the name or the user: one's own jobs need no user.
+    user_or_name = "user" if everybody else "name"
+    table = _table("job", user_or_name, "partition", "state", "GPUs", "time", "where, why")
     for job in sorted(shown, key=lambda job: (job.state.waiting, -(job.priority or 0), job.id)):
         table.add_row(
-            job_label(job),
+            job.label,
             Text(short(job.user if everybody else job.name)),
             job.partition,
             _job_state(job),
             _gpus(job.gpus),
             _job_time(job, time.time()),
-            Text(compress(job.nodes) or words(job.reason)),
+            # With spaces in the reason (`Job Held User`), so that it can wrap.
+            Text(compress(job.nodes) or _WORD_END.sub(" ", printable(job.reason))),
         )
     console.print(table if shown else Text("no jobs", style="dim"))
-    for name, load_ in seen.load.items():
+    for name, load_ in cluster.load.items():
         if not partition or name == partition:
             line = f"{name}: {load_.running} running, {load_.waiting} waiting"
             console.print(Text(line, style="dim"))
-    _footer(console, seen)
+    _footer(console, cluster)
 
 
 def node_json(node: Node) -> dict[str, Any]:
-    """A node with what is free on it, for programs."""
+    """A node with its free resources, for programs."""
     free = {"open": node.open, "cpus_free": node.cpus_free, "gpus_free": node.gpus_free}
     return {**node.model_dump(mode="json"), **free, "memory_free_bytes": node.memory_free_bytes}
-
-
-def job_json(job: Job) -> dict[str, Any]:
-    """A job, for programs."""
-    return job.model_dump(mode="json")
 
 
 def printable(text: str) -> str:
@@ -125,21 +122,9 @@ def printable(text: str) -> str:
 
 
 def short(text: str) -> str:
-    """At most ten letters of it."""
-    seen = printable(text)
-    return seen if len(seen) <= 10 else f"{seen[:9]}…"
-
-
-def words(reason: str) -> str:
-    """Slurm's reason with spaces (`Job Held User`), so that it can wrap."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", printable(reason))
-
-
-def job_label(job: Job) -> str:
-    """The number as squeue writes it: `12`, `5_1` or `5_[2-4%1]`."""
-    if job.array_job_id and job.array_task_id is not None:
-        return f"{job.array_job_id}_{job.array_task_id}"
-    return f"{job.array_job_id}_[{job.array_tasks}]" if job.array_tasks else str(job.id)
+    """At most ten letters of the printable `text`."""
+    letters = printable(text)
+    return letters if len(letters) <= 10 else f"{letters[:9]}…"
 
 
 def _table(*columns: str) -> Table:
@@ -150,19 +135,18 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _of(free: Gpus, total: Gpus) -> str:
-    parts = [f"{free.get(kind, 0)}/{count} {kind}".strip() for kind, count in total.items()]
-    return "\n".join(parts) or "–"
-
-
-def _gpus(gpus: Gpus) -> str:
-    return "\n".join(f"{count} {kind}".strip() for kind, count in gpus.items()) or "–"
+def _gpus(gpus: Gpus, free: Gpus | None = None) -> str:
+    """A line per type: how many, or how many of them are free."""
+    counts = {
+        kind: f"{free.get(kind, 0)}/{n}" if free is not None else n for kind, n in gpus.items()
+    }
+    return "\n".join(f"{count} {kind}".strip() for kind, count in counts.items()) or "–"
 
 
 def _node_state(node: Node) -> Text:
-    words = " ".join([node.state.value, *node.flags]).lower().replace("_", " ")
+    text = " ".join([node.state.value, *node.flags]).lower().replace("_", " ")
     style = "green" if node.open and node.cpus_free else "yellow" if node.open else "red"
-    return Text(words, style=style)
+    return Text(text, style=style)
 
 
 def _job_state(job: Job) -> Text:
@@ -171,7 +155,7 @@ def _job_state(job: Job) -> Text:
 
 
 def _job_time(job: Job, now: float) -> str:
-    """What is left of a running job, or how long a waiting one has waited."""
+    """The time left of a running job, or the time that a job waits."""
     if job.state.active and job.started_at and job.limit_seconds:
         return f"{_minutes(job.started_at + job.limit_seconds - now)} left"
     if job.state.waiting and job.expected_start_at and job.expected_start_at > now:
@@ -187,7 +171,8 @@ def _minutes(seconds: float) -> str:
     return format_duration(whole if whole < 60 else whole // 60 * 60)
 
 
-def _footer(console: Console, seen: Snapshot) -> None:
-    if seen.controller == "away":
-        age = format_duration(seen.age_seconds(time.time()))
-        console.print(f"Slurm is away: {seen.error}; this is {age} old", style="red", markup=False)
+def _footer(console: Console, cluster: Snapshot) -> None:
+    if cluster.controller == "away":
+        age = format_duration(cluster.age_seconds(time.time()))
+        line = f"Slurm is away: {cluster.error}; this is {age} old"
+        console.print(line, style="red", markup=False)

@@ -10,9 +10,10 @@ from carme.slurm.hostlist import parse_indices
 from carme.units import parse_memory_bytes
 
 UNTYPED = ""
-"""The type of GPUs that a site counts without telling them apart (`gpu:4`)."""
+"""The type of GPUs that a site counts without their type (`gpu:4`)."""
 
-_NOTHING = {"", "(null)", "n/a", "none"}
+_EMPTY = {"", "(null)", "n/a", "none"}
+_COMMA = re.compile(r",(?![^()]*\))")  # outside parentheses
 _DETAIL = re.compile(r"\(([^()]*)\)")
 _COUNT = re.compile(r"(\d+)([KMGTP]?)", re.IGNORECASE)
 _FACTOR = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
@@ -20,7 +21,7 @@ _FACTOR = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """One resource: name (`gpu`, `shard`), type or UNTYPED, how many, and which where known."""
+    """One resource: name (`gpu`, `shard`), type or UNTYPED, count, and its indices if reported."""
 
     name: str
     type: str
@@ -31,7 +32,7 @@ class Gres:
 @lru_cache(maxsize=4096)  # the nodes of a cluster repeat a few texts
 def parse_gres(text: str) -> tuple[Gres, ...]:
     """The resources in a GRES list of a node, a job or a request; unknown forms are left out."""
-    items = _split_outside_parentheses(text.replace(":(null):", ":"))
+    items = _COMMA.split(text.replace(":(null):", ":"))
     parsed = (_parse_item(item) for item in items)
     return tuple(gres for gres in parsed if gres)
 
@@ -76,7 +77,7 @@ def memory_of_tres(tres: Mapping[str, str]) -> int:
 
 
 def free_gpus(total: Mapping[str, int], used: Mapping[str, int]) -> dict[str, int]:
-    """What is left per type. Use without a type is taken from the types in their order."""
+    """The GPUs left per type. Used GPUs without a type are taken from the types in their order."""
     free = {kind: count - used.get(kind, 0) for kind, count in total.items()}
     untyped = sum(count for kind, count in used.items() if kind not in total)
     for kind in free:
@@ -86,12 +87,21 @@ def free_gpus(total: Mapping[str, int], used: Mapping[str, int]) -> dict[str, in
     return free
 
 
+def total_gpus(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum per type."""
+    total: dict[str, int] = {}
+    for part in parts:
+        for kind, count in part.items():
+            total[kind] = total.get(kind, 0) + count
+    return total
+
+
 def _parse_item(item: str) -> Gres | None:
     details = _DETAIL.findall(item)
     core = _DETAIL.sub("", item).strip()
     # Requests carry a prefix in older (`gres:gpu:2`) and newer (`gres/gpu:2`) releases.
     core = core.removeprefix("gres/").removeprefix("gres:")
-    if core.lower() in _NOTHING:
+    if core.lower() in _EMPTY:
         return None
     core, _, equals = core.partition("=")
     words = [word for word in core.split(":") if word not in {"no_consume", ""}]
@@ -110,19 +120,6 @@ def _parse_item(item: str) -> Gres | None:
     return Gres(name, ":".join(words) or UNTYPED, count, indices)
 
 
-def _split_outside_parentheses(text: str) -> list[str]:
-    parts, depth, start = [], 0, 0
-    for position, letter in enumerate(text):
-        if letter == "(":
-            depth += 1
-        elif letter == ")":
-            depth = max(0, depth - 1)
-        elif letter == "," and not depth:
-            parts.append(text[start:position])
-            start = position + 1
-    return [*parts, text[start:]]
-
-
 def _count(text: str) -> int:
-    found = _COUNT.fullmatch(text.strip())
-    return int(found[1][:18]) * _FACTOR[found[2].upper()] if found else 0
+    match = _COUNT.fullmatch(text.strip())
+    return int(match[1][:18]) * _FACTOR[match[2].upper()] if match else 0

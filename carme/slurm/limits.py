@@ -1,30 +1,31 @@
-"""What a job in one account, QoS and partition is held to: pure, from what Slurm says.
+"""The limits for a job in one account, QoS and partition; pure, from Slurm's settings.
 
-Of limits on the same thing Slurm takes the first that is set: the partition's QoS, the job's QoS
-(before it with OverPartQOS), the user's association, the accounts above.
+Of several limits on the same resource Slurm applies the first that is set: the partition's QoS, the
+job's QoS (before it with OverPartQOS), the user's association, the accounts above.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from carme.slurm.models import Job, Partition
-from carme.slurm.rights import Association, Qos, UserRights
+from carme.slurm.rights import AssociationLimits, Qos, UserRights
 
 SECONDS, JOBS, SUBMITTED = "seconds", "jobs", "submitted"
 Scope = Literal["job", "node", "user", "account", "group"]
+Amounts = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `most` of `what` (SECONDS, JOBS, SUBMITTED or a TRES), says `who`.
+    """`source` allows at most `most` of `resource`: SECONDS, JOBS, SUBMITTED or a TRES.
 
-    With a scope beyond the job, what others use counts: those whom the last four fields name.
+    With a scope beyond the job, other jobs count: those that match the last four fields.
     """
 
-    what: str
+    resource: str
     most: int
-    who: str
+    source: str
     scope: Scope = "job"
     user: str = ""
     accounts: tuple[str, ...] = ()
@@ -32,55 +33,58 @@ class Limit:
     partitions: tuple[str, ...] = ()
 
     def counts(self, job: Job) -> bool:
-        """Whether this job uses up some of it; waiting jobs do of SUBMITTED only."""
-        # Thousands of jobs pass here for each look at the form: what is cheap goes first.
+        """Whether this job uses some of the limit; a waiting job uses SUBMITTED only."""
+        # The spawn form checks thousands of jobs: the cheap comparisons go first.
         return (
             (not self.user or self.user == job.user)
             and (not self.qos or self.qos == job.qos)
             and (not self.accounts or job.account in self.accounts)
             and (not self.partitions or job.partition in self.partitions)
-            and (job.state.active or (self.what == SUBMITTED and job.state.waiting))
+            and (job.state.active or (self.resource == SUBMITTED and job.state.waiting))
         )
 
     def used(self, jobs: Iterable[Job]) -> int:
-        """How much is taken; nothing of what holds for each job alone."""
+        """How much `jobs` use; 0 if the limit holds for each job by itself."""
         if self.scope in ("job", "node"):
             return 0
-        return sum(amount(job, self.what) for job in jobs if self.counts(job))
+        return sum(amount(job, self.resource) for job in jobs if self.counts(job))
 
 
-def amount(job: Job, what: str) -> int:
-    """How much of it a job takes; 0 of what is not known here."""
-    if what in (JOBS, SUBMITTED):
-        return 1
-    if what == "gres/gpu":
-        return job.gpu_count
-    if what == "cpu":
-        return job.cpus
-    if what == "mem":
-        return job.memory_bytes
-    if what == "node":
-        return job.node_count
-    if what == SECONDS:
-        return job.limit_seconds or 0
-    return job.gpus.get(what.removeprefix("gres/gpu:"), 0) if what.startswith("gres/gpu:") else 0
+_AMOUNT: Mapping[str, Callable[[Job], int]] = {
+    JOBS: lambda _: 1,
+    SUBMITTED: lambda _: 1,
+    SECONDS: lambda job: job.limit_seconds or 0,
+    "gres/gpu": lambda job: job.gpu_count,
+    "cpu": lambda job: job.cpus,
+    "mem": lambda job: job.memory_bytes,
+    "node": lambda job: job.node_count,
+}
+
+
+def amount(job: Job, resource: str) -> int:
+    """How much of the resource a job takes; 0 for an unknown resource."""
+    if resource in _AMOUNT:
+        return _AMOUNT[resource](job)
+    is_gpu_type = resource.startswith("gres/gpu:")
+    return job.gpus.get(resource.removeprefix("gres/gpu:"), 0) if is_gpu_type else 0
 
 
 def time_limits(
     partition: Partition | None, rights: UserRights | None, account: str, qos: str
 ) -> list[Limit]:
-    """How long a job there may be: the partition's limit, and the first of QoS and association."""
-    applicable = []
+    """How long a job may run: the partition's limit, and the first of QoS and association."""
+    limits = []
     chain = _qos_chain(partition, rights, account, qos)
-    if partition and partition.max_seconds is not None and not any(q.own_time for q, _ in chain):
-        applicable.append(Limit(SECONDS, partition.max_seconds, f"partition {partition.name}"))
+    is_replaced = any(item.replaces_partition_time for item, _ in chain)
+    if partition and partition.max_seconds is not None and not is_replaced:
+        limits.append(Limit(SECONDS, partition.max_seconds, f"partition {partition.name}"))
     if not rights or not rights.limited:
-        return applicable
+        return limits
     own = rights.association(account, partition.name if partition else "")
-    limits = [(q.limits.max_seconds, f"QoS {q.name}") for q, _ in chain]
-    limits += [(own.limits.max_seconds, f"account {own.account}")] if own else []
-    first = next(((most, who) for most, who in limits if most is not None), None)
-    return [*applicable, Limit(SECONDS, *first)] if first else applicable
+    candidates = [(item.limits.max_seconds, f"QoS {item.name}") for item, _ in chain]
+    candidates += [(own.limits.max_seconds, f"account {own.account}")] if own else []
+    first = next(((most, source) for most, source in candidates if most is not None), None)
+    return [*limits, Limit(SECONDS, *first)] if first else limits
 
 
 def job_limits(
@@ -90,85 +94,78 @@ def job_limits(
     account: str,
     qos: str,
 ) -> list[Limit]:
-    """All that holds for a job of this user there; only the partition's without `rights`."""
-    found = time_limits(partition, rights, account, qos)
+    """All limits for a job of this user; only the partition's without `rights`."""
+    limits = time_limits(partition, rights, account, qos)
     own = rights.association(account, partition.name) if rights else None
     if not rights or not rights.limited or own is None:
-        return found
-    chain = _qos_chain(partition, rights, account, qos)
-    whose = [
-        (q, q.name if not of_partition else "", _with_qos(partitions, q) if of_partition else ())
-        for q, of_partition in chain
-    ]
-    me, name = rights.user, own.account
-    single = [*((q.limits, f"QoS {q.name}") for q, _ in chain), (own.limits, f"account {name}")]
-    found += _first((limits.per_job, who, "job", "", (), "", ()) for limits, who in single)
-    found += _first((limits.per_node, who, "node", "", (), "", ()) for limits, who in single)
-    found += _first(
-        (_with_counts(q.limits.per_user, q.limits.max_jobs, q.limits.max_submitted),
-         f"QoS {q.name}", "user", me, (), word, where)
-        for q, word, where in whose
-    )  # fmt: skip
-    found += _first(
-        (q.limits.per_account, f"QoS {q.name}", "account", "", (name,), word, where)
-        for q, word, where in whose
+        return limits
+    by_qos: list[tuple[AssociationLimits, str, dict[str, Any]]] = []
+    for item, is_of_partition in _qos_chain(partition, rights, account, qos):
+        jobs: dict[str, Any] = {"qos": item.name}
+        if is_of_partition:
+            jobs = {"partitions": tuple(p.name for p in partitions if p.qos == item.name)}
+        by_qos.append((item.limits, f"QoS {item.name}", jobs))
+    user, source, accounts = rights.user, f"account {own.account}", (own.account,)
+    single = [*((item, name) for item, name, _ in by_qos), (own.limits, source)]
+    limits += _first_set((item.per_job, name, {"scope": "job"}) for item, name in single)
+    limits += _first_set((item.per_node, name, {"scope": "node"}) for item, name in single)
+    limits += _first_set(
+        (_user_amounts(item), name, {"scope": "user", "user": user, **jobs})
+        for item, name, jobs in by_qos
     )
-    # Of a group's limits each holds by itself.
-    for q, word, where in whose:
-        group = _with_counts(q.limits.group, q.limits.group_jobs, q.limits.group_submitted)
-        found += _first([(group, f"QoS {q.name}", "group", "", (), word, where)])
-    return [*found, *_account_bounds(rights, own)]
+    limits += _first_set(
+        (item.per_account, name, {"scope": "account", "accounts": accounts, **jobs})
+        for item, name, jobs in by_qos
+    )
+    # Each of these holds beside the others.
+    separate = [
+        (_group_amounts(item), name, {"scope": "group", **jobs}) for item, name, jobs in by_qos
+    ]
+    own_jobs = {"scope": "user", "user": user, "accounts": accounts}
+    own_jobs["partitions"] = (own.partition,) if own.partition else ()
+    for amounts in (_user_amounts(own.limits), _group_amounts(own.limits)):
+        separate.append((amounts, source, own_jobs))
+    for parent in rights.lineage(own.account):
+        members = {"scope": "group", "accounts": (parent.account, *parent.below)}
+        separate.append((_group_amounts(parent.limits), f"account {parent.account}", members))
+    for layer in separate:
+        limits += _first_set([layer])
+    return limits
 
 
-def _account_bounds(rights: UserRights, own: Association) -> Iterator[Limit]:
-    mine = own.limits
-    where = (own.partition,) if own.partition else ()
-    here = (own.account,)
-    single = _with_counts({}, mine.max_jobs, mine.max_submitted)
-    alone = _with_counts(mine.group, mine.group_jobs, mine.group_submitted)
-    who = f"account {own.account}"
-    for amounts in (single, alone):
-        yield from _first([(amounts, who, "user", rights.user, here, "", where)])
-    for account in rights.lineage(own.account):
-        limits, members = account.limits, (account.account, *account.below)
-        group = _with_counts(limits.group, limits.group_jobs, limits.group_submitted)
-        yield from _first([(group, f"account {account.account}", "group", "", members, "", ())])
-
-
-_Layer = tuple[Mapping[str, int], str, Scope, str, tuple[str, ...], str, tuple[str, ...]]
-
-
-def _first(layers: Iterable[_Layer]) -> Iterator[Limit]:
-    """A bound for each thing, from the first layer that says something of it."""
+def _first_set(layers: Iterable[tuple[Amounts, str, Mapping[str, Any]]]) -> Iterator[Limit]:
+    """A limit for each resource, from the first layer that has an amount of it."""
     seen: set[str] = set()
-    for amounts, who, scope, user, accounts, qos, partitions in layers:
-        for what, most in amounts.items():
-            if what not in seen:
-                yield Limit(what, most, who, scope, user, accounts, qos, partitions)
+    for amounts, source, jobs in layers:
+        for resource, most in amounts.items():
+            if resource not in seen:
+                yield Limit(resource, most, source, **jobs)
         seen |= set(amounts)
 
 
-def _with_counts(
-    amounts: Mapping[str, int], jobs: int | None, submitted: int | None
-) -> dict[str, int]:
+def _user_amounts(limits: AssociationLimits) -> Amounts:
+    return _with_counts(limits.per_user, limits.max_jobs, limits.max_submitted)
+
+
+def _group_amounts(limits: AssociationLimits) -> Amounts:
+    return _with_counts(limits.group, limits.group_jobs, limits.group_submitted)
+
+
+def _with_counts(amounts: Amounts, jobs: int | None, submitted: int | None) -> Amounts:
     counts = {JOBS: jobs, SUBMITTED: submitted}
-    return {**amounts, **{what: most for what, most in counts.items() if most is not None}}
+    return {**amounts, **{resource: most for resource, most in counts.items() if most is not None}}
 
 
 def _qos_chain(
     partition: Partition | None, rights: UserRights | None, account: str, qos: str
 ) -> list[tuple[Qos, bool]]:
-    """The job's QoS and the partition's (True) in the order in which they count."""
+    """The job's QoS and the partition's (True) in the order in which Slurm applies them."""
     if not rights:
         return []
-    of_partition = rights.qos_named(partition.qos) if partition and partition.qos else None
-    where = partition.name if partition else ""
-    of_job = rights.qos_named(qos or rights.default_qos(account, where))
+    by_name = {item.name: item for item in rights.qos}
+    of_partition = by_name.get(partition.qos) if partition else None
+    of_job = by_name.get(qos or rights.default_qos(account, partition.name if partition else ""))
     chain = [(of_partition, True), (of_job, False)]
-    if of_job and of_job.over_partition_qos:
+    if of_job and "OverPartQOS" in of_job.flags:
         chain.reverse()
-    return [(q, flag) for q, flag in chain if q]
-
-
-def _with_qos(partitions: Iterable[Partition], qos: Qos) -> tuple[str, ...]:
-    return tuple(partition.name for partition in partitions if partition.qos == qos.name)
+    return [(item, is_of_partition) for item, is_of_partition in chain if item]

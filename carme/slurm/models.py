@@ -1,4 +1,4 @@
-"""What Slurm knows, as frozen models: the same whichever way it was read.
+"""Slurm's entities as frozen models, the same for every client.
 
 Times are Unix seconds, amounts are bytes and seconds, names are expanded. GPUs are counted per
 GRES type; the type of GPUs without one is the empty string.
@@ -13,7 +13,7 @@ from carme.slurm.states import JobState, NodeState
 
 Gpus = Mapping[str, int]
 
-# Slurm starts no ordinary job there. RESERVED: only those of the reservation may.
+# Slurm starts no job on nodes with these flags; on RESERVED ones only jobs of the reservation.
 _CLOSED = {
     "BLOCKED",
     "DRAIN",
@@ -30,13 +30,13 @@ _CLOSED = {
 
 
 class SlurmModel(BaseModel):
-    """Frozen; fields of a newer Carme are ignored, so that parts can be upgraded one by one."""
+    """Frozen; ignores fields of a newer Carme, so that services can be upgraded one by one."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Partition(SlurmModel):
-    """A queue: its nodes, limits and who may use it. An empty `allow_…` means everybody."""
+    """A partition: its nodes, limits and who may use it. An empty `allow_…` means everybody."""
 
     name: str
     state: str = "UP"
@@ -91,7 +91,7 @@ class Node(SlurmModel):
     gpus: Gpus = {}
     gpus_used: Gpus = {}
     gpu_indices_used: Mapping[str, tuple[int, ...]] = {}
-    """Which of them, per type, as far as Slurm says."""
+    """Indices of the GPUs in use per type, if Slurm reports them."""
     slurm_version: str = ""
 
     @property
@@ -118,54 +118,70 @@ class Node(SlurmModel):
         return free_gpus(self.gpus, self.gpus_used)
 
 
-class Job(SlurmModel):
-    """A job in the queue, or one that ended a moment ago."""
+class SlurmJob(SlurmModel):
+    """The fields of a job that the queue and the accounting database share."""
 
     id: int
     array_job_id: int | None = None
     array_task_id: int | None = None
-    array_tasks: str = ""
-    """The tasks that wait, such as `2-9%4`; one Job stands for all of them."""
     name: str = ""
     user: str = ""
-    uid: int | None = None
     account: str = ""
     qos: str = ""
     partition: str = ""
     state: JobState = JobState.UNKNOWN
     state_text: str = ""
     reason: str = ""
-    """Why it waits, in Slurm's word: Priority, Resources, QOSMaxGRESPerUser …"""
+    """Slurm's reason why it waits: Priority, Resources, QOSMaxGRESPerUser …"""
     nodes: tuple[str, ...] = ()
     node_count: int = 0
     cpus: int = 0
     memory_bytes: int = 0
     gpus: Gpus = {}
-    gpu_indices: Mapping[str, tuple[int, ...]] = {}
-    """Node to Slurm's GPU indices there, as far as Slurm says."""
     submitted_at: int | None = None
     eligible_at: int | None = None
     started_at: int | None = None
+    limit_seconds: int | None = None
+    """None: no limit."""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    work_dir: str = ""
+
+
+class Job(SlurmJob):
+    """A job in the queue, or one that ended within Slurm's MinJobAge."""
+
+    array_tasks: str = ""
+    """The tasks that wait, such as `2-9%4`; one Job stands for all of them."""
+    uid: int | None = None
+    gpu_indices: Mapping[str, tuple[int, ...]] = {}
+    """Node to Slurm's GPU indices there, if Slurm reports them."""
     ends_at: int | None = None
     """When it ended, or when its time limit ends it."""
     expected_start_at: int | None = None
     """Slurm's estimate for a waiting job."""
-    limit_seconds: int | None = None
-    """None: no limit."""
     priority: int | None = None
     dependency: str = ""
     reservation: str = ""
     features: str = ""
-    work_dir: str = ""
     comment: str = ""
-    exit_code: int | None = None
-    exit_signal: int | None = None
     restarts: int = 0
 
     @property
+    def label(self) -> str:
+        """The job's number as squeue writes it: `12`, `5_1` or `5_[2-4%1]`."""
+        if self.array_job_id and self.array_task_id is not None:
+            return f"{self.array_job_id}_{self.array_task_id}"
+        return f"{self.array_job_id}_[{self.array_tasks}]" if self.array_tasks else str(self.id)
+
+    @property
     def gpu_count(self) -> int:
-        """All its GPUs, of whatever type."""
+        """All its GPUs, of any type."""
         return sum(self.gpus.values())
+
+    def is_owned_by(self, user: str, uid: int) -> bool:
+        """The job is this user's: by uid where Slurm gives it, since names can be reused."""
+        return self.uid == uid if self.uid is not None else bool(user) and self.user == user
 
 
 class Reservation(SlurmModel):
@@ -184,42 +200,19 @@ class Reservation(SlurmModel):
 
     @property
     def maintenance(self) -> bool:
-        """Nothing runs then."""
+        """No job runs during it."""
         return "MAINT" in self.flags
 
 
-class HistoryJob(SlurmModel):
-    """A job as the accounting database keeps it, its steps folded in."""
+class HistoryJob(SlurmJob):
+    """A job in the accounting database, together with its steps."""
 
-    id: int
-    array_job_id: int | None = None
-    array_task_id: int | None = None
-    name: str = ""
-    user: str = ""
-    account: str = ""
-    qos: str = ""
-    partition: str = ""
-    state: JobState = JobState.UNKNOWN
-    state_text: str = ""
-    reason: str = ""
-    nodes: tuple[str, ...] = ()
-    node_count: int = 0
-    cpus: int = 0
-    memory_bytes: int = 0
-    gpus: Gpus = {}
-    submitted_at: int | None = None
-    eligible_at: int | None = None
-    started_at: int | None = None
     ended_at: int | None = None
     elapsed_seconds: int = 0
-    limit_seconds: int | None = None
-    exit_code: int | None = None
-    exit_signal: int | None = None
     cpu_seconds: float | None = None
     """CPU time used by all its steps."""
     max_rss_bytes: int | None = None
     """The most memory that one task of one step used."""
-    work_dir: str = ""
 
 
 class History(SlurmModel):

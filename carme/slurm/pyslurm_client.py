@@ -1,114 +1,71 @@
 """Reading Slurm through pyslurm's object API (25.11), where it is installed and fits the release.
 
-Its attributes are put under the names that slurmrestd uses, so that one parser reads both. The
-tables below are all that is known of pyslurm here.
+pyslurm's attributes are put under slurmrestd's names, so that one parser reads both.
 """
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from carme.errors import MissingError, UnavailableError
-from carme.requests.resource_request import ResourceRequest
 from carme.slurm import parse
-from carme.slurm.command_client import CommandClient
-from carme.slurm.models import (
-    ExpectedStart,
-    HistoryJob,
-    Job,
-    Node,
-    Partition,
-    Reservation,
-)
-from carme.slurm.rights import Rights
-from carme.slurm.slurm_commands import failure, with_retry
+from carme.slurm.command_client import CommandClient, job_with_id, sorted_jobs
+from carme.slurm.models import Job, Node, Partition, Reservation
+from carme.slurm.slurm_commands import SlurmCommands, read_failure
 
 T = TypeVar("T")
 
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
 # slurmrestd's name: pyslurm's attribute. Memory is MiB and limits are minutes in both.
 NODE = {
-    "name": "name",
-    "state": "state",
-    "reason": "reason",
-    "address": "address",
-    "partitions": "partitions",
+    **_same("name", "state", "reason", "address", "partitions", "real_memory"),
     "features": "available_features",
     "cpus": "total_cpus",
     "alloc_cpus": "allocated_cpus",
-    "real_memory": "real_memory",
     "alloc_memory": "allocated_memory",
     "version": "slurm_version",
 }
 PARTITION = {
-    "name": "name",
-    "state": "state",
-    "nodes": "nodes",
-    "total_nodes": "total_nodes",
-    "total_cpus": "total_cpus",
+    **_same("name", "state", "nodes", "total_nodes", "total_cpus", "priority_tier", "qos"),
+    **_same("default_memory_per_cpu", "default_memory_per_node", "allowed_accounts"),
+    **_same("denied_accounts", "allowed_groups", "allowed_qos", "denied_qos"),
     "max_time_limit": "max_time",
     "default_time_limit": "default_time",
     "min nodes per job": "min_nodes",
     "maximum_nodes_per_job": "max_nodes",
     "maximum_cpus_per_node": "max_cpus_per_node",
-    "default_memory_per_cpu": "default_memory_per_cpu",
-    "default_memory_per_node": "default_memory_per_node",
     "maximum_memory_per_cpu": "max_memory_per_cpu",
     "maximum_memory_per_node": "max_memory_per_node",
-    "priority_tier": "priority_tier",
-    "qos": "qos",
-    "allowed_accounts": "allowed_accounts",
-    "denied_accounts": "denied_accounts",
-    "allowed_groups": "allowed_groups",
-    "allowed_qos": "allowed_qos",
-    "denied_qos": "denied_qos",
 }
 PARTITION_FLAGS = {"default": "is_default", "hidden": "is_hidden"}
 JOB = {
+    **_same("name", "user_name", "user_id", "account", "qos", "partition", "state_reason", "cpus"),
+    **_same("array_task_id", "memory_per_node", "memory_per_cpu", "submit_time", "eligible_time"),
+    **_same("start_time", "end_time", "time_limit", "priority", "comment"),
     "job_id": "id",
     "array_job_id": "array_id",
-    "array_task_id": "array_task_id",
     "array_task_string": "array_tasks_waiting",
-    "name": "name",
-    "user_name": "user_name",
-    "user_id": "user_id",
-    "account": "account",
-    "qos": "qos",
-    "partition": "partition",
     "job_state": "state",
-    "state_reason": "state_reason",
     "nodes": "allocated_nodes",
     "node_count": "num_nodes",
-    "cpus": "cpus",
     "tasks": "ntasks",
-    "memory_per_node": "memory_per_node",
-    "memory_per_cpu": "memory_per_cpu",
-    "submit_time": "submit_time",
-    "eligible_time": "eligible_time",
-    "start_time": "start_time",
-    "end_time": "end_time",
-    "time_limit": "time_limit",
-    "priority": "priority",
     "resv_name": "reservation",
     "features": "constraints",
     "current_working_directory": "working_directory",
-    "comment": "comment",
     "restart_cnt": "requeue_count",
 }
 RESERVATION = {
-    "name": "name",
-    "start_time": "start_time",
-    "end_time": "end_time",
+    **_same("name", "start_time", "end_time", "node_count", "partition"),
+    **_same("users", "accounts", "groups"),
     "node_list": "nodes",
-    "node_count": "node_count",
-    "partition": "partition",
-    "users": "users",
-    "accounts": "accounts",
-    "groups": "groups",
 }
-# Slurm's words for flags that pyslurm names in full.
+# Slurm's names of flags that pyslurm spells out.
 _FLAG = {
     "MAINTENANCE": "MAINT",
     "SPECIFIC_NODES": "SPEC_NODES",
@@ -117,96 +74,65 @@ _FLAG = {
 }
 
 
-class PyslurmClient:
-    """A Client on pyslurm; history and expected starts still come from the commands."""
+class PyslurmClient(CommandClient):
+    """A Client on pyslurm; history, expected starts and rights come from the commands."""
 
-    def __init__(
-        self, commands: CommandClient, module: Any, release: str, retry_seconds: float
-    ) -> None:
-        self._commands = commands
+    def __init__(self, run: SlurmCommands, module: Any, release: str, retry_seconds: float) -> None:
+        super().__init__(run, retry_seconds)
         self._pyslurm = module
-        self._release = release
-        self._retry_seconds = retry_seconds
-
-    def version(self) -> str:
-        """The release that runs."""
-        return self._release
+        self._version = release
 
     def partitions(self) -> tuple[Partition, ...]:
         """`Partitions.load()`."""
-        partitions = self._load(self._pyslurm.Partitions.load)
-        return parse.parse_json_partitions(
-            {"partitions": [partition_payload(p) for p in partitions]}
-        )
+        payload = [partition_payload(item) for item in self._load(self._pyslurm.Partitions)]
+        return parse.parse_json_partitions({"partitions": payload})
 
     def nodes(self) -> tuple[Node, ...]:
         """`Nodes.load()`."""
-        nodes = self._load(self._pyslurm.Nodes.load)
-        return parse.parse_json_nodes({"nodes": [node_payload(node) for node in nodes]})
+        payload = [node_payload(item) for item in self._load(self._pyslurm.Nodes)]
+        return parse.parse_json_nodes({"nodes": payload})
 
     def jobs(self) -> tuple[Job, ...]:
         """`Jobs.load()`."""
-        loaded = self._load(self._pyslurm.Jobs.load)
-        jobs = parse.parse_json_jobs({"jobs": [job_payload(job) for job in loaded]})
-        return tuple(sorted(jobs, key=lambda job: job.id))
+        payload = [job_payload(item) for item in self._load(self._pyslurm.Jobs)]
+        return sorted_jobs(parse.parse_json_jobs({"jobs": payload}))
 
     def job(self, job_id: int) -> Job:
         """`Job.load(ID)`."""
-        loaded = self._guarded(lambda: [self._pyslurm.Job.load(job_id)])
-        jobs = parse.parse_json_jobs({"jobs": [job_payload(job) for job in loaded]})
-        if not jobs:
-            raise MissingError(f"Slurm knows no job {job_id}")
-        return jobs[0]
+        loaded = self._call(lambda: self._pyslurm.Job.load(job_id))
+        return job_with_id(parse.parse_json_jobs({"jobs": [job_payload(loaded)]}), job_id)
 
     def reservations(self) -> tuple[Reservation, ...]:
         """`Reservations.load()`."""
-        reservations = self._load(self._pyslurm.Reservations.load)
-        payload = [reservation_payload(reservation) for reservation in reservations]
+        payload = [reservation_payload(item) for item in self._load(self._pyslurm.Reservations)]
         return parse.parse_json_reservations({"reservations": payload})
 
-    def history(
-        self, since: int, until: int | None = None, users: Sequence[str] = ()
-    ) -> tuple[HistoryJob, ...]:
-        """By sacct."""
-        return self._commands.history(since, until, users)
+    def _load(self, collection: Any) -> list[Any]:
+        return self._call(lambda: list(collection.load().values()))
 
-    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
-        """By sbatch."""
-        return self._commands.expected_start(choice)
-
-    def rights(self) -> Rights:
-        """By sacctmgr."""
-        return self._commands.rights()
-
-    def _load(self, load: Callable[[], Any]) -> list[Any]:
-        return self._guarded(lambda: list(load().values()))
-
-    def _guarded(self, call: Callable[[], T]) -> T:
+    def _call(self, call: Callable[[], T]) -> T:
         def once() -> T:
             try:
                 return call()
             except self._pyslurm.RPCError as error:
-                known = failure(str(error), "pyslurm")
-                if known.reason == "input":
-                    raise UnavailableError(f"pyslurm: {error}") from error
-                raise known from error
+                raise read_failure(str(error), "pyslurm") from error
 
-        return with_retry(once, self._retry_seconds)
+        return self._retried(once)
 
 
-def unusable(release: str, installed: Callable[[str], str] = version) -> str:
+def unusable(release: str, installed_version: Callable[[str], str] = version) -> str:
     """Why pyslurm cannot read this release of Slurm; empty if it can."""
     try:
-        found = installed("pyslurm")
+        pyslurm_release = installed_version("pyslurm")
     except PackageNotFoundError:
         return "pyslurm is not installed"
-    if found.split(".")[:2] != release.split(".")[:2]:
-        return f"pyslurm {found} is not for Slurm {release}"
+    if pyslurm_release.split(".")[:2] != release.split(".")[:2]:
+        return f"pyslurm {pyslurm_release} is not for Slurm {release}"
     return ""
 
 
 def load_module(conf: Path | None) -> Any:
-    """pyslurm itself. libslurm reads slurm.conf while it is loaded, so the path is set before."""
+    """The module pyslurm. libslurm reads slurm.conf while it loads, so the path is set before."""
     if conf:
         os.environ["SLURM_CONF"] = str(conf)
     return importlib.import_module("pyslurm")
@@ -216,7 +142,10 @@ def node_payload(node: Any) -> dict[str, Any]:
     """A pyslurm.Node as slurmrestd would have it."""
     payload = _payload(node, NODE)
     payload["gres"] = _gres(getattr(node, "configured_gres", None))
-    payload["gres_used"] = _gres(_typed_only(getattr(node, "allocated_gres", None)))
+    # Without the totals that repeat typed entries (`gpu` beside `gpu:a100`).
+    used = getattr(node, "allocated_gres", None) or {}
+    typed = {name.partition(":")[0] for name in used if ":" in name}
+    payload["gres_used"] = _gres({name: n for name, n in used.items() if name not in typed})
     return payload
 
 
@@ -248,9 +177,9 @@ def reservation_payload(reservation: Any) -> dict[str, Any]:
     return {**payload, "flags": [_FLAG.get(name, name) for name in names]}
 
 
-def _payload(thing: Any, table: Mapping[str, str]) -> dict[str, Any]:
-    # Attributes that another release of pyslurm lacks are left out, as the parser expects.
-    return {key: getattr(thing, name, None) for key, name in table.items()}
+def _payload(loaded: Any, table: Mapping[str, str]) -> dict[str, Any]:
+    # The parser takes None for attributes that another release of pyslurm lacks.
+    return {key: getattr(loaded, name, None) for key, name in table.items()}
 
 
 def _gres(gres: Mapping[str, Any] | None) -> str:
@@ -262,10 +191,3 @@ def _gres(gres: Mapping[str, Any] | None) -> str:
         else:
             parts.append(f"{name}:{value}")
     return ",".join(parts)
-
-
-def _typed_only(gres: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The entries of a TRES without the totals that repeat them (`gpu` beside `gpu:a100`)."""
-    found = dict(gres or {})
-    typed: Iterable[str] = {name.partition(":")[0] for name in found if ":" in name}
-    return {name: value for name, value in found.items() if name not in typed}

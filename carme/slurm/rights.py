@@ -1,7 +1,7 @@
-"""Who may compute under which account and QoS, and how much: Slurm's associations as models.
+"""The accounts and QoS that users may use, and their limits: Slurm's associations as models.
 
 Amounts are whole numbers per TRES (`cpu`, `node`, `gres/gpu`, `gres/gpu:a100`), `mem` in bytes.
-A limit that is not there does not limit.
+A missing limit does not limit.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ Amounts = Mapping[str, int]
 
 
 class AssociationLimits(SlurmModel):
-    """What one QoS or association allows; None and missing amounts: it says nothing of that."""
+    """The limits of one QoS or association; None and missing amounts do not limit."""
 
     max_seconds: int | None = None
     """MaxWall: the longest that one job may ask for."""
@@ -30,9 +30,9 @@ class AssociationLimits(SlurmModel):
     per_job: Amounts = Field(default_factory=dict)
     per_node: Amounts = Field(default_factory=dict)
     per_user: Amounts = Field(default_factory=dict)
-    """Of all jobs of one user that run at once; a QoS alone has it."""
+    """Of all jobs of one user that run at once; only QoS have it."""
     per_account: Amounts = Field(default_factory=dict)
-    """Of all jobs of one account that run at once; a QoS alone has it."""
+    """Of all jobs of one account that run at once; only QoS have it."""
     group: Amounts = Field(default_factory=dict)
     """Of all jobs together that run at once."""
 
@@ -45,13 +45,8 @@ class Qos(SlurmModel):
     limits: AssociationLimits = AssociationLimits()
 
     @property
-    def over_partition_qos(self) -> bool:
-        """What it says goes before what the partition's own QoS says."""
-        return "OverPartQOS" in self.flags
-
-    @property
-    def own_time(self) -> bool:
-        """Its MaxWall stands in the place of the partition's limit."""
+    def replaces_partition_time(self) -> bool:
+        """Its MaxWall replaces the partition's time limit."""
         return "PartitionTimeLimit" in self.flags and self.limits.max_seconds is not None
 
 
@@ -63,22 +58,22 @@ class Association(SlurmModel):
     partition: str = ""
     """Empty: any."""
     parent: str = ""
-    """The account above; Slurm says it for accounts only."""
+    """The account above; only accounts have one."""
     below: tuple[str, ...] = ()
-    """The accounts whose jobs count here, too; filled in for `UserRights.accounts`."""
+    """The accounts whose jobs count here, too; only `UserRights.accounts` have them."""
     qos: tuple[str, ...] = ()
     default_qos: str = ""
     limits: AssociationLimits = AssociationLimits()
-    """Those of the accounts above included, except for `group…`."""
+    """With those of the accounts above, except for `group…`."""
 
 
 class UserRights(SlurmModel):
-    """What one user may choose from, as the accounting database said at `taken_at`."""
+    """One user's accounts, QoS and their limits, read from the accounting database."""
 
     user: str
     taken_at: float = 0
     error: str = ""
-    """Why it is not fresher, when slurmdbd is away."""
+    """Why a newer reading failed, while slurmdbd is away."""
     enforced: tuple[str, ...] = ()
     """Slurm's AccountingStorageEnforce: `associations`, `limits`, `qos` …"""
     default_account: str = ""
@@ -87,7 +82,7 @@ class UserRights(SlurmModel):
     accounts: tuple[Association, ...] = ()
     """The user's accounts and those above them."""
     qos: tuple[Qos, ...] = ()
-    """All of the cluster: partitions have theirs, too."""
+    """All of the cluster, because partitions have a QoS, too."""
 
     @property
     def limited(self) -> bool:
@@ -104,17 +99,13 @@ class UserRights(SlurmModel):
         return tuple(sorted(names, key=lambda name: (name != self.default_account, name)))
 
     def association(self, account: str, partition: str) -> Association | None:
-        """What holds for a job in this account and partition; the partition's own goes first."""
-        wanted = account or self.default_account
-        found = [own for own in self.associations if own.account == wanted]
-        for where in (partition, ""):
-            for own in found:
-                if own.partition == where:
-                    return own
-        return None
+        """The association for a job in this account; one for this partition goes first."""
+        name = account or self.default_account
+        by_partition = {own.partition: own for own in self.associations if own.account == name}
+        return by_partition.get(partition) or by_partition.get("")
 
     def default_qos(self, account: str, partition: str) -> str:
-        """The QoS of a job that names none; empty if Slurm does not say."""
+        """The QoS of a job that names none; empty if it is unknown."""
         own = self.association(account, partition)
         if own is None:
             return ""
@@ -122,19 +113,15 @@ class UserRights(SlurmModel):
             return own.default_qos or own.qos[0]
         return "normal" if "normal" in own.qos else ""
 
-    def qos_named(self, name: str) -> Qos | None:
-        """The QoS with this name."""
-        return next((qos for qos in self.qos if qos.name == name), None)
-
     def lineage(self, account: str) -> tuple[Association, ...]:
         """The account and all above it, nearest first."""
         by_name = {item.account: item for item in self.accounts}
-        found: list[Association] = []
+        lineage: dict[str, Association] = {}
         name = account or self.default_account
-        while name in by_name and by_name[name] not in found:
-            found.append(by_name[name])
-            name = found[-1].parent
-        return tuple(found)
+        while name in by_name and name not in lineage:
+            lineage[name] = by_name[name]
+            name = by_name[name].parent
+        return tuple(lineage.values())
 
 
 class Rights(SlurmModel):
@@ -153,10 +140,11 @@ class Rights(SlurmModel):
         """The rights of one user; empty for a user without an account."""
         own = self._by_user.get(user, ())
         accounts = {item.account: item for item in self._by_user.get("", ())}
-        needed: dict[str, Association] = {}
+        own_and_above: dict[str, Association] = {}
         for name in (item.account for item in own):
-            while name in accounts and name not in needed:
-                needed[name] = accounts[name].model_copy(update={"below": self._below(name)})
+            while name in accounts and name not in own_and_above:
+                below = {"below": self._below(name)}
+                own_and_above[name] = accounts[name].model_copy(update=below)
                 name = accounts[name].parent
         return UserRights(
             user=user,
@@ -165,11 +153,11 @@ class Rights(SlurmModel):
             enforced=self.enforced,
             default_account=self.default_accounts.get(user, ""),
             associations=own,
-            accounts=tuple(needed.values()),
+            accounts=tuple(own_and_above.values()),
             qos=self.qos,
         )
 
-    # Ten thousand associations are searched once per reading, not once per request.
+    # Ten thousand associations are grouped once per reading, not once per request.
     @cached_property
     def _by_user(self) -> dict[str, tuple[Association, ...]]:
         lists: dict[str, list[Association]] = {}
@@ -186,23 +174,23 @@ class Rights(SlurmModel):
         return children
 
     def _below(self, account: str) -> tuple[str, ...]:
-        found: dict[str, None] = {}
-        waiting = list(self._children.get(account, ()))
-        while waiting:
-            name = waiting.pop()
-            if name not in found:
-                found[name] = None
-                waiting.extend(self._children.get(name, ()))
-        return tuple(found)
+        below: dict[str, None] = {}
+        pending = list(self._children.get(account, ()))
+        while pending:
+            name = pending.pop()
+            if name not in below:
+                below[name] = None
+                pending.extend(self._children.get(name, ()))
+        return tuple(below)
 
 
-def asked_as(choice: ResourceRequest, own: UserRights) -> ResourceRequest:
-    """The question as a user with `own` rights can ask it: without what only others may name.
+def within_rights(request: ResourceRequest, rights: UserRights) -> ResourceRequest:
+    """The request without an account or QoS that the user with these `rights` may not name.
 
-    Slurm refuses to plan for an account that is not the asker's. Account and QoS matter little
-    for when a job fits; what of them limits it is known without asking.
+    Slurm plans no job for a foreign account. Account and QoS hardly change when a job fits, and
+    Carme checks their limits itself.
     """
-    account = choice.account if choice.account in own.account_names(choice.partition) else ""
-    mine = own.association(account, choice.partition)
-    qos = choice.qos if mine and choice.qos in mine.qos else ""
-    return choice.model_copy(update={"account": account, "qos": qos})
+    account = request.account if request.account in rights.account_names(request.partition) else ""
+    own = rights.association(account, request.partition)
+    qos = request.qos if own and request.qos in own.qos else ""
+    return request.model_copy(update={"account": account, "qos": qos})

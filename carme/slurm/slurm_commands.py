@@ -23,8 +23,7 @@ T = TypeVar("T")
 
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin"
 
-# What Slurm's commands print, in lower case, when another part of it does not answer. All of
-# these pass by themselves when that part is back.
+# What Slurm's commands print, in lower case, while a daemon of Slurm or munge does not answer.
 _AWAY = (
     "unable to contact slurm controller",
     "connection refused",
@@ -76,8 +75,6 @@ _REFUSALS: tuple[tuple[str, type[CarmeError], str, str], ...] = (
 )
 # fmt: on
 
-Runner = Callable[[Sequence[str]], CommandResult]
-
 
 def clean_environment(slurm: SlurmSettings) -> dict[str, str]:
     """The environment of Slurm's commands, without inherited SLURM_* and SBATCH_* options."""
@@ -120,26 +117,32 @@ class SlurmCommands:
             raise UnavailableError(error.message, hint) from None
 
 
-def output(done: CommandResult, command: str) -> str:
-    """What the command printed; the typed error if it failed."""
-    if done.returncode:
-        raise failure(done.stderr or done.stdout, command)
-    return done.stdout
+def output(result: CommandResult, command: str) -> str:
+    """The command's output; raises the typed error if it failed."""
+    if result.returncode:
+        raise failure(result.stderr or result.stdout, command)
+    return result.stdout
 
 
 def failure(printed: str, command: str) -> CarmeError:
     """The typed error for what a failing command printed."""
     text, line = printed.lower(), first_line(printed) or "it printed nothing"
-    if any(sign in text for sign in _NO_CONFIGURATION):
+    if any(message in text for message in _NO_CONFIGURATION):
         hint = "set slurm.conf in carme.toml to the path of slurm.conf"
         return ConfigError(f"Slurm's commands find no usable slurm.conf: {line}", hint)
-    if any(sign in text for sign in _AWAY):
+    if any(message in text for message in _AWAY):
         return UnavailableError(f"Slurm does not answer: {line}", "is slurmctld up? scontrol ping")
-    if any(sign in text for sign in _UNKNOWN_JOB):
+    if any(message in text for message in _UNKNOWN_JOB):
         return MissingError("Slurm knows no such job")
-    if any(sign in text for sign in _DENIED):
+    if any(message in text for message in _DENIED):
         return DeniedError(f"Slurm refused: {line}")
     return InputError(f"{command} failed: {line}")
+
+
+def read_failure(printed: str, command: str) -> CarmeError:
+    """The typed error for a read that failed: without a user's input it is Slurm's failure."""
+    error = failure(printed, command)
+    return UnavailableError(error.message) if isinstance(error, InputError) else error
 
 
 def explain_refusal(printed: str) -> CarmeError:
@@ -157,11 +160,11 @@ def explain_refusal(printed: str) -> CarmeError:
 def first_line(printed: str) -> str:
     """The first line that is not empty, without the command's name in front."""
     for line in printed.splitlines():
-        words = line.strip()
+        message = line.strip()
         for prefix in ("sbatch: error: ", "sbatch: ", "scancel: error: ", "scontrol: error: "):
-            words = words.removeprefix(prefix)
-        if words:
-            return words[:500]
+            message = message.removeprefix(prefix)
+        if message:
+            return message[:500]
     return ""
 
 
@@ -171,7 +174,7 @@ def with_retry(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """What `call` returns; on UnavailableError tries again, with growing pauses."""
+    """The result of `call`; on UnavailableError tries again, with growing pauses."""
     started, pause = clock(), 0.25
     while True:
         try:

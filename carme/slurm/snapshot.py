@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from carme.slurm.models import Gpus, Job, Node, Partition, Reservation, SlurmModel
+from carme.slurm.gres import total_gpus
+from carme.slurm.models import Job, Node, Partition, Reservation, SlurmModel
 
 
 class QueueLoad(SlurmModel):
@@ -22,9 +23,9 @@ class Snapshot(SlurmModel):
     slurm_version: str = ""
     controller: Literal["up", "away"] = "up"
     error: str = ""
-    """Why it is not fresher, when the controller is away."""
+    """Why a newer reading failed, while the controller is away."""
     complete: bool = True
-    """False: `jobs` holds only the reader's own, and `load` is what there is of the others."""
+    """False: `jobs` has only the reader's own, and `load` counts those of others."""
     partitions: tuple[Partition, ...] = ()
     nodes: tuple[Node, ...] = ()
     jobs: tuple[Job, ...] = ()
@@ -66,24 +67,32 @@ class Snapshot(SlurmModel):
 
     def queue_position(self, job_id: int) -> int | None:
         """1 for the waiting job that is next in its partition; None if it does not wait."""
-        me = self.job(job_id)
-        if not me or not me.state.waiting:
+        job = self.job(job_id)
+        if not job or not job.state.waiting:
             return None
         ahead = sum(
-            (job.priority or 0, -job.id) > (me.priority or 0, -me.id)
-            for job in self.jobs
-            if job.state.waiting and job.partition == me.partition and job.id != me.id
+            (other.priority or 0, -other.id) > (job.priority or 0, -job.id)
+            for other in self.jobs
+            if other.state.waiting and other.partition == job.partition and other.id != job.id
         )
         return ahead + 1
 
-
-def total_gpus(parts: Iterable[Gpus]) -> dict[str, int]:
-    """The sum per type."""
-    total: Counter[str] = Counter()
-    for part in parts:
-        for kind, count in part.items():
-            total[kind] += count
-    return dict(total)
+    def visible_to(self, user: str, uid: int) -> "Snapshot":
+        """The cluster with this user's own jobs, and without the names of other users."""
+        hidden = {partition.name for partition in self.partitions if partition.hidden}
+        private: dict[str, tuple[str, ...]] = {"accounts": (), "groups": ()}
+        return self.model_copy(
+            update={
+                "complete": False,
+                "partitions": tuple(p for p in self.partitions if not p.hidden),
+                "jobs": tuple(job for job in self.jobs if job.is_owned_by(user, uid)),
+                "reservations": tuple(
+                    r.model_copy(update={"users": (user,) if user in r.users else (), **private})
+                    for r in self.reservations
+                ),
+                "load": {name: load for name, load in self.load.items() if name not in hidden},
+            }
+        )
 
 
 def queue_load(jobs: Iterable[Job]) -> dict[str, QueueLoad]:

@@ -41,17 +41,17 @@ class JobState(StrEnum):
 
     @property
     def waiting(self) -> bool:
-        """Holds nothing yet, and may still run."""
+        """Has no nodes yet, and may still run."""
         return self in _WAITING
 
     @property
     def active(self) -> bool:
-        """Holds its nodes and has not begun to end."""
+        """Has its nodes and has not begun to end."""
         return self in _ACTIVE
 
     @property
     def ending(self) -> bool:
-        """Its work is over, its nodes are being cleaned."""
+        """Its processes have ended, its nodes are being cleaned."""
         return self in _ENDING
 
     @property
@@ -83,20 +83,8 @@ _ACTIVE = {
 _ENDING = {JobState.COMPLETING, JobState.STAGE_OUT, JobState.UPDATE_DB}
 _ENDED = set(JobState) - _WAITING - _ACTIVE - _ENDING - {JobState.UNKNOWN}
 
-_BASE = (
-    JobState.PENDING,
-    JobState.RUNNING,
-    JobState.SUSPENDED,
-    JobState.COMPLETED,
-    JobState.CANCELLED,
-    JobState.FAILED,
-    JobState.TIMEOUT,
-    JobState.NODE_FAIL,
-    JobState.PREEMPTED,
-    JobState.BOOT_FAIL,
-    JobState.DEADLINE,
-    JobState.OUT_OF_MEMORY,
-)
+# The states before the flags.
+_BASE = tuple(JobState)[: list(JobState).index(JobState.COMPLETING)]
 _SHORT = {
     "BF": JobState.BOOT_FAIL,
     "CA": JobState.CANCELLED,
@@ -127,20 +115,20 @@ _SHORT = {
 
 def parse_job_state(*words: str) -> JobState:
     """The state in `words` (newer releases list state and flags); a flag wins, as in squeue."""
-    states = [_job_state(word) for word in words if word]
-    known = [state for state in states if state is not JobState.UNKNOWN]
-    flags = sorted(state for state in known if state not in _BASE)
-    return next(iter(flags or known), JobState.UNKNOWN)
+    states = [_job_state(word) for word in words]
+    flags = sorted(state for state in states if state not in (*_BASE, JobState.UNKNOWN))
+    bases = (state for state in states if state is not JobState.UNKNOWN)
+    return flags[0] if flags else next(bases, JobState.UNKNOWN)
 
 
 def _job_state(word: str) -> JobState:
-    # sacct writes `CANCELLED by 1001`, and cuts with a `+` where a column is narrow.
-    first = word.split()[0].upper() if word.split() else ""
+    # sacct writes `CANCELLED by 1001`, and `CANCELLE+` in a narrow column.
+    first = word.upper().split()[0] if word.strip() else ""
     if first in JobState.__members__:
         return JobState[first]
-    if first.endswith("+"):
-        matches = [state for state in _BASE if state.startswith(first[:-1]) and first[:-1]]
-        return matches[0] if matches else JobState.UNKNOWN
+    start = first.removesuffix("+")
+    if start and start != first:
+        return next((state for state in _BASE if state.startswith(start)), JobState.UNKNOWN)
     return _SHORT.get(first, JobState.UNKNOWN)
 
 
@@ -167,17 +155,15 @@ _NODE_SUFFIX = {
     "^": "REBOOT_ISSUED",
     "-": "PLANNED",
 }
-# One name per flag: the commands, the JSON of each release and sinfo's words differ.
+# One name per flag: those of the commands, of sinfo and of each release's JSON differ.
 _NODE_FLAG = {
     "MAINT": "MAINTENANCE",
     "RESV": "RESERVED",
     "COMP": "COMPLETING",
     "NO_RESPOND": "NOT_RESPONDING",
-    "POWERED_DOWN": "POWERED_DOWN",
     "REBOOT": "REBOOT_REQUESTED",
     "PLND": "PLANNED",
     "POWER_DRAIN": "DRAIN",
-    "CLOUD": "CLOUD",
 }
 _NODE_WORD = {
     "ALLOC": (NodeState.ALLOCATED,),

@@ -1,8 +1,8 @@
 """Reading `carme-view`: `ViewClient` for commands, `AsyncViewClient` for an event loop.
 
-There is one rule of freshness. A snapshot's age counts from its `taken_at`. A process that shows
-the cluster again and again has one `SnapshotSubscription`, which holds what the view has. A caller
-that needs something newer says with `refresh` how old it may be.
+A snapshot's age counts from its `taken_at`. A process that shows the cluster again and again has
+one `SnapshotSubscription`, which has the view's newest snapshot. A caller that needs a newer one
+passes its maximum age to `refresh`.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ _HISTORY_TIMEOUT_SECONDS = 60.0
 _HINT = "is carme-view running?"
 
 LOST_SECONDS = 10.0
-"""A subscription serves its last snapshot while the view is away for so long: it may restart."""
+"""A subscription serves its last snapshot for this long while the view is away: it may restart."""
 _WAIT_SECONDS = 25.0
 _RETRY_SECONDS = 1.0
 _PAUSE_SECONDS = 0.2
 """Between two requests of a subscription, if the view answers without waiting."""
 _THREADS = 32
-"""Requests of an event loop at once: half of the connections that the view gives to one user."""
+"""Concurrent requests of an event loop: half of the connections that the view gives to one user."""
 
 
 class ViewClient:
-    """The view for code that may wait. Threads can share a client."""
+    """The view for blocking code. Threads can share a client."""
 
     def __init__(
         self,
@@ -71,35 +71,33 @@ class ViewClient:
         return self._newest[1] if self._newest else None
 
     def snapshot(self, wait_seconds: float = 0) -> Snapshot:
-        """What the view has; `taken_at` says from when, `error` why it is not fresher.
+        """The view's snapshot; `taken_at` says from when, `error` why it is not newer.
 
         With `wait_seconds`, the view answers as soon as it has something newer than `newest`, at
         the latest after that time.
         """
-        newest = self._newest
         query: dict[str, object] = {}
         if wait_seconds:
-            query = {"wait": wait_seconds, "newer_than": newest[1].taken_at if newest else 0}
-        timeout = wait_seconds + self._timeout
-        response = self._ask("GET", "/snapshot", query, None, _if_changed(newest), timeout)
-        return self._received(response, newest)
+            newer_than = self.newest.taken_at if self.newest else 0
+            query = {"wait": wait_seconds, "newer_than": newer_than}
+        return self._read_snapshot("GET", "/snapshot", query, wait_seconds + self._timeout)
 
     def refresh(self, max_age_seconds: float = 0) -> Snapshot:
         """A snapshot no older than asked for; UnavailableError while Slurm is away."""
-        query, newest = {"max_age_seconds": max_age_seconds}, self._newest
-        headers, timeout = _if_changed(newest), _REFRESH_TIMEOUT_SECONDS
-        response = self._ask("POST", "/refresh", query, None, headers, timeout)
-        return self._received(response, newest)
+        query = {"max_age_seconds": max_age_seconds}
+        return self._read_snapshot("POST", "/refresh", query, _REFRESH_TIMEOUT_SECONDS)
 
-    def _received(self, response: HttpResponse, named: tuple[str, Snapshot] | None) -> Snapshot:
-        """The snapshot in the response to a request that named this ETag.
-
-        An unchanged cluster is neither sent nor parsed again: only its time is new.
-        """
+    def _read_snapshot(
+        self, method: str, path: str, query: Mapping[str, object], timeout: float
+    ) -> Snapshot:
+        """An unchanged cluster is neither sent nor parsed again: only its time is new."""
+        sent = self._newest
+        headers = {"If-None-Match": sent[0]} if sent and sent[0] else {}
+        response = self._request(method, path, query, headers=headers, timeout=timeout)
         etag = response.headers.get("ETag", "")
         with self._lock:
             newest = self._newest
-            same = next((own for own in (newest, named) if own and etag and own[0] == etag), None)
+            same = next((own for own in (newest, sent) if own and etag and own[0] == etag), None)
             if same:
                 taken_at = float(response.headers.get("Carme-Taken-At") or same[1].taken_at)
                 snapshot = same[1].model_copy(update={"taken_at": taken_at})
@@ -111,59 +109,66 @@ class ViewClient:
         return snapshot
 
     def job(self, job_id: int) -> Job:
-        """One job; MissingError if it is not in the queue or not to be seen."""
-        return _model(self._ask("GET", f"/jobs/{job_id}"), Job)
+        """One job; MissingError if it is not in the queue or the caller may not see it."""
+        return self._get(Job, f"/jobs/{job_id}")
 
     def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """When a job like this would start; InputError if Slurm would not take it."""
         query = choice.model_dump(exclude_defaults=True)
-        return _model(self._ask("GET", "/expected-start", query), ExpectedStart)
+        return self._get(ExpectedStart, "/expected-start", query)
 
     def rights(self, user: str, max_age_seconds: float | None = None) -> UserRights:
         """The user's accounts and QoS with their limits; other users' for readers only."""
         query: dict[str, object] = {"user": user}
         if max_age_seconds is not None:
             query["max_age_seconds"] = max_age_seconds
-        return _model(self._ask("GET", "/rights", query), UserRights)
+        return self._get(UserRights, "/rights", query)
 
     def extend(self, job_id: int, seconds: int) -> Job:
         """More time for a job of one's own."""
         body = {"job_id": job_id, "seconds": seconds}
-        reply = self._ask("POST", "/extend", None, body, None, 2 * _REFRESH_TIMEOUT_SECONDS)
-        return _model(reply, Job)
+        timeout = 2 * _REFRESH_TIMEOUT_SECONDS
+        return _model(self._request("POST", "/extend", body=body, timeout=timeout), Job)
 
     def history(self, since: int, until: int | None = None) -> tuple[HistoryJob, ...]:
         """Jobs of the accounting database in that time: all for readers, else one's own."""
         query = {"since": since} if until is None else {"since": since, "until": until}
-        reply = self._ask("GET", "/history", query, timeout=self._history_timeout)
-        return _model(reply, History).jobs
+        return self._get(History, "/history", query, self._history_timeout).jobs
 
     def report(self, job_id: int) -> JobReport:
-        """What a job asked for, used and wasted; MissingError if it is not to be seen."""
-        reply = self._ask("GET", f"/reports/{job_id}", timeout=self._history_timeout)
-        return _model(reply, JobReport)
+        """What a job requested, used and wasted; MissingError if the caller may not see it."""
+        return self._get(JobReport, f"/reports/{job_id}", None, self._history_timeout)
 
     def reports(self, **filters: object) -> JobList:
         """Jobs that `carme.jobs.reporter.JobFilter` selects: one's own, or all for admins."""
         query = {name: value for name, value in filters.items() if value not in (None, "")}
-        reply = self._ask("GET", "/reports", query, timeout=self._history_timeout)
-        return _model(reply, JobList)
+        return self._get(JobList, "/reports", query, self._history_timeout)
 
     def idle(self, job_ids: Iterable[int], seconds: float) -> Mapping[int, Idleness]:
-        """What running jobs did in the last `seconds`, of those measured all the time."""
+        """How idle running jobs were in the last `seconds`, of those measured all the time."""
         query = {"jobs": ",".join(map(str, job_ids)), "seconds": seconds}
-        return _model(self._ask("GET", "/idle", query), IdleJobs).jobs
+        return self._get(IdleJobs, "/idle", query).jobs
 
     def counters(self) -> dict[str, Any]:
-        """What the view did since it started."""
-        value: dict[str, Any] = self._ask("GET", "/counters").json()
-        return value
+        """The view's counters since it started."""
+        counters: dict[str, Any] = self._request("GET", "/counters").json()
+        return counters
 
-    def _ask(
+    def _get(
+        self,
+        kind: type[M],
+        path: str,
+        query: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+    ) -> M:
+        return _model(self._request("GET", path, query, timeout=timeout), kind)
+
+    def _request(
         self,
         method: str,
         path: str,
         query: Mapping[str, object] | None = None,
+        *,
         body: object = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -302,10 +307,6 @@ class AsyncViewClient:
     async def _run(self, method: Callable[..., T], *arguments: object) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, method, *arguments)
-
-
-def _if_changed(newest: tuple[str, Snapshot] | None) -> dict[str, str]:
-    return {"If-None-Match": newest[0]} if newest and newest[0] else {}
 
 
 def _model(response: HttpResponse, kind: type[M]) -> M:

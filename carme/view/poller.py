@@ -17,7 +17,7 @@ REFRESH_GAP_SECONDS = 1.0
 """Least time between two reads, for the first QUICK_READS of a series of refreshes."""
 QUICK_READS = 3
 STEADY_GAP_SECONDS = 2.3
-"""Time between two reads while clients keep asking, as when fifty sessions start: with the reads of
+"""Time between two reads while clients keep asking, as when fifty sessions start. With the reads of
 nodes and partitions this makes fewer than sixty calls a minute."""
 NODES_SECONDS = 8.0
 """Least time between two reads of nodes (two calls: scontrol also reads the partitions). Jobs are
@@ -27,7 +27,7 @@ _FIRST_BACKOFF_SECONDS = 2.0
 
 @dataclass
 class Counters:
-    """What the poller did since it started."""
+    """Counts since the poller started."""
 
     reads: int = 0
     full_reads: int = 0
@@ -48,12 +48,10 @@ class Poller:
         self._client = client
         self._poll_seconds = poll_seconds
         self._clock = clock
-        self._began = float("-inf")  # when the last successful read began
-        self._tried = float("-inf")  # when the last read of any kind began
-        self._full = float("-inf")  # when the last successful full read began
-        self._nodes = float("-inf")  # when the last successful read of nodes began
-        self._quick = float(QUICK_READS)  # quick reads left; a new one every steady gap
-        self._needed = float("-inf")  # a waiting refresh needs a read from after this
+        # When the last reads began: any one, and successful ones of jobs, of nodes, of everything.
+        self._tried_at = self._read_at = self._nodes_read_at = self._full_read_at = float("-inf")
+        self._needed_since = float("-inf")  # a waiting refresh needs a read from after this
+        self._quick_reads = float(QUICK_READS)  # left; one more every steady gap
         self._backoff = 0.0
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
@@ -61,7 +59,7 @@ class Poller:
     async def run(self) -> None:
         """Poll until cancelled."""
         while True:
-            delay = self._next() - self._clock()
+            delay = self._next_read_at() - self._clock()
             if delay > 0:
                 self._wake.clear()
                 try:
@@ -80,51 +78,52 @@ class Poller:
         self.counters.refresh_requests += 1
         asked_at = self._clock()
         not_before = asked_at - max_age_seconds
-        if self._began < not_before:
-            self._needed = max(self._needed, not_before)
+        if self._read_at < not_before:
+            self._needed_since = max(self._needed_since, not_before)
             self._wake.set()
+
+            def is_answered() -> bool:
+                has_failed = self.error is not None and self._tried_at >= asked_at
+                return self._read_at >= not_before or has_failed
+
             try:
                 async with asyncio.timeout(timeout_seconds), self._changed:
-                    await self._changed.wait_for(
-                        lambda: (
-                            self._began >= not_before or (self.error and self._tried >= asked_at)
-                        )
-                    )
+                    await self._changed.wait_for(is_answered)
             except TimeoutError:
-                raise UnavailableError("no fresh reading of Slurm in time") from None
-        if self.snapshot is None or self._began < not_before:
+                raise UnavailableError("Slurm was not read in time") from None
+        if self.snapshot is None or self._read_at < not_before:
             raise self.error or UnavailableError("Slurm has not been read yet")
         return self.snapshot
 
     async def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> None:
-        """Wait until `condition` holds, which is checked after every read; no read is asked for."""
+        """Wait until `condition` holds, which is checked after every read; causes no read."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds), self._changed:
                 await self._changed.wait_for(condition)
 
-    def _next(self) -> float:
+    def _next_read_at(self) -> float:
         """When the next read is due."""
-        backoff = self._tried + self._backoff
-        due = backoff if self._backoff else self._full + self._poll_seconds
-        if self._needed > self._began:
-            quick = REFRESH_GAP_SECONDS if self._quick >= 1 else STEADY_GAP_SECONDS
-            gap = _FIRST_BACKOFF_SECONDS if self._backoff else quick
-            due = min(due, self._tried + gap)
-        return max(due, self._tried + REFRESH_GAP_SECONDS)
+        backoff = self._tried_at + self._backoff
+        due = backoff if self._backoff else self._full_read_at + self._poll_seconds
+        if self._needed_since > self._read_at:
+            gap = REFRESH_GAP_SECONDS if self._quick_reads >= 1 else STEADY_GAP_SECONDS
+            gap = _FIRST_BACKOFF_SECONDS if self._backoff else gap
+            due = min(due, self._tried_at + gap)
+        return max(due, self._tried_at + REFRESH_GAP_SECONDS)
 
     async def _read(self) -> None:
         began = self._clock()
         # One quick read is regained for every steady gap without reads.
-        regained = (began - self._tried) / STEADY_GAP_SECONDS - 1
-        self._quick = min(QUICK_READS, max(0.0, self._quick + regained))
-        self._tried = began
-        full = self.snapshot is None or began >= self._full + self._poll_seconds
-        last = None if full else self.snapshot
-        jobs_only = began < self._nodes + NODES_SECONDS
+        regained = (began - self._tried_at) / STEADY_GAP_SECONDS - 1
+        self._quick_reads = min(QUICK_READS, max(0.0, self._quick_reads + regained))
+        self._tried_at = began
+        is_full = self.snapshot is None or began >= self._full_read_at + self._poll_seconds
+        last = None if is_full else self.snapshot
+        jobs_only = began < self._nodes_read_at + NODES_SECONDS
         self.counters.reads += 1
-        self.counters.full_reads += full
+        self.counters.full_reads += is_full
         try:
-            taken = await asyncio.to_thread(snapshot, self._client, last, jobs_only=jobs_only)
+            newest = await asyncio.to_thread(snapshot, self._client, last, jobs_only=jobs_only)
         except CarmeError as error:
             self._failed(error)
         except Exception as error:
@@ -134,10 +133,10 @@ class Poller:
         else:
             if self.error:
                 log.info("Slurm is back")
-            self.snapshot, self.error, self._backoff = taken, None, 0.0
-            self._began = began
-            self._full = began if full else self._full
-            self._nodes = began if full or not jobs_only else self._nodes
+            self.snapshot, self.error, self._backoff = newest, None, 0.0
+            self._read_at = began
+            self._full_read_at = began if is_full else self._full_read_at
+            self._nodes_read_at = began if is_full or not jobs_only else self._nodes_read_at
         self.counters.last_read_seconds = self._clock() - began
         async with self._changed:
             self._changed.notify_all()
@@ -150,5 +149,5 @@ class Poller:
         longest = max(self._poll_seconds, _FIRST_BACKOFF_SECONDS)
         self._backoff = min(max(self._backoff * 2, _FIRST_BACKOFF_SECONDS), longest)
         if self.snapshot:
-            changed = {"controller": "away", "error": error.message}
-            self.snapshot = self.snapshot.model_copy(update=changed)
+            away = {"controller": "away", "error": error.message}
+            self.snapshot = self.snapshot.model_copy(update=away)

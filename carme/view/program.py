@@ -4,7 +4,6 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -19,7 +18,7 @@ from carme.view.service import ViewService
 log = logging.getLogger(__name__)
 
 
-async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> None:
+async def serve(config: Config) -> None:
     """Poll and answer until SIGTERM or SIGINT."""
     # The poller does its own retries and serves the last snapshot meanwhile.
     slurm = config.slurm.model_copy(update={"retry_seconds": 0})
@@ -30,25 +29,24 @@ async def serve(config: Config, ready: Callable[[], None] = lambda: None) -> Non
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await server.start()
     polling = asyncio.create_task(view.poller.run())
-    # So that the first spawn form does not wait for accounts and QoS.
-    warming = asyncio.create_task(view.rights.warm())
+    # Read before the first spawn form needs them; if that fails, requests get the error.
+    rights = asyncio.create_task(view.rights.of("root"))
     log.info("serving %s, polling every %g s", config.view.socket, config.view.poll_seconds)
-    ready()
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if polling.done():
             polling.result()
     finally:
-        for task in (polling, warming, stopping):
+        for task in (polling, rights, stopping):
             task.cancel()
         await server.stop()
-        await asyncio.gather(polling, warming, stopping, return_exceptions=True)
+        await asyncio.gather(polling, rights, stopping, return_exceptions=True)
 
 
 @click.command()
 @click.option("--config", "path", type=click.Path(path_type=Path), help="carme.toml to use.")
-def view(path: Path | None) -> None:
+def main(path: Path | None) -> None:
     """Poll Slurm and answer on the socket view.socket until stopped."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     try:
@@ -56,11 +54,6 @@ def view(path: Path | None) -> None:
     except CarmeError as error:
         log.error("%s", error)
         sys.exit(1)
-
-
-def main() -> None:
-    """The program `carme-view`."""
-    view()
 
 
 if __name__ == "__main__":

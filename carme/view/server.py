@@ -1,4 +1,4 @@
-"""A small HTTP server on a unix socket that knows which Unix user is asking."""
+"""A small HTTP server on a unix socket, with the Unix user of each request."""
 
 import asyncio
 import fcntl
@@ -33,7 +33,7 @@ _STATUS = {"input": 400, "denied": 403, "missing": 404, "config": 500, "unavaila
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request and the user who made it, as the kernel says."""
+    """A request and the uid of its sender, from the kernel."""
 
     method: str
     path: str
@@ -72,7 +72,7 @@ Handler = Callable[[HttpRequest], Awaitable[ViewReply]]
 
 
 class UnixServer:
-    """Answers requests on `path` with `handler`; errors become JSON."""
+    """Answers requests on the socket `path` with `handler`; errors become JSON."""
 
     def __init__(self, path: Path, handler: Handler) -> None:
         self._path = path
@@ -83,14 +83,14 @@ class UnixServer:
         self._lock = -1
 
     async def start(self) -> None:
-        """Listen. The socket appears complete and with its mode, in place of a stale one."""
+        """Listen. The socket appears with its final mode, in place of a stale one."""
         self._lock = _lock(self._path)
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             fresh.unlink(missing_ok=True)
             listener.bind(str(fresh))
-            # Everybody may connect: the answer depends on the user.
+            # Every user may connect: the answer depends on the user.
             fresh.chmod(0o666)
             listener.listen(128)
             fresh.rename(self._path)
@@ -125,7 +125,7 @@ class UnixServer:
             async with asyncio.timeout(_REPLY_SECONDS):
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the caller left
+            pass  # the client has gone
         finally:
             self._connections[uid] -= 1
             if not self._connections[uid]:
@@ -137,7 +137,7 @@ class UnixServer:
     async def _answer(self, reader: asyncio.StreamReader, uid: int) -> ViewReply:
         try:
             if self._connections[uid] > _MAX_CONNECTIONS_PER_USER:
-                # Closing with the request unread would reset the connection and lose the answer.
+                # Closing before the request is read would reset the connection and lose the answer.
                 with suppress(TimeoutError, asyncio.LimitOverrunError):
                     async with asyncio.timeout(1):
                         await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""The rules for giving a job more time. They are pure: an operator's right depends on them."""
+"""The rules for giving a job more time. They are pure: the view applies them as an operator."""
 
 from carme.config import ViewSettings
 from carme.errors import DeniedError, InputError, MissingError
@@ -7,7 +7,6 @@ from carme.slurm.models import Job
 from carme.slurm.rights import UserRights
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_duration
-from carme.view.visibility import owns
 
 
 def extended_limit(
@@ -20,12 +19,12 @@ def extended_limit(
     rules: ViewSettings,
     now: float,
 ) -> int:
-    """The new time limit in seconds; a typed error says why there is none.
+    """The new time limit in seconds; raises a typed error if there must be none.
 
     Slurm applies no limit to an operator's update. So this checks the limits that Slurm would apply
     to the user: those of partition, QoS and account, and reservations of the job's nodes.
     """
-    if not owns(job, user, uid):
+    if not job.is_owned_by(user, uid):
         raise MissingError("you have no such job in the queue")
     if rules.extend_max_hours <= 0:
         raise DeniedError("this site gives no more time to running jobs")
@@ -34,9 +33,9 @@ def extended_limit(
     if not (job.state.active or job.state.waiting):
         raise InputError("the job has ended")
     if job.array_job_id and job.array_task_id is None:
-        # Slurm takes their number for the whole array, and would change the tasks that run, too.
+        # Slurm takes their job id for the whole array, and would also change the running tasks.
         raise InputError(
-            f"tasks {job.array_tasks} of an array wait under this one number",
+            f"tasks {job.array_tasks} of an array wait under this one job id",
             "give each task more time when it runs",
         )
     if job.limit_seconds is None:
@@ -46,16 +45,16 @@ def extended_limit(
     for name in job.partition.split(","):
         partition = snapshot.partition(name) if name else None
         for bound in time_limits(partition, rights, job.account, job.qos):
-            _check(limit, bound.most, bound.who)
+            _check(limit, bound.most, bound.source)
     if job.started_at is not None:
         _check_reservations(job, job.started_at + limit, snapshot, now)
     return limit
 
 
-def _check(limit: int, allowed: int, who: str) -> None:
+def _check(limit: int, allowed: int, source: str) -> None:
     if limit > allowed:
         raise DeniedError(
-            f"{who} allows {format_duration(allowed)} in all, and this would be "
+            f"{source} allows {format_duration(allowed)} in all, and this would be "
             f"{format_duration(limit)}"
         )
 
@@ -63,9 +62,9 @@ def _check(limit: int, allowed: int, who: str) -> None:
 def _check_reservations(job: Job, end: float, snapshot: Snapshot, now: float) -> None:
     for reservation in snapshot.reservations:
         starts = reservation.starts_at or 0
-        taken = set(job.nodes) & set(reservation.nodes)
-        if taken and now < starts < end and reservation.name != job.reservation:
+        reserved = set(job.nodes) & set(reservation.nodes)
+        if reserved and now < starts < end and reservation.name != job.reservation:
             raise DeniedError(
-                f"{sorted(taken)[0]} is reserved from {format_duration(starts - now)} from now on",
+                f"{min(reserved)} is reserved from {format_duration(starts - now)} from now on",
                 "ask for less time",
             )

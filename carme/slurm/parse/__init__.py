@@ -1,36 +1,37 @@
-"""Slurm's answers as models: text or JSON in, frozen models out, nothing read or run.
+"""Slurm's answers as models: text or JSON in, frozen models out, no I/O.
 
-Format drift never raises: what is unknown is ignored, what is missing stays at its default.
+Format drift never raises: unknown fields are ignored, missing ones stay at their default.
 """
 
-from carme.slurm.parse.accounting import SACCT_FIELDS, parse_sacct, parse_slurmdb_jobs
 from carme.slurm.parse.commands import (
+    ASSOCIATION_FORMAT,
+    SACCT_FORMAT,
+    parse_accounting,
+    parse_associations,
+    parse_default_accounts,
     parse_nodes,
     parse_partitions,
+    parse_qos,
     parse_reservations,
+    parse_sacct,
+    parse_squeue,
     parse_test_only,
     parse_version,
 )
-from carme.slurm.parse.payload import (
+from carme.slurm.parse.records import (
+    SQUEUE_FIELDS,
     answer_errors,
     answer_version,
     parse_json_jobs,
     parse_json_nodes,
     parse_json_partitions,
     parse_json_reservations,
+    parse_slurmdb_jobs,
 )
-from carme.slurm.parse.rights import (
-    ASSOCIATION_FIELDS,
-    parse_accounting,
-    parse_associations,
-    parse_default_accounts,
-    parse_qos,
-)
-from carme.slurm.parse.squeue import SQUEUE_FIELDS, parse_squeue
 
 __all__ = [
-    "ASSOCIATION_FIELDS",
-    "SACCT_FIELDS",
+    "ASSOCIATION_FORMAT",
+    "SACCT_FORMAT",
     "SQUEUE_FIELDS",
     "answer_errors",
     "answer_version",

@@ -1,18 +1,38 @@
-"""`scontrol --oneliner` and `sbatch --test-only`: what administrators and Slurm itself write.
+"""The text that Slurm's commands print: scontrol, squeue, sacct, sacctmgr and `sbatch --test-only`.
 
-A job's line is not read this way: a user who puts ` UserId=other(1001)` into the job's name would
+A job is not read from scontrol: a user who puts ` UserId=other(1001)` into the job's name would
 be believed.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from carme.slurm.gres import gpus_of_gres, gpus_of_tres, parse_gres, parse_tres
-from carme.slurm.models import ExpectedStart, Node, Partition, Reservation
-from carme.slurm.parse.gpus import indices_by_type
-from carme.slurm.parse.payload import mixed_or
-from carme.slurm.parse.values import clean, hosts, integer, memory, names, seconds, unix_time
-from carme.slurm.states import parse_node_state
+from carme.slurm.gres import parse_tres
+from carme.slurm.models import ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
+from carme.slurm.parse.records import (
+    SQUEUE_FIELDS,
+    FieldTable,
+    history_job,
+    job,
+    node,
+    partition,
+    read_fields,
+    reservation,
+)
+from carme.slurm.parse.values import (
+    clean,
+    exit_status,
+    hosts,
+    names,
+    number,
+    positive_seconds,
+    text,
+    text_memory,
+    tres_amounts,
+    unix_time,
+    user_text,
+)
+from carme.slurm.rights import Association, AssociationLimits, Qos
 
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z0-9_/:]*)=")
 _REASON_BY = re.compile(r"\s*\[[^\[\]@]+@[^\[\]]*\]\s*$")
@@ -22,30 +42,39 @@ _TEST_ONLY = re.compile(
 )
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
 
+# The last field cannot break over lines: it shows where a record ends.
+SACCT_FORMAT = (
+    "JobIDRaw,JobID,JobName,User,Account,QOS,Partition,State,Reason,NodeList,NNodes,NCPUS,"
+    "AllocTRES,ReqTRES,Submit,Eligible,Start,End,TimelimitRaw,ExitCode,TotalCPU,MaxRSS,WorkDir,"
+    "ElapsedRaw"
+)
+# Names that every release since 17.11 knows; sacctmgr refuses all columns for an unknown one.
+ASSOCIATION_FORMAT = (
+    "Cluster,Account,User,Partition,ParentName,QOS,DefaultQOS,MaxJobs,MaxSubmit,MaxWall,MaxTRES,"
+    "MaxTRESPerNode,GrpJobs,GrpSubmit,GrpTRES"
+)
 
-def parse_partitions(text: str) -> tuple[Partition, ...]:
-    """The partitions in `scontrol --oneliner show partitions`."""
-    return tuple(_partition(raw) for raw in _records(text, "PartitionName"))
-
-
-def parse_nodes(text: str) -> tuple[Node, ...]:
-    """The nodes in `scontrol --oneliner --details show nodes`."""
-    return tuple(_node(raw) for raw in _records(text, "NodeName"))
-
-
-def parse_reservations(text: str) -> tuple[Reservation, ...]:
-    """The reservations in `scontrol --oneliner show reservations`."""
-    return tuple(_reservation(raw) for raw in _records(text, "ReservationName"))
-
-
-def parse_test_only(text: str, asked_at: float) -> ExpectedStart | None:
-    """The expected start in the output of `sbatch --test-only`; None if there is none."""
-    match = _TEST_ONLY.search(text)
-    starts_at = unix_time(match[1]) if match else None
-    if not match or starts_at is None:
-        return None
-    nodes, partition = hosts(match[2] or ""), match[3] or ""
-    return ExpectedStart(starts_at=starts_at, nodes=nodes, partition=partition, asked_at=asked_at)
+_ASSOCIATION: FieldTable = {
+    "account": (user_text, ("account",)),
+    "user": (user_text, ("user",)),
+    "partition": (user_text, ("partition",)),
+    "parent": (user_text, ("parentname",)),
+    "qos": (names, ("qos",)),
+    "default_qos": (text, ("defqos",)),
+}
+# Columns of QoS and associations differ in their names, not in their meaning.
+_LIMITS: FieldTable = {
+    "max_seconds": (positive_seconds, ("maxwall", "maxwallpj")),
+    "max_jobs": (number, ("maxjobs", "maxjobspu", "maxjobsperuser")),
+    "max_submitted": (number, ("maxsubmit", "maxsubmitpu", "maxsubmitjobsperuser")),
+    "group_jobs": (number, ("grpjobs",)),
+    "group_submitted": (number, ("grpsubmit", "grpsubmitjobs")),
+    "per_job": (tres_amounts, ("maxtres", "maxtrespj", "maxtresperjob")),
+    "per_node": (tres_amounts, ("maxtrespernode", "maxtrespn")),
+    "per_user": (tres_amounts, ("maxtrespu", "maxtresperuser")),
+    "per_account": (tres_amounts, ("maxtrespa", "maxtresperaccount")),
+    "group": (tres_amounts, ("grptres",)),
+}
 
 
 def parse_version(text: str) -> str:
@@ -54,88 +83,176 @@ def parse_version(text: str) -> str:
     return match[0] if match else ""
 
 
-def _records(text: str, first_key: str) -> Iterator[dict[str, str]]:
-    """A dictionary a line. The first of two equal keys counts: free text stands at the end."""
+def parse_test_only(text: str, asked_at: float) -> ExpectedStart | None:
+    """The expected start in the output of `sbatch --test-only`; None if there is none."""
+    match = _TEST_ONLY.search(text)
+    starts_at = unix_time(match[1]) if match else None
+    if not match or starts_at is None:
+        return None
+    nodes, partition = hosts(match[2]), match[3] or ""
+    return ExpectedStart(starts_at=starts_at, nodes=nodes, partition=partition, asked_at=asked_at)
+
+
+def parse_partitions(text: str) -> tuple[Partition, ...]:
+    """The partitions in `scontrol --oneliner show partitions`."""
+    return tuple(partition(record) for record in _scontrol_records(text, "PartitionName"))
+
+
+def parse_nodes(text: str) -> tuple[Node, ...]:
+    """The nodes in `scontrol --oneliner --details show nodes`."""
+    return tuple(node(record) for record in _scontrol_records(text, "NodeName"))
+
+
+def parse_reservations(text: str) -> tuple[Reservation, ...]:
+    """The reservations in `scontrol --oneliner show reservations`."""
+    return tuple(reservation(record) for record in _scontrol_records(text, "ReservationName"))
+
+
+def parse_squeue(text: str, separator: str) -> tuple[Job, ...]:
+    """The jobs that `squeue --noheader -O FIELD:SEPARATOR,…` printed, SQUEUE_FIELDS in order.
+
+    The caller draws the separator at random for each call, so that no job name or comment can
+    contain it. Lines may break anywhere.
+    """
+    cells, width = text.split(separator), len(SQUEUE_FIELDS)
+    jobs = []
+    for start in range(0, len(cells) - width + 1, width):
+        record = dict(zip(SQUEUE_FIELDS, cells[start : start + width], strict=True))
+        tasks = clean(record["ArrayTaskID"])
+        if not tasks:
+            record["ArrayJobID"] = ""
+        elif number(tasks) is None:
+            record["array_task_string"] = tasks
+        if record["Comment"] == "(null)":
+            record["Comment"] = ""
+        if number(record["JobID"]):
+            jobs.append(job(record))
+    return tuple(jobs)
+
+
+def parse_sacct(text: str, separator: str = "|") -> tuple[HistoryJob, ...]:
+    """The jobs in `sacct --parsable2` with its header line, with any columns.
+
+    The memory of steps counts for their job. A record may break over lines; one with a separator
+    too many is ambiguous and left out.
+    """
+    jobs: dict[int, dict[str, str]] = {}
+    peaks: dict[int, int] = {}
+    for record in _sacct_records(text, separator):
+        number_text, _, step = record.get("JobIDRaw", record.get("JobID", "")).partition(".")
+        job_id = number(number_text)
+        if job_id is None:
+            continue
+        peak = text_memory(record.get("MaxRSS", ""), default_unit="") or 0
+        peaks[job_id] = max(peaks.get(job_id, 0), peak)
+        if not step:
+            jobs[job_id] = record
+    return tuple(_sacct_job(job_id, record, peaks[job_id]) for job_id, record in jobs.items())
+
+
+def parse_associations(text: str, cluster: str = "") -> tuple[Association, ...]:
+    """The associations in `sacctmgr show associations`, of one cluster if it is named."""
+    return tuple(
+        Association(
+            **read_fields(row, _ASSOCIATION), limits=AssociationLimits(**read_fields(row, _LIMITS))
+        )
+        for row in _sacctmgr_rows(text)
+        if row.get("account") and (not cluster or row.get("cluster", cluster) == cluster)
+    )
+
+
+def parse_qos(text: str) -> tuple[Qos, ...]:
+    """The QoS in `sacctmgr show qos`."""
+    return tuple(
+        Qos(
+            name=row["name"],
+            flags=names(row.get("flags")),
+            limits=AssociationLimits(**read_fields(row, _LIMITS)),
+        )
+        for row in _sacctmgr_rows(text)
+        if row.get("name")
+    )
+
+
+def parse_default_accounts(text: str) -> dict[str, str]:
+    """User to default account in `sacctmgr show users`."""
+    rows = _sacctmgr_rows(text)
+    return {row["user"]: row["defacct"] for row in rows if row.get("user") and row.get("defacct")}
+
+
+def parse_accounting(text: str) -> tuple[str, tuple[str, ...]]:
+    """The cluster's name and its AccountingStorageEnforce, in `scontrol show config`."""
+    settings: dict[str, str] = {}
+    for line in text.split("\n"):
+        key, equals, value = line.partition("=")
+        if equals:
+            settings.setdefault(key.strip().lower(), clean(value))
+    enforced = settings.get("accountingstorageenforce", "").lower()
+    # Not `names`: `all` is a value here.
+    words = tuple(word.strip() for word in enforced.split(",") if word.strip())
+    return settings.get("clustername", ""), words
+
+
+def _scontrol_records(text: str, first_key: str) -> Iterator[dict[str, str]]:
+    """A record per line. The first of two equal keys counts: free text stands at the end."""
     for line in text.split("\n"):
         if not line.startswith(f"{first_key}="):
             continue
-        # Splitting on one group gives nothing, key, value, key, value, …
+        # Splitting on one group gives "", key, value, key, value, …
         _, *parts = _KEY.split(line)
-        values = (value.strip() for value in reversed(parts[1::2]))
-        raw = dict(zip(reversed(parts[::2]), values, strict=True))
-        # The reason is the one free text that is shown to people, so it is kept whole.
-        if "Reason" in raw:
-            raw["Reason"] = line.partition(" Reason=")[2].partition(" Comment=")[0]
-        if raw[first_key]:
-            yield raw
+        values = map(str.strip, reversed(parts[1::2]))
+        record = dict(zip(reversed(parts[::2]), values, strict=True))
+        # People read the reason, so it is kept whole even if it looks like further fields.
+        if "Reason" in record:
+            reason = line.partition(" Reason=")[2].partition(" Comment=")[0]
+            record["Reason"] = _REASON_BY.sub("", clean(reason))
+        if record[first_key]:
+            yield record
 
 
-def _partition(raw: dict[str, str]) -> Partition:
-    get = raw.get
-    return Partition(
-        name=raw["PartitionName"],
-        state=get("State", ""),
-        default=get("Default") == "YES",
-        hidden=get("Hidden") == "YES",
-        nodes=hosts(get("Nodes", "")),
-        total_nodes=integer(get("TotalNodes", "")) or 0,
-        total_cpus=integer(get("TotalCPUs", "")) or 0,
-        gpus=gpus_of_tres(parse_tres(get("TRES", ""))),
-        max_seconds=seconds(get("MaxTime", "")),
-        default_seconds=seconds(get("DefaultTime", "")),
-        min_nodes=integer(get("MinNodes", "")) or 0,
-        max_nodes=integer(get("MaxNodes", "")),
-        max_cpus_per_node=integer(get("MaxCPUsPerNode", "")),
-        default_memory_per_cpu_bytes=memory(get("DefMemPerCPU", "")),
-        default_memory_per_node_bytes=memory(get("DefMemPerNode", "")),
-        max_memory_per_cpu_bytes=memory(get("MaxMemPerCPU", "")),
-        max_memory_per_node_bytes=memory(get("MaxMemPerNode", "")),
-        priority_tier=integer(get("PriorityTier", "")) or 0,
-        qos=clean(get("QoS", "")),
-        allow_accounts=names(get("AllowAccounts", "")),
-        deny_accounts=names(get("DenyAccounts", "")),
-        allow_groups=names(get("AllowGroups", "")),
-        allow_qos=names(get("AllowQos", "")),
-        deny_qos=names(get("DenyQos", "")),
+def _sacct_records(text: str, separator: str) -> Iterator[dict[str, str]]:
+    lines = text.split("\n")
+    header = lines[0].rstrip("\r").split(separator)
+    pending = ""
+    for line in lines[1:]:
+        pending = f"{pending}\n{line}" if pending else line
+        width = pending.count(separator) + 1
+        if width > len(header):
+            # The lines before do not belong to this one.
+            pending, width = line, line.count(separator) + 1
+        if width == len(header) > 1:
+            yield dict(zip(header, pending.split(separator), strict=True))
+            pending = ""
+        elif width > len(header):
+            pending = ""
+
+
+def _sacct_job(job_id: int, record: Mapping[str, str], peak_bytes: int) -> HistoryJob:
+    array, _, task = record.get("JobID", "").partition("_")
+    array_fields = {"array.job_id": array, "array.task_id": task} if task else {}
+    tres = parse_tres(record.get("AllocTRES") or record.get("ReqTRES", ""))
+    state = record.get("State", "")
+    code, signal = exit_status(record.get("ExitCode"))
+    return HistoryJob(
+        **history_job({**record, **array_fields, "job_id": job_id}, tres, (state,)),
+        exit_code=code,
+        exit_signal=signal,
+        max_rss_bytes=peak_bytes or None,
     )
 
 
-def _node(raw: dict[str, str]) -> Node:
-    get = raw.get
-    state, flags = parse_node_state(get("State", ""))
-    cpus, used = integer(get("CPUTot", "")) or 0, integer(get("CPUAlloc", "")) or 0
-    gpus_used = gpus_of_gres(parse_gres(get("GresUsed", "")))
-    return Node(
-        name=raw["NodeName"],
-        state=mixed_or(state, cpus, used),
-        flags=flags,
-        state_text=get("State", "").upper(),
-        reason=_REASON_BY.sub("", clean(get("Reason", ""))),
-        address=get("NodeAddr", ""),
-        partitions=names(get("Partitions", "")),
-        features=names(get("AvailableFeatures", "")),
-        cpus=cpus,
-        cpus_used=used,
-        memory_bytes=memory(get("RealMemory", "")) or 0,
-        memory_used_bytes=memory(get("AllocMem", "")) or 0,
-        gpus=gpus_of_gres(parse_gres(get("Gres", ""))),
-        gpus_used={kind: count for kind, count in gpus_used.items() if count},
-        gpu_indices_used=indices_by_type(get("GresUsed", "")),
-        slurm_version=get("Version", ""),
-    )
+def _limits(row: Mapping[str, str]) -> AssociationLimits:
+    return AssociationLimits(**read_fields(row, _LIMITS))
 
 
-def _reservation(raw: dict[str, str]) -> Reservation:
-    get = raw.get
-    return Reservation(
-        name=raw["ReservationName"],
-        starts_at=unix_time(get("StartTime", "")),
-        ends_at=unix_time(get("EndTime", "")),
-        nodes=hosts(get("Nodes", "")),
-        node_count=integer(get("NodeCnt", "")) or 0,
-        partition=clean(get("PartitionName", "")),
-        flags=tuple(sorted(names(get("Flags", "")))),
-        users=names(get("Users", "")),
-        accounts=names(get("Accounts", "")),
-        groups=names(get("Groups", "")),
-    )
+def _sacctmgr_rows(text: str) -> Iterator[dict[str, str]]:
+    """A dictionary per line, by column names without blanks; skips lines of another width."""
+    header: list[str] = []
+    for line in text.split("\n"):
+        cells = [cell.strip() for cell in line.rstrip("\r").split("|")]
+        if not header:
+            # sacctmgr may warn before it answers.
+            if len(cells) > 1:
+                header = [cell.replace(" ", "").lower() for cell in cells]
+        elif len(cells) == len(header):
+            yield dict(zip(header, cells, strict=True))

@@ -20,14 +20,14 @@ def answer(data: Path, release: str, name: str) -> Any:
     return json.loads((data / "slurmrestd" / release / f"slurm-{name}.json").read_bytes())
 
 
-def job(data: Path, release: str, name: str) -> Job:
-    (found,) = parse.parse_json_jobs(answer(data, release, f"job-{name}"))
-    return found
+def read_job(data: Path, release: str, name: str) -> Job:
+    (job,) = parse.parse_json_jobs(answer(data, release, f"job-{name}"))
+    return job
 
 
-def node(data: Path, release: str, name: str) -> Node:
-    (found,) = parse.parse_json_nodes(answer(data, release, f"node-{name}"))
-    return found
+def read_node(data: Path, release: str, name: str) -> Node:
+    (node,) = parse.parse_json_nodes(answer(data, release, f"node-{name}"))
+    return node
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -45,10 +45,10 @@ def test_every_answer_is_read_whole(data: Path, release: str) -> None:
         assert parse.answer_version(raw).startswith(release) or "meta" not in raw, path.name
         for key, read in readers.items():
             if key in raw:
-                found = read(raw)
-                assert len(found) == len(raw[key]), path.name
-                for thing in found:
-                    state = getattr(thing, "state", None)
+                models = read(raw)
+                assert len(models) == len(raw[key]), path.name
+                for model in models:
+                    state = getattr(model, "state", None)
                     assert state not in (JobState.UNKNOWN, NodeState.UNKNOWN), path.name
 
 
@@ -66,8 +66,8 @@ def test_every_answer_is_read_whole(data: Path, release: str) -> None:
 def test_job_states(
     data: Path, release: str, name: str, state: JobState, code: int, signal: int
 ) -> None:
-    found = job(data, release, name)
-    assert (found.state, found.exit_code, found.exit_signal) == (state, code, signal)
+    job = read_job(data, release, name)
+    assert (job.state, job.exit_code, job.exit_signal) == (state, code, signal)
 
 
 @pytest.mark.parametrize(
@@ -90,26 +90,26 @@ def test_job_states(
 def test_gpu_jobs(
     data: Path, release: str, name: str, gpus: dict[str, int], indices: dict[str, tuple[int, ...]]
 ) -> None:
-    found = job(data, release, name)
-    assert (found.gpus, found.gpu_indices) == (gpus, indices)
+    job = read_job(data, release, name)
+    assert (job.gpus, job.gpu_indices) == (gpus, indices)
 
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", ["gpus-multi-nodes", "gpus-per-node"])
 def test_gpu_jobs_on_several_nodes(data: Path, release: str, name: str) -> None:
-    found = job(data, release, name)
-    assert len(found.nodes) == found.node_count > 1
-    assert set(found.gpu_indices) == set(found.nodes)
-    assert found.gpu_count == sum(len(indices) for indices in found.gpu_indices.values())
+    job = read_job(data, release, name)
+    assert len(job.nodes) == job.node_count > 1
+    assert set(job.gpu_indices) == set(job.nodes)
+    assert job.gpu_count == sum(len(indices) for indices in job.gpu_indices.values())
 
 
 def test_a_job_in_full(data: Path) -> None:
-    found = job(data, "24.11", "gpus-running")
-    assert (found.id, found.user, found.uid, found.account) == (6374, "vhartman", 10003, "biology")
-    assert (found.partition, found.qos, found.nodes) == ("ia", "normal", ("ia1",))
-    assert (found.cpus, found.memory_bytes, found.limit_seconds) == (1, 512 << 20, 60)
-    assert (found.started_at, found.ends_at, found.priority) == (1762788927, 1762788987, 818)
-    assert (found.array_job_id, found.work_dir) == (None, "/home/vhartman")
+    job = read_job(data, "24.11", "gpus-running")
+    assert (job.id, job.user, job.uid, job.account) == (6374, "vhartman", 10003, "biology")
+    assert (job.partition, job.qos, job.nodes) == ("ia", "normal", ("ia1",))
+    assert (job.cpus, job.memory_bytes, job.limit_seconds) == (1, 512 << 20, 60)
+    assert (job.started_at, job.ends_at, job.priority) == (1762788927, 1762788987, 818)
+    assert (job.array_job_id, job.work_dir) == (None, "/home/vhartman")
 
 
 @pytest.mark.parametrize(
@@ -127,23 +127,23 @@ def test_a_job_in_full(data: Path) -> None:
 def test_nodes(
     data: Path, release: str, name: str, state: NodeState, flags: tuple[str, ...], is_open: bool
 ) -> None:
-    found = node(data, release, name)
-    assert (found.state, found.flags, found.open) == (state, flags, is_open)
+    node = read_node(data, release, name)
+    assert (node.state, node.flags, node.open) == (state, flags, is_open)
 
 
 def test_gpu_nodes(data: Path) -> None:
-    idle, busy = (node(data, "24.11", f"with-gpus-model-{n}") for n in ("idle", "allocated"))
+    idle, busy = (read_node(data, "24.11", f"with-gpus-model-{n}") for n in ("idle", "allocated"))
     assert idle.gpus == busy.gpus == {"h100": 2, "h200": 4}
     assert (idle.gpus_used, busy.gpus_used) == ({}, {"h100": 2, "h200": 4})
     assert idle.gpus_free == {"h100": 2, "h200": 4}
     assert busy.gpus_free == {"h100": 0, "h200": 0}
-    assert node(data, "24.11", "without-gpu").gpus == {}
+    assert read_node(data, "24.11", "without-gpu").gpus == {}
 
 
 def test_whole_queue(data: Path) -> None:
     jobs = parse.parse_json_jobs(answer(data, "24.11", "jobs"))
-    assert Counter(found.state for found in jobs)[JobState.RUNNING] == 7
-    assert len({found.id for found in jobs}) == len(jobs) == 16
+    assert Counter(job.state for job in jobs)[JobState.RUNNING] == 7
+    assert len({job.id for job in jobs}) == len(jobs) == 16
 
 
 def test_partitions_and_reservations(data: Path) -> None:
@@ -152,9 +152,17 @@ def test_partitions_and_reservations(data: Path) -> None:
     assert (batch.total_cpus, batch.max_seconds) == (25856, None)
     standard, _ = parse.parse_json_partitions(answer(data, "24.11", "partitions"))
     assert (standard.max_seconds, standard.default_memory_per_cpu_bytes) == (7200, 512 << 20)
-    (found,) = parse.parse_json_reservations(answer(data, "24.05", "reservations"))
-    assert (found.name, len(found.nodes), found.users) == ("training", 512, ("bparks",))
-    assert (found.starts_at, found.ends_at, found.accounts) == (1748250553, 1748336953, ("optic",))
+    (reservation,) = parse.parse_json_reservations(answer(data, "24.05", "reservations"))
+    assert (reservation.name, len(reservation.nodes), reservation.users) == (
+        "training",
+        512,
+        ("bparks",),
+    )
+    assert (reservation.starts_at, reservation.ends_at, reservation.accounts) == (
+        1748250553,
+        1748336953,
+        ("optic",),
+    )
 
 
 @pytest.mark.parametrize("release", RELEASES)

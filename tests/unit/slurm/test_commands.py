@@ -49,6 +49,6 @@ def test_terminals_are_not_at_the_mercy_of_job_names() -> None:
     assert commands.printable("a\x1b[2Jb\n") == "a?[2Jb?"
     assert commands.short("x" * 30) == "x" * 9 + "…"
     array = ALICE.model_copy(update={"array_job_id": 5, "array_task_id": 1})
-    assert commands.job_label(array) == "5_1"
+    assert array.label == "5_1"
     waiting = ALICE.model_copy(update={"array_job_id": 5, "array_tasks": "2-4%1"})
-    assert commands.job_label(waiting) == "5_[2-4%1]"
+    assert waiting.label == "5_[2-4%1]"

@@ -40,21 +40,29 @@ def test_partitions() -> None:
 
 
 def test_reservations() -> None:
-    (found,) = parse_reservations(RESERVATIONS)
-    assert (found.name, found.nodes, found.maintenance) == ("maint", ("gpu01", "gpu02"), True)
-    assert (found.starts_at, found.ends_at) == (1794801937, 1794805537)
-    assert (found.users, found.accounts, found.partition) == (("sla", "slb"), (), "")
+    (reservation,) = parse_reservations(RESERVATIONS)
+    assert (reservation.name, reservation.nodes, reservation.maintenance) == (
+        "maint",
+        ("gpu01", "gpu02"),
+        True,
+    )
+    assert (reservation.starts_at, reservation.ends_at) == (1794801937, 1794805537)
+    assert (reservation.users, reservation.accounts, reservation.partition) == (
+        ("sla", "slb"),
+        (),
+        "",
+    )
     assert parse_reservations("No reservations in the system\n") == ()
 
 
 def test_expected_start() -> None:
-    said = (
+    printed = (
         "sbatch: Job 10 to start at 2026-11-19T05:05:06 "
         "using 2 processors on nodes gpu[01-02] in partition gpu\n"
     )
-    found = parse_test_only(said, asked_at=5)
-    assert found is not None
-    assert (found.starts_at, found.nodes, found.partition) == (
+    expected = parse_test_only(printed, asked_at=5)
+    assert expected is not None
+    assert (expected.starts_at, expected.nodes, expected.partition) == (
         1795064706,
         ("gpu01", "gpu02"),
         "gpu",

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from carme.errors import MissingError, UnavailableError
-from carme.slurm.command_client import CommandClient
 from carme.slurm.pyslurm_client import PyslurmClient, unusable
 from carme.slurm.slurm_commands import SlurmCommands
 from carme.slurm.states import JobState, NodeState
@@ -92,7 +91,7 @@ def client(**changed: Any) -> PyslurmClient:
         "RPCError": RPCError,
     }
     module = SimpleNamespace(**{**parts, **changed})
-    return PyslurmClient(CommandClient(SlurmCommands(1), 0), module, "25.11.1", 0)
+    return PyslurmClient(SlurmCommands(1), module, "25.11.1", 0)
 
 
 def test_nodes() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from carme.errors import MissingError, UnavailableError
 from carme.slurm import rest_client
-from carme.slurm.command_client import CommandClient
 from carme.slurm.rest_client import RestClient
 from carme.system.programs import CommandResult
 from carme.system.unix_http import HttpResponse
@@ -59,7 +58,7 @@ def client(
         return HttpResponse(200, Message(), json.dumps(body).encode())
 
     monkeypatch.setattr(rest_client.unix_http, "request", request)
-    return RestClient(Path("/run/rest"), CommandClient(commands, 0), 1, 0)
+    return RestClient(Path("/run/rest"), commands, 1, 0)
 
 
 @pytest.mark.parametrize("version", ["v0.0.39", "v0.0.42"])

@@ -11,10 +11,10 @@ from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
 from carme.slurm.limits import JOBS, SECONDS, SUBMITTED, Limit, job_limits, time_limits
 from carme.slurm.models import Job, Partition
-from carme.slurm.rights import Rights, UserRights, asked_as
+from carme.slurm.rights import Rights, UserRights, within_rights
 from carme.slurm.states import JobState
 from carme.system.programs import CommandResult
-from carme.view.rights_cache import RightsCache
+from carme.view.caches import RightsCache
 from support.slurm_memory import Cluster
 from support.slurm_samples import ASSOCIATIONS, CONFIG, QOS_22, QOS_24, USERS
 
@@ -44,22 +44,22 @@ def test_accounting() -> None:
 
 
 def test_associations_of_this_cluster() -> None:
-    found = parse.parse_associations(ASSOCIATIONS, "carme")
-    assert [(a.account, a.user) for a in found if a.user] == [
+    associations = parse.parse_associations(ASSOCIATIONS, "carme")
+    assert [(a.account, a.user) for a in associations if a.user] == [
         ("root", "root"),
         ("sub", "ann"),
         ("research", "ann"),
         ("research", "ben"),
     ]
-    other = next(a for a in found if (a.account, a.user) == ("other", ""))
+    other = next(a for a in associations if (a.account, a.user) == ("other", ""))
     assert other.parent == "root"
     assert other.limits.group == {"cpu": 100, "gres/gpu": 3, "mem": 1500 * GIB}
-    sub = next(a for a in found if (a.account, a.user) == ("sub", "ann"))
+    sub = next(a for a in associations if (a.account, a.user) == ("sub", "ann"))
     assert (sub.qos, sub.limits.max_seconds) == (("short",), 7200)
     assert sub.limits.per_job == {"gres/gpu:a100": 1}
-    research = next(a for a in found if (a.account, a.user) == ("research", "ann"))
+    research = next(a for a in associations if (a.account, a.user) == ("research", "ann"))
     assert (research.default_qos, research.limits.max_jobs) == ("normal", 4)
-    assert len(parse.parse_associations(ASSOCIATIONS)) == len(found) + 1
+    assert len(parse.parse_associations(ASSOCIATIONS)) == len(associations) + 1
 
 
 def test_qos_of_two_releases() -> None:
@@ -72,7 +72,7 @@ def test_qos_of_two_releases() -> None:
     assert by_name["shared"].limits.max_seconds == 2 * 86400
     assert by_name["debug"].limits.max_submitted == 5
     assert by_name["bigmem"].limits.per_user == {"mem": int(1.5 * 2**40)}
-    assert by_name["long"].own_time
+    assert by_name["long"].replaces_partition_time
 
 
 @pytest.mark.parametrize("text", ["", "sacctmgr: error: x\n", "a|b\n", "Account|User\n|\n1|2|3\n"])
@@ -105,18 +105,18 @@ def test_an_association_of_one_partition() -> None:
 GPU = Partition(name="gpu", max_seconds=8 * 3600)
 
 
-def found(own: UserRights, partition: Partition = GPU, account: str = "", qos: str = "") -> Any:
+def limits_of(own: UserRights, partition: Partition = GPU, account: str = "", qos: str = "") -> Any:
     made = job_limits(partition, (partition,), own, account, qos)
-    return {(bound.what, bound.scope, bound.who): bound.most for bound in made}
+    return {(bound.resource, bound.scope, bound.source): bound.most for bound in made}
 
 
 def test_what_holds_for_a_choice(ann: UserRights) -> None:
-    assert found(ann) == {
+    assert limits_of(ann) == {
         (SECONDS, "job", "partition gpu"): 8 * 3600,
         ("gres/gpu", "user", "QoS normal"): 6,
         (JOBS, "user", "account research"): 4,
     }
-    assert found(ann, account="sub") == {
+    assert limits_of(ann, account="sub") == {
         (SECONDS, "job", "partition gpu"): 8 * 3600,
         (SECONDS, "job", "QoS short"): 3600,  # before the account's two hours
         ("gres/gpu:a100", "job", "account sub"): 1,
@@ -131,14 +131,14 @@ def test_what_holds_for_a_choice(ann: UserRights) -> None:
 def test_the_partitions_qos_goes_first_unless_told_otherwise(ann: UserRights) -> None:
     with_qos = GPU.model_copy(update={"qos": "normal"})
     made = job_limits(with_qos, (with_qos,), ann, "research", "normal")
-    assert next(b for b in made if b.what == "gres/gpu").partitions == ("gpu",)
+    assert next(b for b in made if b.resource == "gres/gpu").partitions == ("gpu",)
     made = job_limits(with_qos, (with_qos,), ann, "research", "short")
-    assert next(b for b in made if b.what == "gres/gpu").who == "QoS short", "OverPartQOS"
+    assert next(b for b in made if b.resource == "gres/gpu").source == "QoS short", "OverPartQOS"
 
 
 def test_limits_that_are_not_enforced_are_none(ann: UserRights) -> None:
     lax = ann.model_copy(update={"enforced": ("associations",)})
-    assert list(found(lax)) == [(SECONDS, "job", "partition gpu")]
+    assert list(limits_of(lax)) == [(SECONDS, "job", "partition gpu")]
     assert [b.most for b in time_limits(GPU, None, "", "")] == [8 * 3600]
 
 
@@ -166,13 +166,13 @@ def test_use_is_counted_for_whom_it_concerns() -> None:
 
 def test_questions_leave_out_what_the_asker_has_not(ann: UserRights) -> None:
     asked = ResourceRequest(partition="gpu", account="sub", qos="short", reservation="class")
-    assert asked_as(asked, ann) == asked
+    assert within_rights(asked, ann) == asked
     view = UserRights(user="view")
-    assert asked_as(asked, view) == ResourceRequest(partition="gpu", reservation="class")
+    assert within_rights(asked, view) == ResourceRequest(partition="gpu", reservation="class")
 
 
 def test_the_commands_are_asked_in_four_calls() -> None:
-    said = {
+    printed = {
         "config": CONFIG,
         "associations": ASSOCIATIONS,
         "qos": QOS_22,
@@ -182,7 +182,7 @@ def test_the_commands_are_asked_in_four_calls() -> None:
 
     def run(argv: Any, stdin: str | None = None) -> CommandResult:
         calls.append(argv[0])
-        return CommandResult(next(said[word] for word in argv if word in said), "", 0)
+        return CommandResult(next(printed[word] for word in argv if word in printed), "", 0)
 
     client = CommandClient(run, 0)  # type: ignore[arg-type]
     assert client.rights().of("ann").default_account == "research"
@@ -190,16 +190,18 @@ def test_the_commands_are_asked_in_four_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "away"),
+    ("printed", "away"),
     [
         ("You are not running a supported accounting_storage plugin\nOnly …\n", False),
         ("sacctmgr: error: slurm_persist_conn_open: failed: Connection refused\n", True),
         ("Unknown field 'qos'\n", True),
     ],
 )
-def test_no_accounting_is_not_the_same_as_none_in_reach(said: str, away: bool) -> None:
+def test_no_accounting_is_not_the_same_as_none_in_reach(printed: str, away: bool) -> None:
     def run(argv: Any, stdin: str | None = None) -> CommandResult:
-        return CommandResult(CONFIG, "", 0) if argv[0] == "scontrol" else CommandResult("", said, 1)
+        return (
+            CommandResult(CONFIG, "", 0) if argv[0] == "scontrol" else CommandResult("", printed, 1)
+        )
 
     client = CommandClient(run, 0)  # type: ignore[arg-type]
     if away:

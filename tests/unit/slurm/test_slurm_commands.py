@@ -63,7 +63,7 @@ def test_failures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("printed", "kind"),
     [
         (
             "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
@@ -78,8 +78,8 @@ def test_failures() -> None:
         ("", InputError),
     ],
 )
-def test_what_commands_say(said: str, kind: type[CarmeError]) -> None:
-    assert type(failure(said, "x")) is kind
+def test_what_commands_say(printed: str, kind: type[CarmeError]) -> None:
+    assert type(failure(printed, "x")) is kind
 
 
 def test_first_line() -> None:

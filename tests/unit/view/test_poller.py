@@ -38,8 +38,8 @@ def test_sixty_calls_a_minute_at_most_while_somebody_always_asks(
         cluster.asked.clear()
         end = now + seconds
         while now < end:
-            poller._needed = now + 0.01  # somebody waits for a session
-            now = max(now, poller._next())
+            poller._needed_since = now + 0.01  # somebody waits for a session
+            now = max(now, poller._next_read_at())
             await poller._read()
 
     asyncio.run(run())
@@ -58,9 +58,9 @@ def test_the_first_reads_are_quick() -> None:
         now += 20
         gaps = []
         for _ in range(4):
-            poller._needed = now + 0.01
-            gaps.append(max(0.0, poller._next() - now))
-            now = max(now, poller._next())
+            poller._needed_since = now + 0.01
+            gaps.append(max(0.0, poller._next_read_at() - now))
+            now = max(now, poller._next_read_at())
             await poller._read()
         return gaps
 

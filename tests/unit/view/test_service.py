@@ -16,8 +16,8 @@ from carme.errors import ConfigError, DeniedError, InputError, MissingError, Una
 from carme.requests.resource_request import ResourceRequest
 from carme.slurm.models import ExpectedStart, Job, Node
 from carme.slurm.snapshot import Snapshot
+from carme.view.caches import ExpectedStarts
 from carme.view.client import AsyncViewClient, SnapshotSubscription, ViewClient
-from carme.view.expected_starts import ExpectedStarts
 from carme.view.poller import Poller
 from carme.view.server import HttpRequest
 from support.slurm_memory import ALICE, NODE, Cluster, Serving, config

@@ -3,7 +3,6 @@ from hypothesis import strategies as st
 
 from carme.slurm.models import Job, Node, Partition, Reservation
 from carme.slurm.snapshot import QueueLoad, Snapshot
-from carme.view.visibility import owns, visible_to
 
 SNAPSHOT = Snapshot(
     taken_at=1,
@@ -24,7 +23,7 @@ SNAPSHOT = Snapshot(
 
 
 def test_a_user_sees_the_cluster_and_own_jobs() -> None:
-    seen = visible_to(SNAPSHOT, "alice", 1001)
+    seen = SNAPSHOT.visible_to("alice", 1001)
     assert [job.id for job in seen.jobs] == [1, 4]
     assert not seen.complete
     assert seen.nodes == SNAPSHOT.nodes
@@ -33,19 +32,19 @@ def test_a_user_sees_the_cluster_and_own_jobs() -> None:
 
 
 def test_nothing_of_others_is_left() -> None:
-    text = visible_to(SNAPSHOT, "alice", 1001).model_dump_json()
+    text = SNAPSHOT.visible_to("alice", 1001).model_dump_json()
     for word in ("bob", "thesis", "project-x", "hush", "forged", "1002", "secret"):
         assert word not in text
 
 
 def test_a_stranger_without_a_name_owns_nothing() -> None:
-    seen = visible_to(SNAPSHOT, "", 4242)
+    seen = SNAPSHOT.visible_to("", 4242)
     assert seen.jobs == ()
-    assert not owns(Job(id=9, user=""), "", 4242)
+    assert not Job(id=9, user="").is_owned_by("", 4242)
 
 
 @given(st.lists(st.tuples(st.integers(1000, 1004), st.text(max_size=5)), max_size=8))
 def test_only_own_jobs_whatever_their_names(owners: list[tuple[int, str]]) -> None:
     jobs = tuple(Job(id=i, uid=uid, user=user) for i, (uid, user) in enumerate(owners, 1))
-    seen = visible_to(Snapshot(taken_at=0, jobs=jobs), "alice", 1001)
+    seen = Snapshot(taken_at=0, jobs=jobs).visible_to("alice", 1001)
     assert all(job.uid == 1001 for job in seen.jobs)

@@ -113,6 +113,13 @@ def test_partitions() -> None:
     assert (first.max_seconds, first.gpus, first.allow_accounts) == (28800, {"a100": 8}, ("lab",))
 
 
+def test_a_partition_limit_of_zero_is_none() -> None:
+    limits = {"defaults": {"time": wrapped(0)}, "maximums": {"time": wrapped(0), "nodes": 0}}
+    (partition,) = parse_json_partitions({"partitions": [{"name": "gpu", **limits}]})
+    assert (partition.default_seconds, partition.max_seconds) == (None, None)
+    assert partition.max_nodes is None
+
+
 def test_reservations() -> None:
     raw = {
         "name": "m",
@@ -121,9 +128,15 @@ def test_reservations() -> None:
         "node_list": "n[1-2]",
         "users": "a,a",
     }
-    (found,) = parse_json_reservations({"reservations": [{**raw, "flags": ["MAINT", "FLEX"]}]})
-    assert (found.starts_at, found.ends_at, found.nodes) == (5, 9, ("n1", "n2"))
-    assert (found.users, found.flags, found.maintenance) == (("a",), ("FLEX", "MAINT"), True)
+    (reservation,) = parse_json_reservations(
+        {"reservations": [{**raw, "flags": ["MAINT", "FLEX"]}]}
+    )
+    assert (reservation.starts_at, reservation.ends_at, reservation.nodes) == (5, 9, ("n1", "n2"))
+    assert (reservation.users, reservation.flags, reservation.maintenance) == (
+        ("a",),
+        ("FLEX", "MAINT"),
+        True,
+    )
 
 
 def test_meta() -> None:

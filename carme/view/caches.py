@@ -1,0 +1,187 @@
+"""Caches for slow answers of Slurm: expected starts, history, rights."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from cachetools import LRUCache, TTLCache
+
+from carme.errors import CarmeError, InputError, UnavailableError
+from carme.requests.placement import AT_ONCE_SECONDS
+from carme.requests.resource_request import ResourceRequest
+from carme.slurm.client import Client
+from carme.slurm.models import ExpectedStart, History
+from carme.slurm.rights import Rights, UserRights
+
+log = logging.getLogger(__name__)
+
+EXPECTED_STARTS_PER_MINUTE = 6
+_EXPECTED_START_SECONDS = 60.0
+_MAX_EXPECTED_STARTS = 500
+
+_HISTORY_SECONDS = 30.0
+_MAX_HISTORIES = 20
+_MAX_HISTORY_SPAN_SECONDS = 32 * 86400
+_HISTORY_STEP_SECONDS = 60
+
+_RIGHTS_RETRY_SECONDS = 15.0
+"""Time between two reads while slurmdbd is away, or for users who are not in the last reading."""
+_RIGHTS_WAIT_SECONDS = 1.0
+"""How long a request waits for a newer reading when there is an older one."""
+_FIRST_RIGHTS_WAIT_SECONDS = 8.0
+
+
+class ExpectedStarts:
+    """Slurm's expected starts, kept for a minute per request.
+
+    Every `sbatch --test-only` makes Slurm plan, so the view runs at most
+    EXPECTED_STARTS_PER_MINUTE of them.
+    """
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self.asked = 0
+        self._client = client
+        self._clock = clock
+        # No TTLCache: while Slurm must not be asked, an older answer is better than none.
+        self._answers: LRUCache[ResourceRequest, tuple[float, ExpectedStart | CarmeError]] = (
+            LRUCache(_MAX_EXPECTED_STARTS)
+        )
+        self._asked_at: deque[float] = deque(maxlen=EXPECTED_STARTS_PER_MINUTE)
+        self._lock = asyncio.Lock()
+
+    async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
+        """Slurm's estimate, with its age in `asked_at`; raises Slurm's refusal as a typed error.
+
+        Raises UnavailableError if Slurm is away, or must not be asked now and no answer is kept.
+        """
+        # One question at a time: of two equal ones the second gets the first one's answer.
+        async with self._lock:
+            at, answer = self._answers.get(choice, (float("-inf"), None))
+            age = self._clock() - at
+            if answer is not None and _has_passed(answer, age):
+                answer = None
+            if answer is None or age > _EXPECTED_START_SECONDS:
+                is_full = len(self._asked_at) == EXPECTED_STARTS_PER_MINUTE
+                if not is_full or self._clock() - self._asked_at[0] >= 60:
+                    answer = await self._ask(choice)
+                elif answer is None:
+                    times = f"{EXPECTED_STARTS_PER_MINUTE} times within a minute"
+                    raise UnavailableError(f"Slurm was asked {times}", "try again shortly")
+        if isinstance(answer, CarmeError):
+            raise type(answer)(answer.message, answer.hint)
+        return answer
+
+    async def _ask(self, choice: ResourceRequest) -> ExpectedStart | CarmeError:
+        now = self._clock()
+        self._asked_at.append(now)
+        self.asked += 1
+        answer: ExpectedStart | CarmeError
+        try:
+            answer = await asyncio.to_thread(self._client.expected_start, choice)
+        except UnavailableError:
+            raise
+        except CarmeError as error:
+            answer = error
+        self._answers[choice] = (now, answer)
+        return answer
+
+
+def _has_passed(answer: ExpectedStart | CarmeError, age_seconds: float) -> bool:
+    """Whether the job should have started already: "now" is soon wrong if somebody else starts."""
+    if isinstance(answer, CarmeError):
+        return False
+    return age_seconds > max(0.0, answer.starts_at - answer.asked_at) + AT_ONCE_SECONDS
+
+
+class HistoryCache:
+    """Jobs of the accounting database: slurmdbd is asked once per span, user and half a minute."""
+
+    def __init__(self, client: Client, now: Callable[[], float] = time.time) -> None:
+        self._client = client
+        self._now = now
+        self._histories: TTLCache[tuple[int, int, str], History] = TTLCache(
+            _MAX_HISTORIES, _HISTORY_SECONDS, now
+        )
+        self._lock = asyncio.Lock()
+
+    async def history(self, since: int, until: int | None, user: str) -> History:
+        """Jobs between two times, of all users if `user` is empty; 32 days at most."""
+        # Rounded up, so that callers within the same minute share an answer.
+        step = _HISTORY_STEP_SECONDS
+        end = until or int(self._now()) // step * step + step
+        if not 0 < end - since <= _MAX_HISTORY_SPAN_SECONDS:
+            raise InputError("a history covers 32 days at most", "ask for a shorter time")
+        key = (since, end, user)
+        async with self._lock:
+            if (history := self._histories.get(key)) is None:
+                users = (user,) if user else ()
+                jobs = await asyncio.to_thread(self._client.history, since, end, users)
+                history = History(jobs=tuple(job for job in jobs if not user or job.user == user))
+                self._histories[key] = history
+        return history
+
+
+class RightsCache:
+    """The rights of all users, because slurmdbd is slow and may be away.
+
+    They are read again after `keep_seconds`, or sooner for a user who is not in the last reading.
+    """
+
+    def __init__(
+        self, client: Client, keep_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.reads = 0
+        self._client = client
+        self._keep_seconds = keep_seconds
+        self._clock = clock
+        self._rights: Rights | None = None
+        self._error: CarmeError | None = None
+        self._taken_at = 0.0
+        self._read_at = float("-inf")
+        self._tried_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def of(self, user: str, max_age_seconds: float | None = None) -> UserRights:
+        """The user's rights; UnavailableError only if there is no reading at all.
+
+        With `max_age_seconds` no older than that if slurmdbd answers, but never read again within
+        15 seconds.
+        """
+        keep = self._keep_seconds if max_age_seconds is None else max_age_seconds
+        if self._is_due(user, keep):
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read())
+            is_first = self._rights is None
+            wait = _FIRST_RIGHTS_WAIT_SECONDS if is_first else _RIGHTS_WAIT_SECONDS
+            # A read that takes longer goes on, for the next request.
+            await asyncio.wait({self._reading}, timeout=wait)
+        if self._rights is None:
+            raise self._error or UnavailableError("accounts and QoS have not been read yet")
+        error = self._error.message if self._error else ""
+        return self._rights.of(user, self._taken_at, error)
+
+    def _is_due(self, user: str, keep_seconds: float) -> bool:
+        now = self._clock()
+        if now - self._tried_at < _RIGHTS_RETRY_SECONDS and (self._rights or self._error):
+            return False
+        if self._rights is None or self._error:
+            return True
+        return now - self._read_at >= keep_seconds or not self._rights.knows(user)
+
+    async def _read(self) -> None:
+        began = self._tried_at = self._clock()
+        taken_at = time.time()
+        self.reads += 1
+        try:
+            self._rights = await asyncio.to_thread(self._client.rights)
+        except CarmeError as error:
+            if not self._error:
+                log.warning("accounts and QoS cannot be read: %s", error)
+            self._error = error
+        except Exception as error:
+            log.exception("reading accounts and QoS failed")
+            self._error = UnavailableError(f"reading failed: {type(error).__name__}")
+        else:
+            self._taken_at, self._read_at, self._error = taken_at, began, None
