@@ -22,8 +22,6 @@ _MAX_GAP_NS = 3600 * 10**9
 _MAX_WRAP_WATTS = 1000.0
 """No processor package draws more on average. A counter that would have to, had it wrapped, was
 reset. The limit for rejecting a reading is higher: after 20 s it allows for a whole range."""
-_LOAD_MARGIN = 1.1
-"""The power in a gap may have been this much higher than before it."""
 _SLACK_UJ = 5_000_000
 """What a counter may show beyond its limit: counters advance in steps."""
 _MAX_REJECTS = 3
@@ -50,15 +48,13 @@ class CounterSource:
     value_uj: int = 0
     at_ns: int = -1
     rejects: int = 0
-    watts: float = 0.0
-    """Mean power between the last two readings that are at least a second apart."""
 
     def advance(self, value_uj: int, at_ns: int) -> Gain:
         """The gain since the last reading.
 
         A counter that went down has wrapped if the gain is then plausible for the time; otherwise
         it was reset to zero. A gain above `max_watts` is rejected and counts nothing. Whole turns
-        in a long gap cannot be read; the power before the gap tells how many there were.
+        in a long gap cannot be read and are not counted: energy is never invented.
         """
         if self.at_ns < 0:
             self.value_uj, self.at_ns = value_uj, at_ns
@@ -79,12 +75,6 @@ class CounterSource:
             if self.rejects >= _MAX_REJECTS and value_uj >= 0:  # it stays: begin again from here
                 self.value_uj, self.at_ns, self.rejects = value_uj, at_ns, 0
             return Gain(0, from_ns, from_ns, "rejected")
-        if outcome != "reset" and self.range_uj and at_ns - from_ns <= _MAX_GAP_NS:
-            expected = _LOAD_MARGIN * self.watts * (at_ns - from_ns) / 1000
-            if (turns := int((expected - gained) / self.range_uj)) > 0:
-                gained, outcome = gained + turns * self.range_uj, "estimated"
-        if outcome != "reset" and at_ns - from_ns >= 10**9:
-            self.watts = gained * 1000 / (at_ns - from_ns)
         self.value_uj, self.at_ns, self.rejects = value_uj, at_ns, 0
         return Gain(gained, from_ns, at_ns, outcome)
 
@@ -298,11 +288,6 @@ class EnergyAccountant:
                 for name, source in self.sources.items()
                 if isinstance(source, CounterSource)
             },
-            "counter_watts": {
-                name: source.watts
-                for name, source in self.sources.items()
-                if isinstance(source, CounterSource)
-            },
             "gauges": {
                 name: [source.watts, source.at_ns, source.max_watts]
                 for name, source in self.sources.items()
@@ -325,7 +310,6 @@ class EnergyAccountant:
             return
         self.zone_totals = dict(saved.get("zone_totals", {}))
         for name, (value, at_ns, max_watts, range_uj) in saved["counters"].items():
-            watts = saved.get("counter_watts", {}).get(name, 0.0)
-            self.sources[name] = CounterSource(max_watts, range_uj, value, at_ns, watts=watts)
+            self.sources[name] = CounterSource(max_watts, range_uj, value, at_ns)
         for name, (watts, at_ns, max_watts) in saved["gauges"].items():
             self.sources[name] = GaugeSource(max_watts, self._max_step_ns, watts, at_ns)

@@ -320,30 +320,6 @@ def test_a_missed_collection_loses_no_joule(missed: int, watts: int) -> None:
         assert counted == used_uj
 
 
-def test_whole_turns_of_a_counter_in_a_long_gap_are_estimated() -> None:
-    """At 300 W this counter wraps every 218 s: the power before the gap tells how often."""
-    range_uj, joule = 65_532_610_987, 10**6
-    accountant = EnergyAccountant()
-
-    def settle(seconds: int, used_joules: int) -> int:
-        zones = {"z": Zone(used_joules * joule % range_uj, range_uj, "cpu")}
-        reading = EnergyReading(seconds * SECOND, zones=zones)
-        accountant.settle(reading, [JobPresence(1, 0, cpus=4)], (), NodeActivity(cpus=4))
-        return accountant.zone_totals["z"]
-
-    settle(0, 0)
-    assert settle(15, 4500) == 4500 * joule
-    saved = accountant.save()
-    accountant = EnergyAccountant()
-    accountant.restore(saved, is_same_boot=True)
-    assert settle(615, 4500 + 182_000) == (4500 + 182_000) * joule
-    assert accountant.ledger.estimated[1] > 0
-    # The node was idle meanwhile: what the counter shows is all.
-    assert settle(735, 4500 + 182_000 + 5000) == (4500 + 182_000 + 5000) * joule
-    # Longer than an hour: nothing tells.
-    assert settle(735 + 7200, 4500 + 182_000 + 6000) == (4500 + 182_000 + 6000) * joule
-
-
 def test_a_glitch_is_rejected_and_nothing_is_lost() -> None:
     counter = CounterSource(100)
     counter.advance(0, 0)
