@@ -20,7 +20,7 @@ class ServiceEntry(Section):
     name: str
     process: str = ""
     unit: str = ""
-    what: str
+    description: str
     program: str = ""
     user: str
     local_user: str = ""
@@ -43,7 +43,7 @@ class Service:
     name: str
     unit: str
     """systemd's name for it; on the one-machine cluster, supervisor's."""
-    what: str
+    description: str
     program: str
     """A word of its command line; empty if none is certain."""
     user: str
@@ -111,7 +111,7 @@ def _service(
     return Service(
         name=entry.name.format(node=node),
         unit=(entry.process if is_local else entry.unit).format(node=node),
-        what=entry.what.format(node=node),
+        description=entry.description.format(node=node),
         program=entry.program,
         user=str(attrgetter(user)(config)) if "." in user else user,
         ports=tuple(number + port_offset for number in numbers if number),

@@ -53,7 +53,7 @@ from carme.validation import explain_first
 MIN_UID = 1000
 _MAX_REQUEST_BYTES = 4 * 2**20
 _SBATCH_SECONDS = 60.0
-_MOST_SECONDS = 70
+_MAX_SECONDS = 70
 """The hub waits for 75 s, and cannot kill a process of another user."""
 
 
@@ -172,13 +172,13 @@ def make_helper(config: Config) -> Helper:
 
 
 def _too_long(*_: object) -> None:
-    raise UnavailableError(f"this was not done within {_MOST_SECONDS} s", "try again later")
+    raise UnavailableError(f"this was not done within {_MAX_SECONDS} s", "try again later")
 
 
 def main() -> None:
     """The program `carme-helper`."""
     signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(_MOST_SECONDS)
+    signal.alarm(_MAX_SECONDS)
     try:
         # `--config PATH VERB` and nothing else: the sudo rule names exactly this.
         if len(sys.argv) != 4 or sys.argv[1] != "--config":

@@ -22,10 +22,10 @@ from carme.simulator.layers import (
 )
 from carme.simulator.workload import Dataset, Workload
 
-MOST_BYTES = 2 * 2**30
+MAX_BYTES = 2 * 2**30
 """Protocol buffers end there, too."""
-MOST_NODES = 200_000
-MOST_PASSES = 100
+MAX_NODES = 200_000
+MAX_PASSES = 100
 """Over operators in a wrong order; a file in reverse would take hours."""
 
 _FREE = frozenset(
@@ -64,8 +64,8 @@ def read_onnx(path: Path) -> Workload:
         ) from None
     try:
         size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise InputError(f"{path} has {size:,} bytes", f"at most {MOST_BYTES:,}")
+        if size > MAX_BYTES:
+            raise InputError(f"{path} has {size:,} bytes", f"at most {MAX_BYTES:,}")
         model = onnx.load(str(path), load_external_data=False)
     except FileNotFoundError:
         raise MissingError(f"{path}: no such file") from None
@@ -85,8 +85,8 @@ def from_model(model: Any, name: str, source: str) -> Workload:
     graph = model.graph
     if not graph.node:
         raise InputError(f"{source}: no operators in it", "is it truncated, or not ONNX?")
-    if len(graph.node) > MOST_NODES:
-        raise InputError(f"{source}: {len(graph.node):,} operators", f"at most {MOST_NODES:,}")
+    if len(graph.node) > MAX_NODES:
+        raise InputError(f"{source}: {len(graph.node):,} operators", f"at most {MAX_NODES:,}")
     _check_order(graph, source)
     # A batch of 1 where the file leaves the first dimension open; 1 for other open ones, too.
     for value in graph.input:
@@ -123,7 +123,7 @@ def _check_order(graph: Any, source: str) -> None:
     passes = 0
     while waiting:
         passes += 1
-        if passes > MOST_PASSES:
+        if passes > MAX_PASSES:
             raise InputError(
                 f"{source}: its operators stand in no usable order", "ONNX wants them sorted"
             )

@@ -51,7 +51,7 @@ class LocalCluster:
         self.layout = layout_for(config)
         self.supervisor = Supervisor(self.layout)
 
-    def up(self, say: ProgressCallback) -> bool:
+    def up(self, progress: ProgressCallback) -> bool:
         """Start everything and wait until it is healthy; False if there was nothing to do."""
         host_checks.check_root()
         with self._lock():
@@ -59,7 +59,7 @@ class LocalCluster:
             if not is_running:
                 end_strays(self.layout)
             system = host_checks.check(self.layout, is_running)
-            return self._up(say, system, is_running)
+            return self._up(progress, system, is_running)
 
     @property
     def _env(self) -> dict[str, str]:
@@ -68,22 +68,22 @@ class LocalCluster:
             "SLURM_CONF": str(self.layout.slurm_conf),
         }
 
-    def _up(self, say: ProgressCallback, system: str, is_running: bool) -> bool:
+    def _up(self, progress: ProgressCallback, system: str, is_running: bool) -> bool:
         self.layout.log.mkdir(parents=True, exist_ok=True)
         log = self.layout.dir / INSTALL_LOG
         changed = False
         if absent := packages.missing({**packages.PACKAGES, **apptainer.APT_PACKAGES}):
-            say(f"Installing {len(absent)} packages of {system} (about a minute):")
-            changed |= packages.install(absent, say, log)
-        proxy = packages.ensure_proxy(self.layout.cache, say, log)
+            progress(f"Installing {len(absent)} packages of {system} (about a minute):")
+            changed |= packages.install(absent, progress, log)
+        proxy = packages.ensure_proxy(self.layout.cache, progress, log)
         mirror = self.layout.config.images.debian_mirror
-        program = apptainer.find_or_install(self.layout.cache, say, mirror)
+        program = apptainer.find_or_install(self.layout.cache, progress, mirror)
         self.layout = layout_for(self._config, program)
         self.supervisor = Supervisor(self.layout)
 
         existing = accounts.created(self.layout)
         if accounts.ensure(self.layout) != existing:
-            say("Created users and groups")
+            progress("Created users and groups")
             changed = True
         secrets = ensure_secrets(self.layout.secrets)
         render.make_folders(self.layout)
@@ -92,20 +92,20 @@ class LocalCluster:
         written = render.write_files(self.layout, secrets)
         changed |= devices.ensure(self.layout) | render.write_sudoers(self.layout) | bool(written)
         changed |= accounts.make_database_files(self.layout)
-        run_module("carme_containers", "base", env=self._env, say=say)
+        run_module("carme_containers", "base", env=self._env, progress=progress)
 
         services = local_services(self.layout, secrets, proxy)
         self.supervisor.configure(services)
         self.supervisor.start()
         if not is_running:
-            say("Starting:")
+            progress("Starting:")
         for service in services:
             if is_running and written & set(service.command.reads):
-                say(f"  {service.name}: its configuration changed, restarting it")
+                progress(f"  {service.name}: its configuration changed, restarting it")
                 self.supervisor.stop_service(service.name)
             if self.supervisor.start_service(service.name):
                 changed = True
-                say(f"  {service.name}: {service.service.what}, {service.address}")
+                progress(f"  {service.name}: {service.service.description}, {service.address}")
             if service.name == "mariadbd":
                 self._until(service, service.health_check)
                 accounts.make_database(self.layout, secrets)
@@ -153,23 +153,23 @@ class LocalCluster:
         with ThreadPoolExecutor(len(services)) as pool:
             return list(pool.map(check, services))
 
-    def down(self, say: ProgressCallback) -> None:
+    def down(self, progress: ProgressCallback) -> None:
         """End all jobs and services; no process of the cluster is left."""
         host_checks.check_root()
         with self._lock():
             if self.supervisor.is_alive():
-                self._cancel_jobs(say)
-                say("Stopping the services")
+                self._cancel_jobs(progress)
+                progress("Stopping the services")
                 self.supervisor.shutdown()
             end_strays(self.layout, jobs=True)
 
-    def _cancel_jobs(self, say: ProgressCallback) -> None:
+    def _cancel_jobs(self, progress: ProgressCallback) -> None:
         env = self._env
         try:
             jobs = run(["squeue", "-h", "-o", "%A"], env=env, timeout=15).split()
             if not jobs:
                 return
-            say(f"Ending {len(jobs)} jobs")
+            progress(f"Ending {len(jobs)} jobs")
             run(["scancel", *jobs], env=env, timeout=15)
             deadline = time.monotonic() + 20
             while run(["squeue", "-h"], env=env, timeout=15) and time.monotonic() < deadline:
@@ -179,22 +179,22 @@ class LocalCluster:
             # processes.
             return
 
-    def purge(self, say: ProgressCallback) -> None:
+    def purge(self, progress: ProgressCallback) -> None:
         """After `down`: remove state, users, devices and the sudo rule."""
         check_is_cluster(self.layout)
         existed = self.layout.dir.exists()
-        self.down(say)
+        self.down(progress)
         removed = accounts.remove(self.layout)
         devices.remove(self.layout)
         remaining = remove_files(self.layout)
         if existed and not has_other_cluster():
-            run_module("carme_containers", "--remove-build-user", env={}, say=say)
+            run_module("carme_containers", "--remove-build-user", env={}, progress=progress)
         if existed:
-            say(f"Removed {self.layout.dir}" + (f" and {', '.join(removed)}" if removed else ""))
+            progress(f"Removed {self.layout.dir}" + (f" and {', '.join(removed)}" if removed else ""))
         else:
-            say(f"There is no cluster in {self.layout.dir}.")
+            progress(f"There is no cluster in {self.layout.dir}.")
         if remaining:
-            say(f"Not created by carme, so kept: {', '.join(remaining)} in {self.layout.dir}")
+            progress(f"Not created by carme, so kept: {', '.join(remaining)} in {self.layout.dir}")
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

@@ -89,7 +89,7 @@ def _summary(cluster: LocalCluster) -> None:
     console.print("\n[bold]What runs where[/]")
     table = _table("service", "", "where")
     for service in cluster.services():
-        table.add_row(service.name, service.service.what, _short(service.address, layout))
+        table.add_row(service.name, service.service.description, _short(service.address, layout))
     console.print(table)
     console.print(f"Paths and logs (log/) are below {layout.dir}.", style="dim")
     console.print("\n[bold]Nodes[/]")

@@ -38,7 +38,7 @@ def missing(packages: dict[str, str]) -> dict[str, str]:
     return {name: why for name, why in packages.items() if name not in installed}
 
 
-def install(packages: dict[str, str], say: ProgressCallback, log: Path) -> bool:
+def install(packages: dict[str, str], progress: ProgressCallback, log: Path) -> bool:
     """Install those of `packages` that are missing; True if there were any.
 
     Debian starts services on installation. The cluster starts them itself, with its own
@@ -49,13 +49,13 @@ def install(packages: dict[str, str], say: ProgressCallback, log: Path) -> bool:
     with locked(_LOCK):
         # Another cluster on this machine may have installed them in the meantime.
         if still_missing := missing(packages):
-            _install(still_missing, say, log)
+            _install(still_missing, progress, log)
     return True
 
 
-def _install(packages: dict[str, str], say: ProgressCallback, log: Path) -> None:
+def _install(packages: dict[str, str], progress: ProgressCallback, log: Path) -> None:
     for name, why in packages.items():
-        say(f"  {name}: {why}")
+        progress(f"  {name}: {why}")
     own_policy = not _POLICY.exists()
     if own_policy:
         _POLICY.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
@@ -76,7 +76,7 @@ def proxy_program(cache: Path) -> Path:
     return folder / "node_modules/configurable-http-proxy/bin/configurable-http-proxy"
 
 
-def ensure_proxy(cache: Path, say: ProgressCallback, log: Path) -> Path:
+def ensure_proxy(cache: Path, progress: ProgressCallback, log: Path) -> Path:
     """The proxy's program, installed once from npm into the cache."""
     program = proxy_program(cache)
     if program.exists():
@@ -88,16 +88,16 @@ def ensure_proxy(cache: Path, say: ProgressCallback, log: Path) -> Path:
         if not shutil.which(name)
     }
     if absent:
-        install(absent, say, log)
+        install(absent, progress, log)
     with locked(cache / ".proxy.lock"):
         if not program.exists():  # another cluster may have installed it in the meantime
-            _install_proxy(cache, say, log)
+            _install_proxy(cache, progress, log)
     return program
 
 
-def _install_proxy(cache: Path, say: ProgressCallback, log: Path) -> None:
+def _install_proxy(cache: Path, progress: ProgressCallback, log: Path) -> None:
     folder = cache / f"proxy-{PROXY_VERSION}"
-    say(f"  configurable-http-proxy {PROXY_VERSION} from npm: the proxy in front of the hub")
+    progress(f"  configurable-http-proxy {PROXY_VERSION} from npm: the proxy in front of the hub")
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

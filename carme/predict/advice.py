@@ -89,7 +89,7 @@ def suggestions(
     yield from _smaller(request, prediction, fitting)
     yield from _better(request, prediction, fitting)
     limits = request_time_limits(request, snapshot, user, now)
-    shortest = min(limits, key=lambda limit: limit.most, default=None)
+    shortest = min(limits, key=lambda limit: limit.maximum, default=None)
     yield from _time(request, prediction.time, shortest)
 
 
@@ -155,13 +155,13 @@ def _interval(time: Estimate) -> str:
 
 def _time(request: AdviceRequest, time: Estimate, limit: Limit | None) -> Iterator[Suggestion]:
     needed = time.high / 3600
-    allowed = hours_within(limit.most) if limit else inf
-    if limit and time.value > limit.most:
+    allowed = hours_within(limit.maximum) if limit else inf
+    if limit and time.value > limit.maximum:
         who = limit.source.removeprefix("partition ")
         yield Suggestion(
             kind="time", hours=allowed if request.hours < allowed else None,
             why=f"training takes about {format_duration(time.value)}, longer than the "
-            f"{format_duration(limit.most)} that {who} allows: save and resume from checkpoints",
+            f"{format_duration(limit.maximum)} that {who} allows: save and resume from checkpoints",
         )  # fmt: skip
     elif time.value > request.hours * 3600:
         yield Suggestion(

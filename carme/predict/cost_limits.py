@@ -8,7 +8,7 @@ from typing import Any
 
 from carme.errors import InputError
 from carme.simulator.plans import (
-    MOST_SLOTS,
+    MAX_SLOTS,
     Averaging,
     BasePlan,
     ParameterServer,
@@ -17,21 +17,21 @@ from carme.simulator.plans import (
 )
 from carme.simulator.workload import Workload
 
-MOST_LAYERS = 20_000
+MAX_LAYERS = 20_000
 """Layers including repeats: the largest bundled network has some hundreds."""
-MOST_MICRO_BATCHES = 10_000
-MOST_STAGES = 500
-MOST_PIECES = 40_000
+MAX_MICRO_BATCHES = 10_000
+MAX_STAGES = 500
+MAX_PIECES = 40_000
 """Micro-batches times stages of a pipeline that are simulated one by one: half a second."""
-MOST_BURST_PIECES = 4000
+MAX_BURST_PIECES = 4000
 """The same, up to which bursts are simulated: about a second."""
-MOST_SAMPLED_STEPS = 10_000
-MOST_DRAWS = 20_000_000
+MAX_SAMPLED_STEPS = 10_000
+MAX_DRAWS = 20_000_000
 """Random numbers for jitter: a third of a second."""
-MOST_WORKERS = 2048
+MAX_WORKERS = 2048
 """Workers of plans that are simulated worker by worker."""
-MOST_PACKAGES = 20_000
-MOST_POINTS = 50
+MAX_PACKAGES = 20_000
+MAX_POINTS = 50
 """Pairs of batch and worker count in one fit: each is simulated some hundred times, all together
 in some seconds."""
 VARIED = frozenset(
@@ -47,8 +47,8 @@ VARIED = frozenset(
 def check_workload(workload: Workload) -> None:
     """InputError for more layers than can be simulated quickly."""
     count = sum(cost.repeat for cost in workload.costs)
-    if count > MOST_LAYERS:
-        raise InputError(f"{count:,} layers, repeats counted", f"at most {MOST_LAYERS:,}")
+    if count > MAX_LAYERS:
+        raise InputError(f"{count:,} layers, repeats counted", f"at most {MAX_LAYERS:,}")
 
 
 def check_plan(plan: BasePlan, workload: Workload) -> float:
@@ -68,13 +68,13 @@ def check_ranges(ranges: Mapping[str, Sequence[Any]], plan: BasePlan, workload: 
 
 def check_points(plan: Synchronous, workload: Workload, points: set[tuple[int, int]]) -> None:
     """InputError for a fit to more pairs of batch and worker count than can be simulated."""
-    if len(points) > MOST_POINTS:
+    if len(points) > MAX_POINTS:
         raise InputError(
             f"steps of {len(points):,} different pairs of batch and GPUs",
-            f"at most {MOST_POINTS}: send those that were measured most",
+            f"at most {MAX_POINTS}: send those that were measured most",
         )
     plans = (plan.model_copy(update={"batch": batch, "gpus": gpus}) for batch, gpus in points)
-    if sum(check_plan(measured_plan, workload) for measured_plan in plans) > MOST_POINTS:
+    if sum(check_plan(measured_plan, workload) for measured_plan in plans) > MAX_POINTS:
         raise InputError(
             f"a fit of such a plan to {len(points):,} pairs of batch and GPUs takes too long",
             "send fewer pairs, leave jitter out, or raise micro_batch",
@@ -87,18 +87,18 @@ def _check(plan: BasePlan, workload: Workload, ranges: Mapping[str, Sequence[Any
     def values(name: str, default: float | None) -> list[float]:
         return [_number(v) for v in ranges.get(name, ())] or [float(default or 0)]
 
-    if plan.sample_steps > MOST_SAMPLED_STEPS:
+    if plan.sample_steps > MAX_SAMPLED_STEPS:
         raise InputError(
-            f"sample_steps is {plan.sample_steps:,}", f"at most {MOST_SAMPLED_STEPS:,}"
+            f"sample_steps is {plan.sample_steps:,}", f"at most {MAX_SAMPLED_STEPS:,}"
         )
     gpus = max(values("gpus", plan.gpus))
     match plan:
-        case ParameterServer() | Averaging() if gpus > MOST_WORKERS:
-            raise InputError(f"{gpus:,.0f} GPUs in such a plan", f"at most {MOST_WORKERS:,}")
-        case Averaging() if package_count(plan, workload) > MOST_PACKAGES:
+        case ParameterServer() | Averaging() if gpus > MAX_WORKERS:
+            raise InputError(f"{gpus:,.0f} GPUs in such a plan", f"at most {MAX_WORKERS:,}")
+        case Averaging() if package_count(plan, workload) > MAX_PACKAGES:
             raise InputError(
                 f"{package_count(plan, workload):,} packages",
-                f"set packages to at most {MOST_PACKAGES:,}; unset, every sample is one",
+                f"set packages to at most {MAX_PACKAGES:,}; unset, every sample is one",
             )
         case Synchronous():
             stages = max(values("pipeline", plan.pipeline))
@@ -106,10 +106,10 @@ def _check(plan: BasePlan, workload: Workload, ranges: Mapping[str, Sequence[Any
             micro_batch = min(v if v >= 1 else 1 for v in values("micro_batch", plan.micro_batch))
             jittered = plan.jitter_samples or max(values("jitter", plan.jitter)) > 0
             draws = gpus * plan.sample_steps if jittered else 0
-            if draws > MOST_DRAWS:
+            if draws > MAX_DRAWS:
                 raise InputError(
                     f"{draws:,.0f} random numbers for the jitter (GPUs times sample_steps)",
-                    f"at most {MOST_DRAWS:,}: lower sample_steps",
+                    f"at most {MAX_DRAWS:,}: lower sample_steps",
                 )
             return 1 + _pipeline(stages, batch / micro_batch) + draws / 60_000
     return 1.0
@@ -119,17 +119,17 @@ def _pipeline(stages: float, micro_batches: float) -> float:
     """Milliseconds to simulate when each micro-batch passes each stage."""
     if stages <= 1:
         return 0
-    if micro_batches > MOST_MICRO_BATCHES:
+    if micro_batches > MAX_MICRO_BATCHES:
         raise InputError(
             f"{micro_batches:,.0f} micro-batches in a pipeline",
-            f"at most {MOST_MICRO_BATCHES:,}: raise micro_batch",
+            f"at most {MAX_MICRO_BATCHES:,}: raise micro_batch",
         )
     # The simulator stops at some slot, and continues evenly.
-    pieces = min(stages * micro_batches, max(8 * stages**2, MOST_SLOTS / 2))
-    if stages > MOST_STAGES or pieces > MOST_PIECES:
+    pieces = min(stages * micro_batches, max(8 * stages**2, MAX_SLOTS / 2))
+    if stages > MAX_STAGES or pieces > MAX_PIECES:
         raise InputError(
             f"a pipeline of {stages:,.0f} stages with {micro_batches:,.0f} micro-batches",
-            f"at most {MOST_PIECES:,} when multiplied, and {MOST_STAGES} stages:"
+            f"at most {MAX_PIECES:,} when multiplied, and {MAX_STAGES} stages:"
             " raise micro_batch, or use fewer stages",
         )
     return pieces / 100

@@ -41,7 +41,7 @@ PULL = 0.002
 """Residual, as a share of a step, for each factor e away from the data sheet."""
 SEEN = 0.005
 """A coefficient is seen if doubling it changes a fitted step by this share."""
-MOST_MISS = 0.5
+MAX_RELATIVE_ERROR = 0.5
 """A fit with a larger relative error of a measured step is rejected."""
 MODEL_ERROR = 0.04
 """Relative error of the model at a measured point."""
@@ -236,7 +236,7 @@ class _Fit(NamedTuple):
         points = self.points
         errors = [self.run(p, best).step_seconds / p.seconds - 1 for p in points]
         worst, point = max(zip(map(abs, errors), points, strict=True), key=lambda pair: pair[0])
-        if worst > MOST_MISS:
+        if worst > MAX_RELATIVE_ERROR:
             raise InputError(
                 f"no coefficients within their bounds make a step of {point.batch} samples on"
                 f" {point.gpus} workers take {point.seconds:.3g} s",

@@ -21,7 +21,7 @@ SingleWorkerPhase = Literal["compute", "update"]
 """Phases that a worker can run without the others."""
 ALONE_COLUMNS: dict[str, SingleWorkerPhase] = {"alone_compute": "compute", "alone_update": "update"}
 Seconds = Annotated[float, Field(ge=0, le=86400)]
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -48,7 +48,7 @@ class TrackedStep(FrozenModel):
         return self
 
 
-Steps = Annotated[tuple[TrackedStep, ...], Field(min_length=3, max_length=MOST_STEPS)]
+Steps = Annotated[tuple[TrackedStep, ...], Field(min_length=3, max_length=MAX_STEPS)]
 
 
 def validated(model: type[M], data: Any, source: str) -> M:
@@ -88,8 +88,8 @@ def _rows(text: str, source: str) -> list[dict[str, Any]]:
         raise InputError(f"{source}: {problem}", f"columns are {', '.join(sorted(columns))}")
     rows = []
     for number, raw in enumerate(reader, 2):
-        if number > MOST_STEPS + 1:
-            raise InputError(f"{source}: more than {MOST_STEPS} steps", "give a part of them")
+        if number > MAX_STEPS + 1:
+            raise InputError(f"{source}: more than {MAX_STEPS} steps", "give a part of them")
         cells = {str(k).strip(): v.strip() for k, v in raw.items() if isinstance(v, str)}
         cells = {k: v for k, v in cells.items() if v}
         row: dict[str, Any] = {k: v for k, v in cells.items() if k in TrackedStep.model_fields}

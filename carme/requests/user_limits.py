@@ -43,9 +43,9 @@ def user_problems(
         field, demand = _field(limit), amount(job, limit.resource)
         if limit.scope == "node":
             demand //= max(1, job.node_count)
-        if field is not None and demand > limit.most:
+        if field is not None and demand > limit.maximum:
             problems.setdefault(field, _too_much(limit))
-        elif limit.resource == SUBMITTED and limit.used(snapshot.jobs) >= limit.most:
+        elif limit.resource == SUBMITTED and limit.used(snapshot.jobs) >= limit.maximum:
             problems.setdefault(field or "", _full(limit))
     return problems
 
@@ -72,7 +72,7 @@ def with_allowed_hours(
     chosen = {**values, **{name: value for name, value in raw.items() if isinstance(value, str)}}
     # Without validation: the names that a user sent may be wrong, and have no limits then.
     limits = request_time_limits(ResourceRequest.model_construct(**chosen), snapshot, user, now)
-    return {**values, "hours": min(values["hours"], 8760, *(hours_within(i.most) for i in limits))}
+    return {**values, "hours": min(values["hours"], 8760, *(hours_within(i.maximum) for i in limits))}
 
 
 def as_job(request: ResourceRequest, user: SlurmUser) -> Job:
@@ -155,13 +155,13 @@ def _field(limit: Limit) -> str | None:
 def _too_much(limit: Limit) -> str:
     if limit.resource == SECONDS:
         who = limit.source.removeprefix("partition ")
-        return f"{who} allows at most {format_duration(limit.most)}"
-    return f"{limit.source} gives {_FOR[limit.scope]} at most {_amount(limit.resource, limit.most)}"
+        return f"{who} allows at most {format_duration(limit.maximum)}"
+    return f"{limit.source} gives {_FOR[limit.scope]} at most {_amount(limit.resource, limit.maximum)}"
 
 
 def _full(limit: Limit) -> str:
     whose, who = ("of yours ", "you have") if limit.user else ("", "there are")
-    jobs = _amount("job", limit.most)
+    jobs = _amount("job", limit.maximum)
     return f"{limit.source} takes {jobs} {whose}at a time, and {who} that many"
 
 
@@ -184,7 +184,7 @@ def shortages(request: ResourceRequest, snapshot: Snapshot, user: SlurmUser) -> 
     for limit in user.limits(partition, snapshot, request.account, request.qos):
         demand = amount(job, limit.resource)
         if demand and limit.scope in ("user", "account", "group") and limit.resource != SUBMITTED:
-            left = limit.most - limit.used(snapshot.jobs)
+            left = limit.maximum - limit.used(snapshot.jobs)
             if demand > left:
                 short.append((limit, max(0, left)))
     return short
@@ -195,11 +195,11 @@ def held(short: list[Shortage]) -> str:
     if not short:
         return ""
     limit, left = short[0]
-    used = _amount(limit.resource, limit.most - left)
+    used = _amount(limit.resource, limit.maximum - left)
     if not limit.user:
-        most = format_bytes(limit.most) if limit.resource == "mem" else limit.most
+        most = format_bytes(limit.maximum) if limit.resource == "mem" else limit.maximum
         return f"Jobs of {limit.source} already have {used} of the {most} that it gives."
-    most = _amount(limit.resource, limit.most)
+    most = _amount(limit.resource, limit.maximum)
     return f"You already have {used}, and {limit.source} gives one user at most {most}."
 
 

@@ -18,11 +18,11 @@ USER_HEADER = "Carme-User"
 def authenticate() -> Caller:
     """The caller. Refuses with 401 without a valid token or session, with 403 a change that does
     not come from our own page, and with 429 above the request rate."""
-    caller: Caller | None = g.get("who") or identify()
+    caller: Caller | None = g.get("caller") or identify()
     _check_rate(caller.name if caller else f"from {request.remote_addr}")
     if caller is None:
         raise Refused(401, "no valid token and no session", WWW_Authenticate='token realm="carme"')
-    g.who = caller
+    g.caller = caller
     return caller
 
 

@@ -23,9 +23,9 @@ _REPORT_SECONDS = 10.0
 """Longer than a request waits: a late report is cached by the view for the next request."""
 _CALIBRATION_SECONDS = 10.0
 _MAX_CALIBRATIONS = 10_000
-_MOST_STREAMS = 6
+_MAX_STREAMS = 6
 """Each stream holds one of the server's threads for minutes."""
-_MOST_STREAMS_OF_ONE = 2
+_MAX_STREAMS_PER_USER = 2
 
 
 class ServiceContext:
@@ -43,7 +43,7 @@ class ServiceContext:
         self.tasks = TaskPool(service.processes)
         self.cluster = SnapshotSubscription(view)
         self.sandbox = SandboxProcess()
-        self.streams = ConcurrencyLimiter(_MOST_STREAMS, _MOST_STREAMS_OF_ONE)
+        self.streams = ConcurrencyLimiter(_MAX_STREAMS, _MAX_STREAMS_PER_USER)
         self._calibrations: TTLCache[Any, Calibration | None] = TTLCache(
             _MAX_CALIBRATIONS, _CALIBRATION_SECONDS
         )

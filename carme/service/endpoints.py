@@ -28,7 +28,7 @@ _FILE = {"schema": {"type": "string", "contentMediaType": "application/octet-str
 @dataclass(frozen=True)
 class Endpoint:
     """One endpoint of the API. The handler gets the values in the path and, if it names them,
-    `who` (the caller), `body` and `query`; it returns the answer, or (answer, status)."""
+    `caller`, `body` and `query`; it returns the answer, or (answer, status)."""
 
     method: str
     path: str
@@ -48,8 +48,8 @@ class Endpoint:
     def respond(self, **arguments: Any) -> Response:
         """The response to the current request; `arguments` are the values in its path."""
         caller = authenticate()
-        if "who" in self.handler.__annotations__:
-            arguments["who"] = caller
+        if "caller" in self.handler.__annotations__:
+            arguments["caller"] = caller
         if self.query:
             arguments["query"] = self.query.model_validate(request.args.to_dict())
         if self.body:

@@ -197,15 +197,15 @@ class ClusterAnswer(FrozenModel):
     nodes_closed: int
 
 
-MOST_JOBS_BEFORE = 400
-"""Jobs before a page: each page reads all of them again."""
+MAX_CURSOR = 400
+"""Of a page of jobs: each page reads all jobs before it again."""
 
 
 class JobsQuery(FrozenModel):
     """Paging, and filters."""
 
     limit: Annotated[int, Field(ge=1, le=100)] = 25
-    cursor: Annotated[int, Field(ge=0, le=MOST_JOBS_BEFORE)] = 0
+    cursor: Annotated[int, Field(ge=0, le=MAX_CURSOR)] = 0
     """`next` of the previous page."""
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] | None = None
     """Only for admins; by default they see the jobs of all users."""

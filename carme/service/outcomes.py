@@ -29,7 +29,7 @@ INTERVAL_SECONDS = 30.0
 _AT_ONCE = 50
 LOST = "LOST"
 """The state of a job that neither the queue nor the accounting has any more."""
-MOST_JOBS = 200
+MAX_JOBS = 200
 """Jobs that have series, eight each; the newest replace the oldest."""
 
 
@@ -126,13 +126,13 @@ def newest(store: Store) -> list[PredictionRow]:
         select(table)
         .where(table.job_id.is_not(None))
         .order_by(table.created_at.desc(), table.id)
-        .limit(4 * MOST_JOBS)
+        .limit(4 * MAX_JOBS)
     )
     by_job: dict[int | None, PredictionRow] = {}
     with store.session() as session:
         for row in session.scalars(query):
             by_job.setdefault(row.job_id, row)
-    return list(by_job.values())[:MOST_JOBS]
+    return list(by_job.values())[:MAX_JOBS]
 
 
 class _StoreMetrics(Collector):

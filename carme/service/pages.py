@@ -71,7 +71,7 @@ def _page(name: str, title: str, **values: Any) -> Any:
         title=title,
         tab=name,
         tabs=TABS,
-        who=caller,
+        caller=caller,
         csrf=context.sessions.csrf(request.cookies.get(SESSION_COOKIE, "")),
         operations=current_app.extensions["carme_api"].operations if name == "api" else (),
         **values,

@@ -35,17 +35,17 @@ class RateLimiter:
 
 
 class ConcurrencyLimiter:
-    """`most` at a time, `of_one` for each key."""
+    """At most `maximum` holders of a slot at a time, and `per_key` for each key."""
 
-    def __init__(self, most: int, of_one: int) -> None:
-        self._most, self._of_one = most, of_one
+    def __init__(self, maximum: int, per_key: int) -> None:
+        self._maximum, self._per_key = maximum, per_key
         self._held: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def take(self, key: str) -> Callable[[], None] | None:
         """A function that gives the slot back, once; None if no slot is free."""
         with self._lock:
-            if self._held.total() >= self._most or self._held[key] >= self._of_one:
+            if self._held.total() >= self._maximum or self._held[key] >= self._per_key:
                 return None
             self._held[key] += 1
         slot = ExitStack()

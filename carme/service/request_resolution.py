@@ -17,18 +17,18 @@ from carme.simulator.hardware import Cluster
 from carme.simulator.plans import BasePlan
 from carme.simulator.workload import Workload
 
-MOST_GPUS = 100_000
+MAX_GPUS = 100_000
 
 
 def find_workload(
-    context: ServiceContext, who: Caller, workload: str | Workload, samples: int | None = None
+    context: ServiceContext, caller: Caller, workload: str | Workload, samples: int | None = None
 ) -> Workload:
     """The workload of a request: in full, or a bundled one or one of the user by its name."""
     if isinstance(workload, str):
         name = workload.strip().lower().replace(" ", "-")
         if name in library.names("workloads"):
             workload = library.workload(name)
-        elif row := context.store.newest(WorkloadRow, who.name, name=name):
+        elif row := context.store.newest(WorkloadRow, caller.name, name=name):
             workload = Workload.model_validate(row.body)
         else:
             # Never library.workload(name) with a user's text: it would open files.
@@ -52,8 +52,8 @@ def find_hardware(context: ServiceContext, query: HardwareQuery) -> tuple[Cluste
         return hardware_of(snapshot, query.partition, query.gpu_type, names), query.count
     gpus = query.gpus or ""
     count, _ = library.parse_gpus(gpus)
-    if count > MOST_GPUS:
-        raise InputError(f"{count} GPUs", f"at most {MOST_GPUS}")
+    if count > MAX_GPUS:
+        raise InputError(f"{count} GPUs", f"at most {MAX_GPUS}")
     return library.cluster_of(gpus, node_name=query.node, network=query.network), count
 
 
@@ -65,18 +65,18 @@ def with_count(plan: BasePlan, count: int) -> BasePlan:
 
 
 def find_calibration(
-    context: ServiceContext, who: Caller, workload: str, gpu: str, row_id: str | None
+    context: ServiceContext, caller: Caller, workload: str, gpu: str, row_id: str | None
 ) -> tuple[Calibration, tuple[str, ...]]:
     """The calibration with this id, or the user's newest for this workload and GPU; `none` and no
     calibration mean the data sheet. Also returns notes on the choice."""
     if row_id == "none":
         return DATA_SHEET, ()
     if row_id is not None:
-        row = context.store.visible(CalibrationRow, who, row_id)
+        row = context.store.visible(CalibrationRow, caller, row_id)
         if row.gpu != gpu:
             raise InputError(f"calibration {row_id} is for {row.gpu}, not {gpu}", "leave it out")
         return row.calibration, ()
     try:
-        return context.newest_calibration(who.name, workload, gpu) or DATA_SHEET, ()
+        return context.newest_calibration(caller.name, workload, gpu) or DATA_SHEET, ()
     except SQLAlchemyError:
         return DATA_SHEET, ("the database does not answer, so calibrations could not be used",)

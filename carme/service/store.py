@@ -141,24 +141,24 @@ class Store:
         return next(iter(self.page(kind, user, 1, None, **equal)), None)
 
     def visible_page(
-        self, kind: type[Row], who: Caller, query: PageQuery
+        self, kind: type[Row], caller: Caller, query: PageQuery
     ) -> tuple[list[Row], str | None]:
         """The caller's newest rows and the next page's cursor; an admin sees all users' rows."""
-        rows = self.page(kind, None if who.admin else who.name, query.limit, query.cursor)
+        rows = self.page(kind, None if caller.admin else caller.name, query.limit, query.cursor)
         return rows, next_cursor(rows, query.limit)
 
-    def visible(self, kind: type[Row], who: Caller, row_id: str) -> Row:
+    def visible(self, kind: type[Row], caller: Caller, row_id: str) -> Row:
         """The row; MissingError if there is none that the caller may see."""
         with self.session() as session:
             row = session.get(kind, row_id)
-        if row is None or not who.may_see(row.user):
+        if row is None or not caller.may_see(row.user):
             raise MissingError(f"no {kind.noun} {row_id[:40]!r}", f"GET {kind.noun}s lists yours")
         return row
 
-    def remove_own(self, kind: type[Row], who: Caller, row_id: str) -> None:
+    def remove_own(self, kind: type[Row], caller: Caller, row_id: str) -> None:
         """Delete a row of the caller; DeniedError for an admin who sees another user's row."""
-        row = self.visible(kind, who, row_id)
-        if row.user != who.name:
+        row = self.visible(kind, caller, row_id)
+        if row.user != caller.name:
             raise DeniedError(f"this {kind.noun} is another user's", "only its owner can delete it")
         self.remove(row)
 

@@ -26,9 +26,9 @@ AHEAD = 2
 """Chunks of a task that wait or run, for each process. The pool serves chunks in their order, so
 those of other tasks come in between."""
 KEEP_SECONDS = 3600
-MOST_RUNNING = 3
+MAX_RUNNING = 3
 """Running tasks of one user."""
-MOST_KEPT = 20
+MAX_ENDED = 20
 """Ended tasks of one user that can still be read."""
 _FIGURES = (
     "time", "energy", "gpu_energy", "power", "emissions", "batch", "steps", "step_seconds",
@@ -101,10 +101,10 @@ class TaskPool:
             tasks = list(self._tasks.values())
             old = [t for t in tasks if time.time() - t.created_at > KEEP_SECONDS]
             ended = [t for t in tasks if t.user == user and t.state != "running"]
-            for other in (*old, *ended[:-MOST_KEPT]):
+            for other in (*old, *ended[:-MAX_ENDED]):
                 self._tasks.pop(other.id, None)
             running = sum(t.user == user and t.state == "running" for t in self._tasks.values())
-            if running >= MOST_RUNNING:
+            if running >= MAX_RUNNING:
                 raise UnavailableError(
                     f"you have {running} tasks running", "wait for one, or cancel one"
                 )

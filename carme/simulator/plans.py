@@ -24,7 +24,7 @@ BATCH_EXPONENT: dict[BatchRule, float] = {
     "square-root": 1 / 2,
     "cube-root": 1 / 3,
 }
-MOST_SLOTS = 20_000
+MAX_SLOTS = 20_000
 """Slots of a pipeline computed one by one, in some 0.01 s; longer steps are extrapolated."""
 CHUNK = 2_000_000
 """Numbers drawn at a time: 16 MB, so that memory does not grow with the run."""
@@ -200,7 +200,7 @@ def makespan(
         # Equal stages: the closed form, bubble (p−1)/(m+p−1).
         total = (micro_batches + stages - 1) * (forward[0] + backward[0])
         return total, [total - s * backward[0] for s in range(stages)]
-    steady = max(8 * stages, MOST_SLOTS // (2 * stages))
+    steady = max(8 * stages, MAX_SLOTS // (2 * stages))
     if micro_batches > steady:
         # In the steady state each further micro-batch adds the same time.
         earlier, _ = _slot_by_slot(forward, backward, send, steady - 2 * stages)

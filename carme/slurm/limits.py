@@ -18,13 +18,13 @@ Amounts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """`source` allows at most `most` of `resource`: SECONDS, JOBS, SUBMITTED or a TRES.
+    """`source` allows at most `maximum` of `resource`: SECONDS, JOBS, SUBMITTED or a TRES.
 
     With a scope beyond the job, other jobs count: those that match the last four fields.
     """
 
     resource: str
-    most: int
+    maximum: int
     source: str
     scope: Scope = "job"
     user: str = ""
@@ -83,7 +83,7 @@ def time_limits(
     own = rights.association(account, partition.name if partition else "")
     candidates = [(item.limits.max_seconds, f"QoS {item.name}") for item, _ in chain]
     candidates += [(own.limits.max_seconds, f"account {own.account}")] if own else []
-    first = next(((most, source) for most, source in candidates if most is not None), None)
+    first = next(((maximum, source) for maximum, source in candidates if maximum is not None), None)
     return [*limits, Limit(SECONDS, *first)] if first else limits
 
 
@@ -135,12 +135,12 @@ def job_limits(
 
 def _first_set(layers: Iterable[tuple[Amounts, str, Mapping[str, Any]]]) -> Iterator[Limit]:
     """A limit for each resource, from the first layer that has an amount of it."""
-    seen: set[str] = set()
+    limited: set[str] = set()
     for amounts, source, jobs in layers:
-        for resource, most in amounts.items():
-            if resource not in seen:
-                yield Limit(resource, most, source, **jobs)
-        seen |= set(amounts)
+        for resource, maximum in amounts.items():
+            if resource not in limited:
+                yield Limit(resource, maximum, source, **jobs)
+        limited |= set(amounts)
 
 
 def _user_amounts(limits: AssociationLimits) -> Amounts:
@@ -153,7 +153,7 @@ def _group_amounts(limits: AssociationLimits) -> Amounts:
 
 def _with_counts(amounts: Amounts, jobs: int | None, submitted: int | None) -> Amounts:
     counts = {JOBS: jobs, SUBMITTED: submitted}
-    return {**amounts, **{resource: most for resource, most in counts.items() if most is not None}}
+    return {**amounts, **{resource: count for resource, count in counts.items() if count is not None}}
 
 
 def _qos_chain(

@@ -174,13 +174,13 @@ def run(
     return result.stdout
 
 
-def run_module(module: str, *arguments: str, env: Mapping[str, str], say: ProgressCallback) -> None:
-    """Run a Python module as a program and pass each line that it prints to `say` at once."""
+def run_module(module: str, *arguments: str, env: Mapping[str, str], progress: ProgressCallback) -> None:
+    """Run a Python module as a program and pass each line that it prints to `progress` at once."""
     last: deque[str] = deque(maxlen=5)
 
     def on_line(line: str) -> None:
         last.append(line.rstrip())
-        say(f"  {line.rstrip()}")
+        progress(f"  {line.rstrip()}")
 
     if stream([sys.executable, "-m", module, *arguments], on_line, env={**os.environ, **env}):
         raise UnavailableError("\n    ".join([f"{module} {' '.join(arguments)} failed:", *last]))

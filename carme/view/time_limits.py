@@ -45,7 +45,7 @@ def extended_limit(
     for name in job.partition.split(","):
         partition = snapshot.partition(name) if name else None
         for bound in time_limits(partition, rights, job.account, job.qos):
-            _check(limit, bound.most, bound.source)
+            _check(limit, bound.maximum, bound.source)
     if job.started_at is not None:
         _check_reservations(job, job.started_at + limit, snapshot, now)
     return limit

@@ -30,7 +30,7 @@ class BuildLog:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def say(self, text: str) -> None:
+    def step(self, text: str) -> None:
         """Report a new step at once; `line` repeats it with the time that has passed."""
         self._step = text
         self.progress(f"{self.title}: {text}")

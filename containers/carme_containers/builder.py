@@ -104,7 +104,7 @@ class Builder:
         try:
             _stage(recipe, folder, user)
             with BuildLog(self.log_path(recipe), recipe.id, self.progress) as log:
-                log.say(f"building; the log is {log.path}")
+                log.step(f"building; the log is {log.path}")
                 parent_path = parent.path if parent else None
                 file = self.engine.make(recipe, parent_path, folder, log, user)
                 seconds = round(time.monotonic() - started, 1)
@@ -124,7 +124,7 @@ class Builder:
     ) -> Image:
         """The index entry of the new image; UnavailableError if `verify` fails."""
         inspector = ImageInspector(self.apptainer, file, user, self.work)
-        log.say("verifying")
+        log.step("verifying")
         verified = inspector.verify()
         for line in ("--- verify ---", *verified.output.splitlines()):
             log.line(line)

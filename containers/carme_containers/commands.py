@@ -36,7 +36,7 @@ def images(ctx: click.Context, path: Path | None) -> None:
     ctx.obj = load(path)
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print progress to stderr; results go to stdout."""
     click.echo(text, err=True)
 
@@ -105,7 +105,7 @@ def build(
     # When a scheduler or a service manager ends a build, it cleans up as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     open_private_tmp()
-    builder = _builder(config, engine, say)
+    builder = _builder(config, engine, print_progress)
     failed = []
     for recipe in recipes:
         try:
@@ -161,10 +161,10 @@ def publish(config: Config, name: str, variant: str, engine: str, default: bool)
         return
     recipe = load_recipe(name, _folders(config), variant=variant, engine=engine)
     program = config.images.apptainer or Path("apptainer")
-    result = Builder(ApptainerEngine(program), program, cache_dir(), say).cached(recipe)
+    result = Builder(ApptainerEngine(program), program, cache_dir(), print_progress).cached(recipe)
     if not result:
         raise InputError(f"{recipe.id} is not built", f"carme images build {recipe.name}")
-    program = apptainer_for(config, cache_dir(), say)
+    program = apptainer_for(config, cache_dir(), print_progress)
     published = publish_result(config, program, result, default)
     click.echo(f"{published.id}: published, {published.digest}")
 
@@ -192,7 +192,7 @@ def verify(config: Config, names: tuple[str, ...], quick: bool) -> None:
     if not chosen:
         offered = ", ".join(image.id for image in catalogue.offered()) or "none"
         raise InputError("no such published image", f"published: {offered}")
-    program = apptainer_for(config, cache_dir(), say)
+    program = apptainer_for(config, cache_dir(), print_progress)
     failures = 0
     for image in chosen:
         path = catalogue.path(image)
@@ -250,7 +250,7 @@ def cache(config: Config, folder: Path | None) -> None:
     if not target:
         raise InputError("no folder is set", "set images.node_cache in carme.toml, or --folder")
     catalogue = load_catalogue(config.images.folder, bool(config.images.verify_key))
-    copies = copy_images(catalogue, target, say)
+    copies = copy_images(catalogue, target, print_progress)
     click.echo(f"{target}: {len(copies)} of {len(catalogue.offered())} images")
 
 
@@ -261,7 +261,7 @@ def check(config: Config, path: str) -> None:
     """Check whether a session can start from your own SIF file PATH."""
     own = check_own_image(
         path,
-        apptainer_for(config, cache_dir(), say),
+        apptainer_for(config, cache_dir(), print_progress),
         allowed=config.images.own_images,
         verify_key=config.images.verify_key,
     )

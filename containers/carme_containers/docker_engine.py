@@ -72,7 +72,7 @@ class DockerEngine:
         try:
             tag = self._ensure(recipe, folder, log, user)
             archive = folder / "out" / "image.tar"
-            log.say("saving the engine's image")
+            log.step("saving the engine's image")
             with archive.open("wb") as file:
                 for chunk in self.client.images.get(tag).save(named=True):
                     file.write(chunk)
@@ -101,7 +101,7 @@ class DockerEngine:
             arguments["PARENT"] = self._debian(folder, log, user)
         context = folder / f"context-{recipe.name}"
         shutil.copytree(recipe.folder, context, ignore=shutil.ignore_patterns("__pycache__"))
-        log.say(f"building {recipe.name} with Docker")
+        log.step(f"building {recipe.name} with Docker")
         with _machine_settings(context / ".build", self.apptainer.mirror):
             self._build(context, tag, arguments, log)
         shutil.rmtree(context)
@@ -130,7 +130,7 @@ class DockerEngine:
         """A minimal Debian in the engine: there may be no registry to pull one from."""
         if self._has(DEBIAN):
             return DEBIAN
-        log.say("creating a minimal Debian for the engine")
+        log.step("creating a minimal Debian for the engine")
         environment = prepare(folder / "debian-mnt", self.apptainer.mirror)
         definition = DEBIAN_DEFINITION.format(suite=SUITE, mirror=environment.mirror)
         (folder / "recipe/debian.def").write_text(definition)

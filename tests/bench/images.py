@@ -26,7 +26,7 @@ REPEATS = 7
 IMPORT = "import jupyterlab"
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(text, file=sys.stderr)
 
 
@@ -36,8 +36,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--image", default="base")
     options = parser.parse_args()
-    apptainer = find_or_install(cache_dir(), say)
-    builder = Builder(ApptainerEngine(apptainer), apptainer, cache_dir(), say)
+    apptainer = find_or_install(cache_dir(), print_progress)
+    builder = Builder(ApptainerEngine(apptainer), apptainer, cache_dir(), print_progress)
     image = builder.build(load_recipe(options.image)).path
     # Not the configuration of a cluster that happens to run here.
     os.environ["CARME_CONFIG"] = "/dev/null"

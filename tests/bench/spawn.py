@@ -225,7 +225,7 @@ class Bench:
         said = self.cluster.run(["sdiag"]).stdout
         part = said.split("by message type")[-1].split("by user")[0]
         counts = re.findall(r"^\s*(\w+)\s*\(\s*\d+\) count:(\d+)", part, re.MULTILINE)
-        say(f"  {dict(counts)}")
+        print_progress(f"  {dict(counts)}")
         return sum(int(n) for name, n in counts if READS.search(name) and "STATS" not in name)
 
     def all_at_once(self, way: Callable[[str], float]) -> list[float]:
@@ -240,7 +240,7 @@ def _listens(port: int) -> bool:
     return any(row[3] == "0A" and int(row[1][-4:], 16) == port for row in map(str.split, table))
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -258,11 +258,11 @@ def measure(bench: Bench, repeats: int) -> dict[str, Any]:
         bench.end(user)
         carme.append(bench.carme(user[0]))
         bench.end(user)
-        say(f"  one at a time: bare {bare[-1]:.2f} s, carme {carme[-1]:.2f} s")
-    say(f"{len(users)} at once, bare")
+        print_progress(f"  one at a time: bare {bare[-1]:.2f} s, carme {carme[-1]:.2f} s")
+    print_progress(f"{len(users)} at once, bare")
     bare_many = bench.all_at_once(bench.bare)
     bench.end(bench.cluster.users)
-    say(f"{len(users)} at once, carme")
+    print_progress(f"{len(users)} at once, carme")
     bench.cluster.run(["sdiag", "--reset"])
     started = time.monotonic()
     carme_many = bench.all_at_once(bench.carme)
@@ -296,12 +296,12 @@ def main() -> None:
     if os.geteuid() != 0:
         raise SystemExit("bench: the one-machine cluster needs root")
     local = LocalCluster(config(options.concurrent))
-    local.purge(say)
+    local.purge(print_progress)
     try:
-        local.up(say)
+        local.up(print_progress)
         figures = measure(Bench(Cluster(local)), options.repeats)
     finally:
-        local.purge(say)
+        local.purge(print_progress)
     if options.json:
         print(json.dumps(figures))
         return

@@ -23,17 +23,17 @@ api = Api()
 
 
 @api.endpoint("POST", "/calibrations", status=201)
-def make_calibration(who: Caller, body: CalibrationRequest) -> CalibrationAnswer:
+def make_calibration(caller: Caller, body: CalibrationRequest) -> CalibrationAnswer:
     """Fit the simulator's coefficients to measured steps.
 
     Later predictions of this workload on this hardware use the newest calibration.
     """
     context = current_context()
-    workload = find_workload(context, who, body.workload)
+    workload = find_workload(context, caller, body.workload)
     cluster, _ = find_hardware(context, body.hardware)
     steps = body.steps or ()
     if body.job_id is not None:
-        job = find_job(context, who, body.job_id)
+        job = find_job(context, caller, body.job_id)
         steps = with_watts(steps or _steps_of(context, job, workload.name), job)
     if not steps:
         raise InputError("no steps", "send steps (batch, gpus, seconds of each) or a job_id")
@@ -42,7 +42,7 @@ def make_calibration(who: Caller, body: CalibrationRequest) -> CalibrationAnswer
     if body.steps is None:
         calibration = _from_history(calibration, body.job_id)
     row = CalibrationRow(
-        user=who.name, workload=workload.name, gpu=cluster.node.gpu.name,
+        user=caller.name, workload=workload.name, gpu=cluster.node.gpu.name,
         body=calibration.model_dump(mode="json"),
     )  # fmt: skip
     context.store.add(row)
@@ -51,22 +51,22 @@ def make_calibration(who: Caller, body: CalibrationRequest) -> CalibrationAnswer
 
 
 @api.endpoint("GET", "/calibrations")
-def list_calibrations(who: Caller, query: PageQuery) -> CalibrationPage:
+def list_calibrations(caller: Caller, query: PageQuery) -> CalibrationPage:
     """Your calibrations, the newest first; an admin sees those of all users."""
-    rows, more = current_context().store.visible_page(CalibrationRow, who, query)
+    rows, more = current_context().store.visible_page(CalibrationRow, caller, query)
     return CalibrationPage(items=tuple(map(_answer_of, rows)), next=more)
 
 
 @api.endpoint("GET", "/calibrations/<string:calibration_id>")
-def get_calibration(who: Caller, calibration_id: str) -> CalibrationAnswer:
+def get_calibration(caller: Caller, calibration_id: str) -> CalibrationAnswer:
     """One calibration."""
-    return _answer_of(current_context().store.visible(CalibrationRow, who, calibration_id))
+    return _answer_of(current_context().store.visible(CalibrationRow, caller, calibration_id))
 
 
 @api.endpoint("DELETE", "/calibrations/<string:calibration_id>")
-def delete_calibration(who: Caller, calibration_id: str) -> None:
+def delete_calibration(caller: Caller, calibration_id: str) -> None:
     """Delete a calibration of your own."""
-    current_context().store.remove_own(CalibrationRow, who, calibration_id)
+    current_context().store.remove_own(CalibrationRow, caller, calibration_id)
     current_context().forget_calibrations()
 
 

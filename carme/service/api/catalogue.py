@@ -26,15 +26,15 @@ from carme.service.store import WorkloadRow, next_cursor
 from carme.service.uploads import read_upload
 from carme.simulator.workload import Workload
 
-MOST_WORKLOADS = 200
+MAX_WORKLOADS = 200
 """Stored workloads of one user."""
 api = Api()
 
 
 @api.endpoint("GET", "/workloads")
-def list_workloads(who: Caller, query: PageQuery) -> WorkloadPage:
+def list_workloads(caller: Caller, query: PageQuery) -> WorkloadPage:
     """Your workloads, the newest first; on the first page the bundled ones follow."""
-    rows = current_context().store.page(WorkloadRow, who.name, query.limit, query.cursor)
+    rows = current_context().store.page(WorkloadRow, caller.name, query.limit, query.cursor)
     items = [_item(Workload.model_validate(row.body), row.user) for row in rows]
     if query.cursor is None:
         items += [_item(library.workload(name)) for name in library.names("workloads")]
@@ -42,13 +42,13 @@ def list_workloads(who: Caller, query: PageQuery) -> WorkloadPage:
 
 
 @api.endpoint("POST", "/workloads", status=201)
-def add_workload(who: Caller, body: Workload) -> WorkloadAnswer:
+def add_workload(caller: Caller, body: Workload) -> WorkloadAnswer:
     """Store a workload of your own; it replaces one of the same name."""
-    return store_workload(current_context(), who, body)
+    return store_workload(current_context(), caller, body)
 
 
 @api.endpoint("POST", "/workloads/onnx", status=201, upload=True)
-def add_onnx(who: Caller, query: OnnxQuery) -> WorkloadAnswer:
+def add_onnx(caller: Caller, query: OnnxQuery) -> WorkloadAnswer:
     """Store the workload in an ONNX file, sent as the body.
 
     Only the graph is read: weights are not loaded, and external data files never opened.
@@ -59,13 +59,13 @@ def add_onnx(who: Caller, query: OnnxQuery) -> WorkloadAnswer:
         if not 1 <= query.samples <= 10**13:
             raise InputError("samples must be from 1 to 10^13")
         workload = with_samples(workload, query.samples)
-    return store_workload(context, who, workload)
+    return store_workload(context, caller, workload)
 
 
 @api.endpoint("GET", "/workloads/<string:name>")
-def get_workload(who: Caller, name: str) -> WorkloadAnswer:
+def get_workload(caller: Caller, name: str) -> WorkloadAnswer:
     """A workload in full: your own, or a bundled one."""
-    row = current_context().store.newest(WorkloadRow, who.name, name=name)
+    row = current_context().store.newest(WorkloadRow, caller.name, name=name)
     if row:
         return WorkloadAnswer(own=True, workload=Workload.model_validate(row.body))
     if name in library.names("workloads"):
@@ -74,10 +74,10 @@ def get_workload(who: Caller, name: str) -> WorkloadAnswer:
 
 
 @api.endpoint("DELETE", "/workloads/<string:name>")
-def delete_workload(who: Caller, name: str) -> None:
+def delete_workload(caller: Caller, name: str) -> None:
     """Delete a workload of your own."""
     store = current_context().store
-    row = store.newest(WorkloadRow, who.name, name=name)
+    row = store.newest(WorkloadRow, caller.name, name=name)
     if row is None:
         raise MissingError(f"you have no workload {name[:64]!r}", "GET workloads lists them")
     store.remove(row)
@@ -100,22 +100,22 @@ def list_hardware() -> HardwareList:
     return HardwareList(items=tuple(items), notes=tuple(notes))
 
 
-def store_workload(context: ServiceContext, who: Caller, workload: Workload) -> WorkloadAnswer:
+def store_workload(context: ServiceContext, caller: Caller, workload: Workload) -> WorkloadAnswer:
     """Store the workload under its name."""
     name = workload.name
     if name in library.names("workloads"):
         raise InputError(f"{name} is the name of a bundled workload", "choose another name")
     check_workload(workload)
-    row = context.store.newest(WorkloadRow, who.name, name=name)
+    row = context.store.newest(WorkloadRow, caller.name, name=name)
     if row is None:
-        count = len(context.store.page(WorkloadRow, who.name, MOST_WORKLOADS, None))
-        if count >= MOST_WORKLOADS:
+        count = len(context.store.page(WorkloadRow, caller.name, MAX_WORKLOADS, None))
+        if count >= MAX_WORKLOADS:
             raise InputError(f"you have stored {count} workloads already", "delete one first")
     else:
         context.store.remove(row)
     try:
         body = workload.model_dump(mode="json")
-        context.store.add(WorkloadRow(user=who.name, name=name, body=body))
+        context.store.add(WorkloadRow(user=caller.name, name=name, body=body))
     except IntegrityError:
         raise InputError(f"{name} is being stored by another request", "try again") from None
     return WorkloadAnswer(own=True, workload=workload)

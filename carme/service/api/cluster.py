@@ -69,7 +69,7 @@ def _partition(snapshot: Snapshot, partition: Partition) -> PartitionItem:
 
 
 @api.endpoint("POST", "/advice")
-def make_advice(who: Caller, body: AdviceRequest) -> RequestAdvice:
+def make_advice(caller: Caller, body: AdviceRequest) -> RequestAdvice:
     """When a request would start, what the workload would take, and what would be better.
 
     The rules are those of the spawn form.
@@ -81,7 +81,7 @@ def make_advice(who: Caller, body: AdviceRequest) -> RequestAdvice:
         raise InputError(f"no partition {body.partition!r}", f"there are {names}")
     # A late answer is no use to this request; the view caches it for the next one.
     view = ViewClient(context.config.view.socket, ADVICE_VIEW_SECONDS)
-    user = _slurm_user(view, who.name)
+    user = _slurm_user(view, caller.name)
     wait = _wait(context, view, body, snapshot, user)
     if not body.workload:
         return RequestAdvice(wait=wait, prediction=None, suggestions=())
@@ -90,9 +90,9 @@ def make_advice(who: Caller, body: AdviceRequest) -> RequestAdvice:
         return RequestAdvice(wait=wait, prediction=None, suggestions=(), notes=(note,))
 
     def predict_other(other: AdviceRequest) -> Prediction:
-        return prediction_for(context, who, _prediction_request(other, snapshot), detail=False)
+        return prediction_for(context, caller, _prediction_request(other, snapshot), detail=False)
 
-    prediction = prediction_for(context, who, _prediction_request(body, snapshot))
+    prediction = prediction_for(context, caller, _prediction_request(body, snapshot))
     better = suggestions(body, snapshot, prediction, predict_other, user, time.time())
     return RequestAdvice(
         wait=wait,

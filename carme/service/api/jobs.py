@@ -18,7 +18,7 @@ from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
 from carme.service.models import (
-    MOST_JOBS_BEFORE,
+    MAX_CURSOR,
     Comparison,
     CoverageAnswer,
     JobAnswer,
@@ -38,33 +38,33 @@ _threads = ThreadPoolExecutor(4, "jobs")
 
 
 @api.endpoint("GET", "/jobs")
-def list_jobs(who: Caller, query: JobsQuery) -> JobPage:
+def list_jobs(caller: Caller, query: JobsQuery) -> JobPage:
     """Jobs, those that wait and run first; an admin sees the jobs of all users."""
     context = current_context()
-    if not who.admin and query.user not in (None, who.name):
+    if not caller.admin and query.user not in (None, caller.name):
         return JobPage(items=())
     job_list = _within_patience(
         lambda: context.cluster.client.reports(
             since=query.since or int(time.time()) - LOOK_BACK_SECONDS,
             until=query.until,
-            user=query.user if who.admin else who.name,
+            user=query.user if caller.admin else caller.name,
             account=query.account,
             partition=query.partition,
             state=query.state,
             limit=query.cursor + query.limit,
         )
     )
-    items = tuple(job for job in job_list.jobs if who.may_see(job.user))[query.cursor :]
+    items = tuple(job for job in job_list.jobs if caller.may_see(job.user))[query.cursor :]
     after = query.cursor + query.limit
-    more = str(after) if job_list.left_out and after <= MOST_JOBS_BEFORE else None
+    more = str(after) if job_list.left_out and after <= MAX_CURSOR else None
     return JobPage(items=items, next=more, left_out=job_list.left_out, problem=job_list.problem)
 
 
 @api.endpoint("GET", "/jobs/<int:job_id>")
-def get_job(who: Caller, job_id: int) -> JobAnswer:
+def get_job(caller: Caller, job_id: int) -> JobAnswer:
     """One job: measured so far, the rest as predicted, and predictions against measurements."""
     context = current_context()
-    job = find_job(context, who, job_id)
+    job = find_job(context, caller, job_id)
     try:
         rows = context.store.page(PredictionRow, job.user, 10, None, job_id=job_id)
     except SQLAlchemyError:
@@ -79,12 +79,12 @@ def get_coverage() -> CoverageAnswer:
     return coverage(current_context().store)
 
 
-def find_job(context: ServiceContext, who: Caller, job_id: int) -> JobReport:
+def find_job(context: ServiceContext, caller: Caller, job_id: int) -> JobReport:
     """The job's report; MissingError if there is none that the caller may see."""
     if not 0 < job_id < 2**31:
         raise MissingError(f"no job {job_id}", "GET jobs lists yours")
     job = _within_patience(lambda: context.cluster.client.report(job_id))
-    if not who.may_see(job.user):
+    if not caller.may_see(job.user):
         # The view's message for a missing job: it must not reveal that the job exists.
         raise MissingError(
             f"you have no job {job_id} of the last month", "`carme jobs` lists what there is"

@@ -45,43 +45,43 @@ api = Api()
 
 
 @api.endpoint("POST", "/pareto", answer=ParetoAnswer, also={202: TaskAnswer})
-def make_pareto(who: Caller, body: ParetoRequest) -> Any:
+def make_pareto(caller: Caller, body: ParetoRequest) -> Any:
     """Simulate every combination of ranges, and mark those that no other beats.
 
     A small suite is answered at once (200), a large one is a task (202): follow its `events`.
     """
     context = current_context()
-    suite, points, provenance, cost = _suite(context, who, body)
+    suite, points, provenance, cost = _suite(context, caller, body)
     if len(points) * cost <= context.config.service.points_at_once:
         outcomes = [suite.evaluate(point) for point in points]
         return _result(outcomes, body.objectives, body.wish, provenance)
-    task = context.tasks.start(who.name, suite, points, (body.objectives, body.wish, provenance))
+    task = context.tasks.start(caller.name, suite, points, (body.objectives, body.wish, provenance))
     return _answer_of(task), 202
 
 
 @api.endpoint("GET", "/tasks/<string:task_id>")
-def get_task(who: Caller, task_id: str) -> TaskAnswer:
+def get_task(caller: Caller, task_id: str) -> TaskAnswer:
     """The progress of a task, and its result when it is done."""
-    return _answer_of(current_context().tasks.get(who.name, task_id))
+    return _answer_of(current_context().tasks.get(caller.name, task_id))
 
 
 @api.endpoint("DELETE", "/tasks/<string:task_id>")
-def cancel_task(who: Caller, task_id: str) -> TaskAnswer:
+def cancel_task(caller: Caller, task_id: str) -> TaskAnswer:
     """Cancel a task; its results so far are dropped."""
-    task = current_context().tasks.get(who.name, task_id)
+    task = current_context().tasks.get(caller.name, task_id)
     task.end("cancelled")
     return _answer_of(task)
 
 
 @api.endpoint("GET", "/tasks/<string:task_id>/events", media="text/event-stream")
-def follow_task(who: Caller, task_id: str) -> Response:
+def follow_task(caller: Caller, task_id: str) -> Response:
     """Progress as server-sent events: `progress` with done and total, at last `end`.
 
     The number of open streams is limited; above it the answer is 503: GET the task instead.
     """
     context = current_context()
-    task = context.tasks.get(who.name, task_id)
-    give_back = context.streams.take(who.name)
+    task = context.tasks.get(caller.name, task_id)
+    give_back = context.streams.take(caller.name)
     if give_back is None:
         raise UnavailableError("too many streams are open", "GET the task every few seconds")
 
@@ -97,10 +97,10 @@ def follow_task(who: Caller, task_id: str) -> Response:
 
 
 def _suite(
-    context: ServiceContext, who: Caller, body: ParetoRequest
+    context: ServiceContext, caller: Caller, body: ParetoRequest
 ) -> tuple[Evaluator, list[Point], Provenance, float]:
     """The suite, its points, its provenance, and about how many milliseconds a point takes."""
-    workload = find_workload(context, who, body.workload)
+    workload = find_workload(context, caller, body.workload)
     cluster, count = find_hardware(context, body.hardware)
     plan = with_count(body.plan, count)
     cost = check_ranges(body.vary, plan, workload)
@@ -118,7 +118,7 @@ def _suite(
 
     def suite_on(hardware: Cluster) -> tuple[Suite, Provenance]:
         gpu = hardware.node.gpu.name
-        calibration, _ = find_calibration(context, who, workload.name, gpu, body.calibration)
+        calibration, _ = find_calibration(context, caller, workload.name, gpu, body.calibration)
         fitted, place = calibration.coefficients.apply(workload, hardware)
         rates = {"grams_co2_per_kwh": context.rates.grams_co2_per_kwh, "pue": context.rates.pue}
         suite = Suite(fitted, place.model_copy(update=rates), kind, fields)

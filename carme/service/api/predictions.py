@@ -23,15 +23,15 @@ api = Api()
 
 
 def prediction_for(
-    context: ServiceContext, who: Caller, body: PredictionRequest, *, detail: bool = True
+    context: ServiceContext, caller: Caller, body: PredictionRequest, *, detail: bool = True
 ) -> Prediction:
     """The prediction that a request asks for."""
-    workload = find_workload(context, who, body.workload, body.samples)
+    workload = find_workload(context, caller, body.workload, body.samples)
     cluster, count = find_hardware(context, body.hardware)
     plan = with_count(body.plan, count)
     check_plan(plan, workload)
     calibration, notes = find_calibration(
-        context, who, workload.name, cluster.node.gpu.name, body.calibration
+        context, caller, workload.name, cluster.node.gpu.name, body.calibration
     )
     nodes = -(-plan.gpus // cluster.node.gpus)
     if nodes > cluster.nodes:
@@ -46,48 +46,48 @@ def prediction_for(
 
 
 @api.endpoint("POST", "/predictions")
-def make_prediction(who: Caller, body: PredictionRequest) -> PredictionAnswer:
+def make_prediction(caller: Caller, body: PredictionRequest) -> PredictionAnswer:
     """Predict time, energy, power, emissions and cost of a training run.
 
     Every figure has a 90 % interval; `provenance` says where the coefficients come from.
     """
     context = current_context()
     # A user may name a job of their own only; the hub vouches for the jobs that it starts.
-    if body.job_id is not None and who.via != "hub":
+    if body.job_id is not None and caller.via != "hub":
         job = context.cluster.snapshot().job(body.job_id)
-        if job is None or job.user != who.name:
+        if job is None or job.user != caller.name:
             raise MissingError(f"you have no job {body.job_id} in the queue", "leave job_id out")
-    prediction = prediction_for(context, who, body)
+    prediction = prediction_for(context, caller, body)
     if body.keep:
         row = PredictionRow(
-            user=who.name, job_id=body.job_id, workload=prediction.workload,
+            user=caller.name, job_id=body.job_id, workload=prediction.workload,
             body=prediction.model_dump(mode="json"), source=prediction.provenance.source,
-            kind="session" if who.via == "hub" else "job",
+            kind="session" if caller.via == "hub" else "job",
         )  # fmt: skip
         context.store.add(row)
         return answer_of(row)
     return PredictionAnswer(
-        prediction=prediction, job_id=body.job_id, created_at=time.time(), user=who.name
+        prediction=prediction, job_id=body.job_id, created_at=time.time(), user=caller.name
     )
 
 
 @api.endpoint("GET", "/predictions")
-def list_predictions(who: Caller, query: PageQuery) -> PredictionPage:
+def list_predictions(caller: Caller, query: PageQuery) -> PredictionPage:
     """Stored predictions, the newest first; an admin sees those of all users."""
-    rows, more = current_context().store.visible_page(PredictionRow, who, query)
+    rows, more = current_context().store.visible_page(PredictionRow, caller, query)
     return PredictionPage(items=tuple(map(answer_of, rows)), next=more)
 
 
 @api.endpoint("GET", "/predictions/<string:prediction_id>")
-def get_prediction(who: Caller, prediction_id: str) -> PredictionAnswer:
+def get_prediction(caller: Caller, prediction_id: str) -> PredictionAnswer:
     """One stored prediction."""
-    return answer_of(current_context().store.visible(PredictionRow, who, prediction_id))
+    return answer_of(current_context().store.visible(PredictionRow, caller, prediction_id))
 
 
 @api.endpoint("DELETE", "/predictions/<string:prediction_id>")
-def delete_prediction(who: Caller, prediction_id: str) -> None:
+def delete_prediction(caller: Caller, prediction_id: str) -> None:
     """Delete a stored prediction of your own."""
-    current_context().store.remove_own(PredictionRow, who, prediction_id)
+    current_context().store.remove_own(PredictionRow, caller, prediction_id)
 
 
 def answer_of(row: PredictionRow) -> PredictionAnswer:

@@ -46,21 +46,21 @@ class ScalingLimits(NamedTuple):
 
 
 def scaling_limits(
-    workload: Workload, cluster: Cluster, plan: Synchronous, most: int = 4096
+    workload: Workload, cluster: Cluster, plan: Synchronous, max_gpus: int = 4096
 ) -> ScalingLimits:
-    """The limits at the plan's GPU count and at every doubling from one copy up to `most` GPUs.
+    """The limits at the plan's GPU count and at every doubling from one copy up to `max_gpus` GPUs.
 
     The cluster may have any number of nodes of its type.
     """
     model_parallel = plan.tensor * plan.pipeline
     counts, count = [], model_parallel
-    while count <= most:
+    while count <= max_gpus:
         counts.append(count)
         count *= 2
     counts = sorted({*counts, plan.gpus})
     points = list(_points(workload, cluster, plan, counts))
     if not points:
-        raise InputError(f"no GPU count up to {most} can run this plan", "try a larger batch")
+        raise InputError(f"no GPU count up to {max_gpus} can run this plan", "try a larger batch")
     current = min(points, key=lambda p: abs(p.gpus - plan.gpus))
     following = next(
         (p for p in points if p.gpus > current.gpus and p.limit != current.limit), None

@@ -19,7 +19,7 @@ from carme.simulator.workload import Floats, Workload
 
 Point = dict[str, Any]
 """Values of the parameters that vary."""
-MOST_POINTS = 1_000_000
+MAX_POINTS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ def points(ranges: Mapping[str, Sequence[Any]]) -> Iterator[Point]:
         if not values:
             raise InputError(f"{name} has no values", "give at least one")
         size *= len(values)
-    if size > MOST_POINTS:
-        raise InputError(f"{size:,} points", f"at most {MOST_POINTS:,}; use fewer values")
+    if size > MAX_POINTS:
+        raise InputError(f"{size:,} points", f"at most {MAX_POINTS:,}; use fewer values")
     for values in product(*ranges.values()):
         yield dict(zip(ranges, values, strict=True))
 

@@ -37,8 +37,8 @@ from carme.simulator.runs.result import startup
 from carme.simulator.workload import Floats, Workload
 
 RESOURCES = ("gpu_utilization", "gpu_memory_utilization", "network_sent", "network_received")
-MOST_WORKERS = 256
-MOST_UPDATES = 20_000
+MAX_WORKERS = 256
+MAX_UPDATES = 20_000
 """Updates of an asynchronous plan in a window."""
 SENDERS = frozenset({"all-reduce", "worker 0", "slave 0", "update"})
 """Processes of the event models that use the first GPU's link."""
@@ -68,9 +68,9 @@ def simulate_window(
     copy, stage by stage. `workers` limits the workers of a synchronous plan, which look alike;
     `step` is its step, if `plan_step` has computed it already."""
     require(
-        plan.gpus <= MOST_WORKERS,
+        plan.gpus <= MAX_WORKERS,
         f"a timeline of {plan.gpus} GPUs",
-        f"at most {MOST_WORKERS}: take a smaller count, their steps look alike",
+        f"at most {MAX_WORKERS}: take a smaller count, their steps look alike",
     )
     idle_watts = cluster.node.gpu.power.idle_watts
     jitter = jitter_factors(plan, steps, plan.gpus, np.random.default_rng(plan.seed))
@@ -100,9 +100,9 @@ def simulate_window(
             gradient, update = thread_seconds(workload, cluster, plan, step)
             updates = steps * gradient / update
             require(
-                updates <= MOST_UPDATES,
+                updates <= MAX_UPDATES,
                 f"a timeline of {updates:,.0f} updates",
-                f"at most {MOST_UPDATES:,}: is one of the times in another unit?",
+                f"at most {MAX_UPDATES:,}: is one of the times in another unit?",
             )
             update_seconds = np.full(max(int(updates), 1), update)
             report, _ = models.asynchronous(

@@ -23,14 +23,14 @@ def rows(workloads: Mapping[str, Workload], node: NodeModel) -> list[PublishedFi
     """Stall counts and the causes that the paper names."""
     cluster = Cluster(name="k80-fdr", node=node.model_copy(update={"gpus": 1}), nodes=1)
 
-    def limits(name: str, batch: int, most: int = 4096) -> ScalingLimits:
+    def limits(name: str, batch: int, max_gpus: int = 4096) -> ScalingLimits:
         plan = Synchronous(gpus=1, batch=batch, overlap=False, loader="raw")
-        return scaling_limits(workloads[name], cluster, plan, most)
+        return scaling_limits(workloads[name], cluster, plan, max_gpus)
 
     parameters = workloads["vgg-19"].parameter_count / 1e6
     figures = [around("VGG-19, million parameters", 144, parameters, "", 1.0)]
     for name, batch in BATCHES.items():
-        points = limits(name, batch, most=256)
+        points = limits(name, batch, max_gpus=256)
         stall = points.stalls_at or points.points[-1].gpus
         cause = next(point.limit for point in points.points if point.gpus >= stall)
         number = CAUSES.index(cause) + 1 if cause in CAUSES else 0

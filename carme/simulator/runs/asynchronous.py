@@ -33,7 +33,7 @@ from carme.simulator.runs.result import (
 )
 from carme.simulator.workload import Floats, Workload
 
-MOST_GRADIENTS = 5_000_000
+MAX_GRADIENTS = 5_000_000
 """Limit of a simulated run: two seconds and some hundred megabytes."""
 
 
@@ -79,9 +79,9 @@ def simulate_staleness(
     update = update_seconds * lognormal_factors(update_jitter, (updates,), rng)
     rounds = float(update.sum()) / gradient_seconds * 1.1 + 10
     require(
-        gpus * rounds <= MOST_GRADIENTS,
+        gpus * rounds <= MAX_GRADIENTS,
         f"{gpus * rounds:,.0f} gradients in {updates:,} updates",
-        f"at most {MOST_GRADIENTS:,}: lower sample_steps, or is one of the times in another unit?",
+        f"at most {MAX_GRADIENTS:,}: lower sample_steps, or is one of the times in another unit?",
     )
     gradient = gradient_seconds * lognormal_factors(jitter, (gpus, int(rounds)), rng)
     return staleness_statistics(gradient, update, sub_batch, samples)

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _DCMI = re.compile(
     r"Instantaneous power reading:\s+(\d+)\s+Watts|Current Power\s*:\s*(\d+)\s+Watts"
 )
-_MOST_WATTS = 50_000
+_MAX_WATTS = 50_000
 _NODE_SENSORS = ("power_meter", "acpi_power_meter", "ibmpowernv", "xgene_hwmon")
 """hwmon drivers whose power1 is the machine; others measure a part of it (a GPU, a battery)."""
 IPMI_COMMANDS = (
@@ -62,7 +62,7 @@ def hwmon(sys: Path) -> PowerReading | None:
         energy = files.number(folder / "energy1_input")
         for name in ("power1_average", "power1_input"):
             watts = files.number(folder / name)
-            if watts is not None and 0 < watts / 1e6 < _MOST_WATTS:
+            if watts is not None and 0 < watts / 1e6 < _MAX_WATTS:
                 return PowerReading("hwmon", watts / 1e6, energy)
     return None
 
@@ -71,7 +71,7 @@ def parse_dcmi(text: str) -> float | None:
     """Watts in the output of ipmitool or ipmi-dcmi."""
     match = _DCMI.search(text)
     watts = float(match[1] or match[2]) if match else None
-    return watts if watts is not None and 0 < watts < _MOST_WATTS else None
+    return watts if watts is not None and 0 < watts < _MAX_WATTS else None
 
 
 def parse_redfish(document: Any) -> float | None:
@@ -89,7 +89,7 @@ def parse_redfish(document: Any) -> float | None:
         for entry in controls
         if isinstance(entry, dict) and isinstance(entry.get("PowerConsumedWatts"), int | float)
     ]
-    return watts[0] if watts and 0 < watts[0] < _MOST_WATTS else None
+    return watts[0] if watts and 0 < watts[0] < _MAX_WATTS else None
 
 
 def ask_ipmi(

@@ -19,7 +19,7 @@ RECORDED: frozenset[Need] = frozenset({"rapl", "meter", "infiniband", "xid", "mi
 """What the one-machine cluster cannot have: these panels are checked on recorded series."""
 POINTS = 300
 """Values of a series that a panel asks for: a panel has no room for more."""
-_LEAST_STEP_SECONDS = 30
+_MIN_STEP_SECONDS = 30
 _SIZES: Mapping[str, tuple[int, int]] = {"stat": (4, 4), "table": (24, 9)}
 """Width and height of panels by kind, in cells of Grafana's grid of 24 columns."""
 
@@ -123,7 +123,7 @@ def min_step_seconds(scrape_seconds: float) -> int:
     divides a minute.
     """
     interval = round(scrape_seconds)  # as in prometheus.yml
-    return interval * max(2, ceil(_LEAST_STEP_SECONDS / interval))
+    return interval * max(2, ceil(_MIN_STEP_SECONDS / interval))
 
 
 def step_seconds(span_seconds: float, scrape_seconds: float) -> int:

@@ -21,7 +21,7 @@ VALUES = {
     "address": "",
     "target": "http://10.0.0.1:8081",
     "mode": "node",
-    "what": "what it does",
+    "description": "what it does",
     "user": "carme-x",
     "port": 443,
     "api_port": 8001,

@@ -59,7 +59,7 @@ def test_reason_of_a_failure(log: list[str], reason: str) -> None:
 def test_log_of_a_command(tmp_path: Path) -> None:
     progress: list[str] = []
     with BuildLog(tmp_path / "log", "x:1", progress.append) as log:
-        log.say("building")
+        log.step("building")
         code = log.run(
             ["sh", "-c", "echo one; echo two >&2; exit 3"], dict(os.environ), tmp_path, ME
         )

@@ -62,7 +62,7 @@ def test_slow_images_keep_nobody_from_ending_a_job(tmp_path: Path) -> None:
 def test_the_helper_ends_itself() -> None:
     """With a clear answer, from wherever it hangs."""
     code = (
-        "import sys; from carme.helper import program; program._MOST_SECONDS = 1;"
+        "import sys; from carme.helper import program; program._MAX_SECONDS = 1;"
         " sys.argv[1:] = ['--config', '/carme.toml', 'cancel']; program.main()"
     )
     # It waits for its request, which never ends.

@@ -57,7 +57,7 @@ def test_each_job_has_its_newest_prediction_and_what_was_measured(service, monke
 
 
 def test_the_newest_push_out_the_oldest(service, monkeypatch):
-    monkeypatch.setattr(outcomes, "MOST_JOBS", 3)
+    monkeypatch.setattr(outcomes, "MAX_JOBS", 3)
     for job in range(1, 8):
         keep(service, job, 10, job)
         keep(service, job, 10, job + 0.5)

@@ -163,7 +163,7 @@ def test_the_pipeline_bubble(stages, micro_batches):
 def test_a_long_step_of_a_pipeline_is_continued_evenly(monkeypatch):
     stages = ([1.0, 1.3, 0.9], [2.0, 2.2, 2.5], [0.1, 0.3])
     exact, ends = makespan(*stages, 2000)
-    monkeypatch.setattr("carme.simulator.plans.MOST_SLOTS", 100)
+    monkeypatch.setattr("carme.simulator.plans.MAX_SLOTS", 100)
     total, continued = makespan(*stages, 2000)
     assert total == pytest.approx(exact, rel=1e-9)
     assert continued == pytest.approx(ends, rel=1e-9)

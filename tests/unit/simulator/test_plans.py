@@ -248,7 +248,7 @@ def test_limits_name_what_binds_and_what_comes_next():
     memory = scaling_limits(library.workload("gpt-13b"), A100, Synchronous(gpus=8, batch=8))
     assert memory.limit == "memory"
     ragged = scaling_limits(
-        RESNET, V100, Synchronous(gpus=512, batch=16384, jitter=0.6, loader="raw"), most=512
+        RESNET, V100, Synchronous(gpus=512, batch=16384, jitter=0.6, loader="raw"), max_gpus=512
     )
     assert ragged.limit == "imbalance and bubbles"
 

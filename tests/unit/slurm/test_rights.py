@@ -107,7 +107,7 @@ GPU = Partition(name="gpu", max_seconds=8 * 3600)
 
 def limits_of(own: UserRights, partition: Partition = GPU, account: str = "", qos: str = "") -> Any:
     made = job_limits(partition, (partition,), own, account, qos)
-    return {(bound.resource, bound.scope, bound.source): bound.most for bound in made}
+    return {(bound.resource, bound.scope, bound.source): bound.maximum for bound in made}
 
 
 def test_what_holds_for_a_choice(ann: UserRights) -> None:
@@ -139,7 +139,7 @@ def test_the_partitions_qos_goes_first_unless_told_otherwise(ann: UserRights) ->
 def test_limits_that_are_not_enforced_are_none(ann: UserRights) -> None:
     lax = ann.model_copy(update={"enforced": ("associations",)})
     assert list(limits_of(lax)) == [(SECONDS, "job", "partition gpu")]
-    assert [b.most for b in time_limits(GPU, None, "", "")] == [8 * 3600]
+    assert [b.maximum for b in time_limits(GPU, None, "", "")] == [8 * 3600]
 
 
 def test_use_is_counted_for_whom_it_concerns() -> None:
