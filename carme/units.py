@@ -32,10 +32,10 @@ def parse_slurm_seconds(text: str) -> int | None:
 
     Slurm reads `30` and `30:00` as minutes, `1:30:00` as hours and `1-12` as days and hours.
     """
-    word = text.strip()
-    if word.upper() in {"UNLIMITED", "INFINITE", "PARTITION_LIMIT", "NOT_SET", "NONE", "N/A", ""}:
+    value = text.strip()
+    if value.upper() in {"UNLIMITED", "INFINITE", "PARTITION_LIMIT", "NOT_SET", "NONE", "N/A", ""}:
         return None
-    match = _SLURM_TIME.fullmatch(word)
+    match = _SLURM_TIME.fullmatch(value)
     if not match:
         raise InputError(
             f"{text!r} is not a time", "write it like 90 (minutes), 1:30:00 or 1-12:00"
@@ -50,10 +50,10 @@ def parse_slurm_seconds(text: str) -> int | None:
 
 def format_slurm_time(seconds: int) -> str:
     """`D-HH:MM:SS`, the one unambiguous form of Slurm's times."""
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
+    return f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
 
 
 def hours_within(seconds: int) -> float:
@@ -63,12 +63,12 @@ def hours_within(seconds: int) -> float:
 
 def format_duration(seconds: float) -> str:
     """`45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`: two units at most, for people."""
-    whole = round(seconds)
-    if abs(seconds) < 10 and seconds != whole:
+    remaining = round(seconds)
+    if abs(seconds) < 10 and seconds != remaining:
         return f"{seconds:.1f} s"
     parts = []
     for size, name in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        count, whole = divmod(whole, size)
+        count, remaining = divmod(remaining, size)
         if count:
             parts.append(f"{count} {name}")
     return " ".join(parts[:2]) or "0 s"

@@ -64,10 +64,11 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _scraped_in_time(self) -> "Config":
-        most = 2 * self.exporter.interval_seconds
-        if self.prometheus.scrape_seconds > most:
+        maximum = 2 * self.exporter.interval_seconds
+        if self.prometheus.scrape_seconds > maximum:
             raise ValueError(
-                f"prometheus.scrape_seconds must be at most twice exporter.interval_seconds: {most}"
+                "prometheus.scrape_seconds must be at most twice exporter.interval_seconds:"
+                f" {maximum}"
             )
         return self
 

@@ -47,9 +47,9 @@ def _add_rows(table: Table, section: Section, defaults: Section, prefix: str) ->
         if isinstance(value, Section):
             _add_rows(table, value, default, f"{prefix}{name}.")
             continue
-        shown = json.dumps(section.model_dump(mode="json")[name])
+        text = json.dumps(section.model_dump(mode="json")[name])
         style = "" if value == default else "bold cyan"
-        table.add_row(f"{prefix}{name}", shown, meanings.get(name, ""), style=style)
+        table.add_row(f"{prefix}{name}", text, meanings.get(name, ""), style=style)
 
 
 def explanations(model: type) -> dict[str, str]:
@@ -58,13 +58,13 @@ def explanations(model: type) -> dict[str, str]:
     if not isinstance(definition, ast.ClassDef):
         return {}
     meanings = {}
-    for field, below in zip(definition.body, definition.body[1:], strict=False):
+    for field, docstring in zip(definition.body, definition.body[1:], strict=False):
         if (
             isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
+            and isinstance(docstring, ast.Expr)
+            and isinstance(docstring.value, ast.Constant)
+            and isinstance(docstring.value.value, str)
         ):
-            meanings[field.target.id] = " ".join(below.value.value.split())
+            meanings[field.target.id] = " ".join(docstring.value.value.split())
     return meanings

@@ -51,19 +51,19 @@ def table(checklist: Sequence[Check], findings: Sequence[Finding], width: int) -
     Not a rich table: that breaks paths, and people copy them.
     """
     shown = [(c, f) for c, f in zip(checklist, findings, strict=True) if f.level in _STYLES]
-    names = max((len(finding.check) for _, finding in shown), default=0)
-    margin = 2 + names + 2 + len(Level.WARNING) + 2
+    name_width = max((len(finding.check) for _, finding in shown), default=0)
+    margin = 2 + name_width + 2 + len(Level.WARNING) + 2
     group = ""
     for check, finding in shown:
         if check.group != group:
             group = check.group
             yield from (Text(), Text(group, "bold"))
         style = _STYLES[finding.level]
-        head = Text(f"  {finding.check:<{names}}  ")
+        head = Text(f"  {finding.check:<{name_width}}  ")
         head.append(f"{finding.level:<{len(Level.WARNING)}}  ", style)
-        first, *more = _fold(finding.found, width - margin)
-        yield head.append(first)
-        yield from (Text(" " * margin + line) for line in more)
+        first_line, *further_lines = _fold(finding.found, width - margin)
+        yield head.append(first_line)
+        yield from (Text(" " * margin + line) for line in further_lines)
         for number, line in enumerate(_fold(finding.todo, width - margin - 2)):
             lead = " " * margin + ("  " if number else "→ ")
             yield Text(lead, style).append(line, "bold")

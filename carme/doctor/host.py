@@ -65,29 +65,33 @@ def read_unit(site: HostServices, service: Service) -> Finding | None:
 def clock(is_synchronised: bool | None, offsets: Mapping[str, float]) -> Finding:
     """`is_synchronised`: None in a container; `offsets`: how far other hosts are ahead."""
     todo = "on every host: apt-get install chrony; chronyc tracking; chronyc makestep"
-    wrong = {name: by for name, by in offsets.items() if abs(by) > CLOCK_WARNING_SECONDS}
-    if wrong:
-        hosts = ", ".join(f"{name} by {wrong[name]:+.0f} s" for name in sorted(wrong)[:5])
+    offset_clocks = {
+        name: offset for name, offset in offsets.items() if abs(offset) > CLOCK_WARNING_SECONDS
+    }
+    if offset_clocks:
+        hosts = ", ".join(
+            f"{name} by {offset_clocks[name]:+.0f} s" for name in sorted(offset_clocks)[:5]
+        )
         message = f"other clocks differ: {hosts}; Munge fails at 300 s"
-        is_fault = max(map(abs, wrong.values())) > CLOCK_FAULT_SECONDS
+        is_fault = max(map(abs, offset_clocks.values())) > CLOCK_FAULT_SECONDS
         return (fault if is_fault else warning)("clock", message, todo)
-    others = f"{len(offsets)} others agree" if offsets else "no other clock to compare with"
+    comparison = f"{len(offsets)} others agree" if offsets else "no other clock to compare with"
     if is_synchronised is None:
         container = "the host of this container sets it"
-        return ok("clock", f"{others}; {container}") if offsets else absent("clock", container)
+        return ok("clock", f"{comparison}; {container}") if offsets else absent("clock", container)
     if not is_synchronised:
-        message = f"it is not synchronised ({others}); Munge fails at 300 s"
+        message = f"it is not synchronised ({comparison}); Munge fails at 300 s"
         return warning("clock", message, todo)
-    return ok("clock", f"synchronised by NTP; {others}")
+    return ok("clock", f"synchronised by NTP; {comparison}")
 
 
 def read_clock(site: HostServices) -> Finding:
     with ThreadPoolExecutor(16) as pool:
         offsets = dict(pool.map(_clock_offset, _clock_urls(site).items()))
-    known = {name: offset for name, offset in offsets.items() if offset is not None}
+    known_offsets = {name: offset for name, offset in offsets.items() if offset is not None}
     marks = ("/run/systemd/container", "/.dockerenv", "/run/.containerenv")
     is_container = any(Path(mark).exists() for mark in marks)
-    return clock(None if is_container else _is_synchronised(), known)
+    return clock(None if is_container else _is_synchronised(), known_offsets)
 
 
 def _clock_urls(site: HostServices) -> dict[str, str]:
@@ -102,21 +106,21 @@ def _clock_urls(site: HostServices) -> dict[str, str]:
     urls = {} if site.service("hub") else {"hub": f"http://{hub.api_address}:{hub.api_port}/"}
     if site.service("slurmctld") and site.slurm:
         port = site.config.exporter.port
-        others = [node for node in site.slurm.nodes if node not in site.nodes][:_MAX_CLOCKS]
-        urls |= {node.name: f"http://{node.address}:{port}/" for node in others}
+        other_nodes = [node for node in site.slurm.nodes if node not in site.nodes][:_MAX_CLOCKS]
+        urls |= {node.name: f"http://{node.address}:{port}/" for node in other_nodes}
     return urls
 
 
 def _clock_offset(host: tuple[str, str]) -> tuple[str, float | None]:
     """How many seconds that host is ahead. HTTP has whole seconds, so half of one is added."""
     name, url = host
-    before = time.time()
+    sent_at = time.time()
     try:
         date = get(url, seconds=3).headers.get("Date", "")
-        theirs = parsedate_to_datetime(date).timestamp() + 0.5
+        host_time = parsedate_to_datetime(date).timestamp() + 0.5
     except (CarmeError, ValueError, TypeError):
         return name, None  # another check reports a service that does not answer
-    return name, theirs - (before + time.time()) / 2
+    return name, host_time - (sent_at + time.time()) / 2
 
 
 def _is_synchronised() -> bool | None:
@@ -142,13 +146,15 @@ def names(unreachable: Iterable[str], unknown: Iterable[str], count: int) -> Fin
 def read_names(site: HostServices) -> Finding:
     if not site.slurm:
         return absent("names", "no slurm.conf that names the hosts")
-    used = {node.address for node in site.slurm.nodes} | {site.config.hub.api_address}
-    used |= {address for _, address in site.slurm.controllers}
+    addresses = {node.address for node in site.slurm.nodes} | {site.config.hub.api_address}
+    addresses |= {address for _, address in site.slurm.controllers}
     # On the one-machine cluster, node names are not host names.
     nodes = {node.hostname if site.folder else node.name for node in site.slurm.nodes}
-    other = (nodes | {name for name, _ in site.slurm.controllers}) - used
-    unresolved = {name for name in used | other if not _resolves(name)}
-    return names(used & unresolved, other & unresolved, len(used | other))
+    names_for_jobs = (nodes | {name for name, _ in site.slurm.controllers}) - addresses
+    unresolved = {name for name in addresses | names_for_jobs if not _resolves(name)}
+    return names(
+        addresses & unresolved, names_for_jobs & unresolved, len(addresses | names_for_jobs)
+    )
 
 
 def _resolves(name: str) -> bool:
@@ -173,26 +179,28 @@ def ports(
 ) -> Finding:
     """`expected`: service and a word of its command line, by port; `todo`: how to start them."""
     silent = [f"{port} ({expected[port][0]})" for port in sorted(expected) if not owners.get(port)]
-    taken = [
+    foreign = [
         f"{port} ({service}) by {owner.name}, process {owner.pid}"
         for port, (service, program) in sorted(expected.items())
         for owner in owners.get(port, ())
         if owner.command and program not in owner.command
     ]
-    if taken:
+    if foreign:
         stop = "stop that process (ss -ltnp shows it), or give the service another port"
-        return fault("ports", f"used by other programs: {'; '.join(taken)}", stop)
+        return fault("ports", f"used by other programs: {'; '.join(foreign)}", stop)
     if silent:
-        return fault("ports", f"nothing listens on {first(silent, _MAX_PORTS_SHOWN, ', ')}", todo)
+        return fault(
+            "ports", f"nothing listens on {first_items(silent, _MAX_PORTS_SHOWN, ', ')}", todo
+        )
     is_known = all(owner.command for group in owners.values() for owner in group)
     message = f"{len(expected)} open" + (", each used by its service" if is_known else "")
     return ok("ports", message)
 
 
-def first(items: list[str], count: int, separator: str = "; ") -> str:
+def first_items(items: list[str], count: int, separator: str = "; ") -> str:
     """The first `count` items, and how many more there are."""
-    more = f" and {len(items) - count} more" if len(items) > count else ""
-    return separator.join(items[:count]) + more
+    remainder = f" and {len(items) - count} more" if len(items) > count else ""
+    return separator.join(items[:count]) + remainder
 
 
 def read_ports(site: HostServices) -> Finding:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from carme.config.services import Service
 from carme.doctor.check import Finding, fault, ok, warning
-from carme.doctor.host import first
+from carme.doctor.host import first_items
 from carme.doctor.host_services import HostServices
 from carme.errors import UnavailableError
 from carme.prometheus import PrometheusClient, ScrapeTarget
@@ -110,11 +110,11 @@ def targets(scraped: Sequence[ScrapeTarget], todo: str) -> Finding:
         if target.health == "down"
     ]
     if down:
-        names = first(down, _MAX_TARGETS_SHOWN)
+        names = first_items(down, _MAX_TARGETS_SHOWN)
         return fault("targets", f"{len(down)} of {len(scraped)} down: {names}", todo)
-    new = sum(target.health != "up" for target in scraped)
-    waiting = f", {new} not scraped yet" if new else ""
-    return ok("targets", f"{len(scraped) - new} of {len(scraped)} up{waiting}")
+    unscraped = sum(target.health != "up" for target in scraped)
+    waiting = f", {unscraped} not scraped yet" if unscraped else ""
+    return ok("targets", f"{len(scraped) - unscraped} of {len(scraped)} up{waiting}")
 
 
 def read_targets(site: HostServices) -> Finding:

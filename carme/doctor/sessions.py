@@ -129,8 +129,8 @@ def sudo_rule(listing: str, helper: str, group: str, todo: str) -> Finding:
     if missing:
         message = f"the hub may not {', '.join(missing)} as users with {helper}"
         return fault("sudo rule", message, todo)
-    if more := [rule for rule in rules if rule not in (*expected.values(), MAKE_HOMES)]:
-        commands = "; ".join(f"{command} as {user}" for user, command in more)
+    if further_rules := [rule for rule in rules if rule not in (*expected.values(), MAKE_HOMES)]:
+        commands = "; ".join(f"{command} as {user}" for user, command in further_rules)
         message = f"the hub's user may run more than the helper: {commands}"
         return fault("sudo rule", message, "remove that rule: grep -r . /etc/sudoers.d")
     return ok("sudo rule", f"the helper's {len(VERBS)} verbs as users, nothing more")
@@ -193,15 +193,15 @@ def images(problems: Sequence[str], intact: int, unread: int, changed: Sequence[
     `changed`: images with another date, too large to read."""
     todo = "carme images list; build or publish again what is broken: carme images build NAME"
     if problems:
-        more = f"; {intact + unread} others are intact" if intact + unread else ""
-        return fault("images", "; ".join(problems) + more, todo)
+        others = f"; {intact + unread} others are intact" if intact + unread else ""
+        return fault("images", "; ".join(problems) + others, todo)
     if changed:
         message = f"changed since publication, too large to read here: {', '.join(changed)}"
         return warning("images", message, "carme images verify --quick")
     if not intact + unread:
         return fault("images", "none is published, so no session can start", todo)
-    rest = f", {unread} unchanged since publication" if unread else ""
-    return ok("images", f"{intact} read completely, checksums right{rest}")
+    unchanged = f", {unread} unchanged since publication" if unread else ""
+    return ok("images", f"{intact} read completely, checksums right{unchanged}")
 
 
 def read_images(site: HostServices, seconds: float = READING_SECONDS) -> Finding:

@@ -8,7 +8,7 @@ from pathlib import Path
 from carme.config.services import Service
 from carme.doctor import slurmconf
 from carme.doctor.check import Finding, Level, absent, call, fault, ok, output, warning
-from carme.doctor.host import first, port_owners
+from carme.doctor.host import first_items, port_owners
 from carme.doctor.host_services import HostServices, is_virtual
 from carme.doctor.slurmconf import ConfiguredNode
 from carme.errors import UnavailableError
@@ -119,7 +119,7 @@ def _describe_nodes(states: Sequence[tuple[str, str, str]]) -> str:
         f"{name} is {state}" + (f" ({reason})" if reason not in ("", "none") else "")
         for name, state, reason in states
     ]
-    return first(nodes, _MAX_NODES_SHOWN)
+    return first_items(nodes, _MAX_NODES_SHOWN)
 
 
 def read_states(site: HostServices, node: str = "") -> list[tuple[str, str, str]]:

@@ -110,8 +110,8 @@ def device_files(gres: str, node: str) -> tuple[str, ...]:
 
 
 def _lines(text: str) -> Iterator[dict[str, str]]:
-    whole = re.sub(r"\\\n", " ", text)
-    for line in whole.splitlines():
+    joined_lines = re.sub(r"\\\n", " ", text)
+    for line in joined_lines.splitlines():
         pairs = {k.lower(): v.strip('"') for k, v in _PAIR.findall(line.partition("#")[0])}
         if pairs:
             yield pairs

@@ -96,11 +96,11 @@ def remove_old(home: Path, keep: Collection[str], before: float) -> list[str]:
 
     Follows no link and raises no error: an old folder does no harm.
     """
-    gone = []
+    removed = []
     with suppress(OSError):
         parent = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for part in FOLDERS:
-            parent = _descend(parent, part, create=False)
+        for folder in FOLDERS:
+            parent = _descend(parent, folder, create=False)
         try:
             for name in os.listdir(parent):  # noqa: PTH208 (of a descriptor)
                 if name in keep or not _NAME.fullmatch(name):
@@ -109,22 +109,22 @@ def remove_old(home: Path, keep: Collection[str], before: float) -> list[str]:
                     if _changed_at(name, parent) < before:
                         # Works on descriptors: what is swapped for a link meanwhile is left alone.
                         shutil.rmtree(name, dir_fd=parent)
-                        gone.append(name)
+                        removed.append(name)
         finally:
             os.close(parent)
-    return gone
+    return removed
 
 
 def _changed_at(name: str, parent: int) -> float:
     """When something in the folder last changed; an OSError if it is none, or not ours."""
     folder = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
     try:
-        own = os.fstat(folder)
-        if own.st_uid != os.geteuid():
+        folder_status = os.fstat(folder)
+        if folder_status.st_uid != os.geteuid():
             raise PermissionError(errno.EPERM, "belongs to another user")
         names = os.listdir(folder)  # noqa: PTH208 (of a descriptor)
-        inside = [os.stat(file, dir_fd=folder, follow_symlinks=False) for file in names]
-        return max(status.st_mtime for status in (own, *inside))
+        file_statuses = [os.stat(file, dir_fd=folder, follow_symlinks=False) for file in names]
+        return max(status.st_mtime for status in (folder_status, *file_statuses))
     finally:
         os.close(folder)
 

@@ -40,9 +40,9 @@ def two_means(values: Sequence[float]) -> tuple[float, float, float]:
     for size in range(1, count):
         if ordered[size] == ordered[size - 1]:
             continue  # equal values stay together
-        below = sums[size - 1]
+        low_sum = sums[size - 1]
         # Minimising the squared error is maximising the squared sums over the counts.
-        score = below**2 / size + (total - below) ** 2 / (count - size)
+        score = low_sum**2 / size + (total - low_sum) ** 2 / (count - size)
         if score > best:
             best, split = score, size
     low, high = sums[split - 1] / split, (total - sums[split - 1]) / (count - split)
@@ -62,7 +62,7 @@ def bursts(samples: Iterable[float], period_seconds: float) -> Bursts:
             return Bursts(length, 0.0, mean, 0.0, "B")
         return Bursts(0.0, length, 0.0, 0.0, "I")
     busy = [value > threshold for value in values]
-    runs = [(which, len(list(run))) for which, run in groupby(busy)]
+    runs = [(is_burst, len(list(run))) for is_burst, run in groupby(busy)]
     return Bursts(
         _mean_run(runs, True) * period_seconds,
         _mean_run(runs, False) * period_seconds,
@@ -72,13 +72,13 @@ def bursts(samples: Iterable[float], period_seconds: float) -> Bursts:
     )
 
 
-def _mean_run(runs: list[tuple[bool, int]], which: bool) -> float:
+def _mean_run(runs: list[tuple[bool, int]], is_burst: bool) -> float:
     """Mean number of samples in a run; the first and last run count only if there are no others."""
-    whole = [size for kind, size in runs[1:-1] if kind == which]
-    counted = whole or [size for kind, size in runs if kind == which]
+    inner_runs = [size for kind, size in runs[1:-1] if kind == is_burst]
+    counted = inner_runs or [size for kind, size in runs if kind == is_burst]
     return sum(counted) / len(counted)
 
 
-def _mean_of(values: list[float], busy: list[bool], which: bool) -> float:
-    chosen = [value for value, kind in zip(values, busy, strict=True) if kind == which]
+def _mean_of(values: list[float], busy: list[bool], is_burst: bool) -> float:
+    chosen = [value for value, kind in zip(values, busy, strict=True) if kind == is_burst]
     return sum(chosen) / len(chosen)

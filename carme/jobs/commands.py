@@ -54,7 +54,7 @@ CSV_FIELDS = (
 @_TOKEN
 @_JSON
 def job(number: str, path: Path | None, url: str | None, token: str, as_json: bool) -> None:
-    """Report on job ID: asked, used, wasted, its energy, and what to ask for next time.
+    """Report on job ID: requested, used, wasted, its energy, and what to request next time.
 
     You see your own jobs, an administrator all. Exit code 1: no such job, or no answer; 3: the job
     exists, but Prometheus has no figures of it.

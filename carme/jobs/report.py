@@ -119,13 +119,13 @@ def advise(job: JobLine) -> tuple[ReportAdvice, ...]:
 
 
 def _gpus(job: JobLine, measured: MeasuredUsage) -> str | None:
-    held, busy, worked = job.asked.gpu_count, measured.gpu_busy_ratio, measured.gpus_worked
-    if not held or busy is None:
+    requested, busy, worked = job.asked.gpu_count, measured.gpu_busy_ratio, measured.gpus_worked
+    if not requested or busy is None:
         return None
     if busy < 0.01:
         return "No GPU did anything. Ask for none, or check that the program finds them."
-    if worked is not None and worked < held:
-        return f"Only {worked} of {held} GPUs ever worked. Ask for {worked}."
+    if worked is not None and worked < requested:
+        return f"Only {worked} of {requested} GPUs ever worked. Ask for {worked}."
     if busy < _WORTH:
         return (
             f"The GPUs worked {busy:.0%} of their time. Fewer of them, more loader processes or a"
@@ -147,16 +147,16 @@ def _cpus(job: JobLine) -> str | None:
 
 def _memory(job: JobLine, measured: MeasuredUsage) -> str | None:
     nodes, peak = max(1, job.asked.nodes), measured.memory_peak_node_bytes
-    requested, each = job.asked.memory_bytes / nodes, " a node" if nodes > 1 else ""
+    requested, per_node = job.asked.memory_bytes / nodes, " a node" if nodes > 1 else ""
     if job.state == JobState.OUT_OF_MEMORY or measured.oom_kills:
-        more = format_bytes(_whole_gib(max(requested, peak or 0) * 1.5))
-        return f"It ran out of memory. Ask for {more}{each} or more."
+        larger = format_bytes(_whole_gib(max(requested, peak or 0) * 1.5))
+        return f"It ran out of memory. Ask for {larger}{per_node} or more."
     if not peak or not requested or job.elapsed_seconds < _SHORT_SECONDS:
         return None
     enough = _whole_gib(peak * _RESERVE)
     if enough > _WORTH * requested:
         return None
-    used = f"It used {format_bytes(peak)} of {format_bytes(requested)}{each}."
+    used = f"It used {format_bytes(peak)} of {format_bytes(requested)}{per_node}."
     return f"{used} Ask for {format_bytes(enough)}."
 
 

@@ -30,11 +30,11 @@ def report(job: JobReport) -> Iterator[RenderableType]:
         ended = f", ended {_moment(job.ended_at)}" if job.ended_at else ", still runs"
         yield Text(f"{text}{ended}", style="dim")
     if job.state.waiting:
-        asked = job.asked
-        limit = format_duration(asked.limit_seconds) if asked.limit_seconds else "no limit"
-        gpus = f", {_gpus(asked.gpus)} GPUs" if asked.gpus else ""
-        memory = format_bytes(asked.memory_bytes)
-        yield Text(f"asks for {asked.cpus} CPUs, {memory}{gpus}, {limit}")
+        requested = job.asked
+        limit = format_duration(requested.limit_seconds) if requested.limit_seconds else "no limit"
+        gpus = f", {_gpus(requested.gpus)} GPUs" if requested.gpus else ""
+        memory = format_bytes(requested.memory_bytes)
+        yield Text(f"requests {requested.cpus} CPUs, {memory}{gpus}, {limit}")
         if job.reason:
             yield Text(f"It waits: {printable(job.reason)}", style="yellow")
         return
@@ -104,14 +104,14 @@ def _plot(plot: Plot, name: str, top: float | None, form: str) -> Text:
 
 
 def _state(job: JobLine) -> Text:
-    word = job.state.lower().replace("_", " ")
-    good = job.state == JobState.COMPLETED or job.state.active
-    style = "green" if good else "yellow" if job.state.waiting or job.state.ending else "red"
+    text = job.state.lower().replace("_", " ")
+    is_good = job.state == JobState.COMPLETED or job.state.active
+    style = "green" if is_good else "yellow" if job.state.waiting or job.state.ending else "red"
     if job.exit_signal:
-        word += f" (signal {job.exit_signal})"
+        text += f" (signal {job.exit_signal})"
     elif job.exit_code:
-        word += f" (exit code {job.exit_code})"
-    return Text(word, style=style)
+        text += f" (exit code {job.exit_code})"
+    return Text(text, style=style)
 
 
 def _moment(at: int) -> str:
@@ -123,39 +123,41 @@ def _gpus(gpus: Gpus) -> str:
 
 
 def _use(job: JobReport) -> Table:
-    """Asked, used and wasted, a row for each resource."""
-    asked, measured = job.asked, job.measured or MeasuredUsage()
-    table = Table("", "asked", "used", "", "wasted", box=None, pad_edge=False, header_style="bold")
+    """Requested, used and wasted, a row for each resource."""
+    requested, measured = job.asked, job.measured or MeasuredUsage()
+    table = Table(
+        "", "requested", "used", "", "wasted", box=None, pad_edge=False, header_style="bold"
+    )
     for column in table.columns[1:]:
         column.justify = "right"
 
     def row(
-        name: str, amount: str, used: float | None, whole: float | None, wasted: float | None,
+        name: str, amount: str, used: float | None, total: float | None, wasted: float | None,
         write: Callable[[float], str], kinds: tuple[str, str] = ("", " idle"),
     ) -> None:  # fmt: skip
-        spent = "–" if used is None else write(used) + kinds[0]
-        style = "red" if wasted and whole and wasted > whole / 2 else ""
-        left = "" if wasted is None else Text(write(wasted) + kinds[1], style)
-        table.add_row(name, amount, spent, _ratio(used, whole), left)
+        used_text = "–" if used is None else write(used) + kinds[0]
+        style = "red" if wasted and total and wasted > total / 2 else ""
+        wasted_text = "" if wasted is None else Text(write(wasted) + kinds[1], style)
+        table.add_row(name, amount, used_text, _ratio(used, total), wasted_text)
 
-    limit, elapsed = asked.limit_seconds, job.elapsed_seconds
+    limit, elapsed = requested.limit_seconds, job.elapsed_seconds
     row("time", format_duration(limit) if limit else "no limit", elapsed, limit, None,
         format_duration)  # fmt: skip
-    if asked.gpu_count:
+    if requested.gpu_count:
         held, idle = measured.gpu_held_seconds, measured.gpu_idle_seconds
         busy = None if held is None or idle is None else max(0.0, held - idle)
-        row("GPUs", _gpus(asked.gpus), busy, held, idle, lambda seconds: _hours(seconds, "GPU"))
+        row("GPUs", _gpus(requested.gpus), busy, held, idle, lambda seconds: _hours(seconds, "GPU"))
         if measured.gpu_memory_peak_bytes is not None:
             used = format_bytes(measured.gpu_memory_peak_bytes)
             table.add_row("GPU memory", "", f"{used} on a GPU", "", "")
     cpu, unused = measured.cpu_seconds, measured.cpu_idle_seconds
     if unused is None and cpu is not None:
-        unused = max(0.0, asked.cpus * elapsed - cpu)
-    whole = None if cpu is None or unused is None else cpu + unused
-    row("CPUs", str(asked.cpus), cpu, whole, unused, lambda seconds: _hours(seconds, "CPU"))
-    peak, memory = measured.memory_peak_bytes, asked.memory_bytes
-    left = None if peak is None or not memory else max(0.0, memory - peak)
-    row("memory", format_bytes(memory) if memory else "–", peak, memory, left, format_bytes,
+        unused = max(0.0, requested.cpus * elapsed - cpu)
+    cpu_total = None if cpu is None or unused is None else cpu + unused
+    row("CPUs", str(requested.cpus), cpu, cpu_total, unused, lambda seconds: _hours(seconds, "CPU"))
+    peak, memory = measured.memory_peak_bytes, requested.memory_bytes
+    untouched = None if peak is None or not memory else max(0.0, memory - peak)
+    row("memory", format_bytes(memory) if memory else "–", peak, memory, untouched, format_bytes,
         (" at most", " untouched"))  # fmt: skip
     return table
 
@@ -167,8 +169,8 @@ def _hours(seconds: float, resource: str) -> str:
     return f"{seconds / 60:.2g} {resource}-min" if seconds >= 60 else f"{seconds:.0f} {resource}-s"
 
 
-def _ratio(part: float | None, whole: float | None) -> str:
-    return "–" if part is None or not whole else f"{part / whole:.0%}"
+def _ratio(part: float | None, total: float | None) -> str:
+    return "–" if part is None or not total else f"{part / total:.0%}"
 
 
 def _energy(measured: MeasuredUsage) -> Table:

@@ -118,27 +118,27 @@ def _check_order(graph: Any, source: str) -> None:
     """Every input must come from an earlier operator: ONNX wants it so, and it rules out cycles."""
     available = {i.name for i in graph.input} | {i.name for i in graph.initializer} | {""}
     available |= {i.values.name for i in graph.sparse_initializer}
-    made = {output for node in graph.node for output in node.output}
-    waiting = list(graph.node)
+    outputs = {output for node in graph.node for output in node.output}
+    remaining = list(graph.node)
     passes = 0
-    while waiting:
+    while remaining:
         passes += 1
         if passes > MAX_PASSES:
             raise InputError(
                 f"{source}: its operators stand in no usable order", "ONNX wants them sorted"
             )
-        left = []
-        for node in waiting:
-            if all(name in available or name not in made for name in node.input):
+        unplaced = []
+        for node in remaining:
+            if all(name in available or name not in outputs for name in node.input):
                 available.update(node.output)
             else:
-                left.append(node)
-        if len(left) == len(waiting):
-            stuck = left[0].name or left[0].op_type
+                unplaced.append(node)
+        if len(unplaced) == len(remaining):
+            stuck = unplaced[0].name or unplaced[0].op_type
             raise InputError(
                 f"{source}: the graph has a cycle through {stuck!r}", "ONNX graphs have none"
             )
-        waiting = left
+        remaining = unplaced
 
 
 class _Reader:

@@ -190,7 +190,9 @@ class LocalCluster:
         if existed and not has_other_cluster():
             run_module("carme_containers", "--remove-build-user", env={}, progress=progress)
         if existed:
-            progress(f"Removed {self.layout.dir}" + (f" and {', '.join(removed)}" if removed else ""))
+            progress(
+                f"Removed {self.layout.dir}" + (f" and {', '.join(removed)}" if removed else "")
+            )
         else:
             progress(f"There is no cluster in {self.layout.dir}.")
         if remaining:

@@ -95,17 +95,17 @@ def check_ports(ports: dict[str, int]) -> None:
     if doubled:
         names = [name for name, port in ports.items() if port in doubled]
         raise ConfigError(f"{' and '.join(names)} have the same port", "see carme config show")
-    taken = []
+    in_use = []
     for name, port in ports.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((LOOPBACK, port))
             except OSError:
-                taken.append(f"{port} (of {name}, used by {_port_user(port)})")
-    if taken:
+                in_use.append(f"{port} (of {name}, used by {_port_user(port)})")
+    if in_use:
         raise UnavailableError(
-            f"port in use: {', '.join(taken)}",
+            f"port in use: {', '.join(in_use)}",
             "stop that program, or choose others in carme.toml: hub.url, hub.*_port, local.ports",
         )
 

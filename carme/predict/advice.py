@@ -74,15 +74,15 @@ def suggestions(
     user = user or SlurmUser("")
     # A prediction fills nodes one by one. It underestimates GPUs that are spread over more nodes.
     fitting = [
-        (other, figures)
-        for other, figures in _alternatives(request, snapshot, predict_other, user, now)
-        if figures.nodes == other.nodes and figures.memory.fits
+        (alternative, figures)
+        for alternative, figures in _alternatives(request, snapshot, predict_other, user, now)
+        if figures.nodes == alternative.nodes and figures.memory.fits
     ]
     if not prediction.memory.fits:
         if fitting:
-            other, _ = min(fitting, key=lambda pair: pair[1].gpu_energy.value)
+            alternative, _ = min(fitting, key=lambda pair: pair[1].gpu_energy.value)
             why = f"the model does not fit: {prediction.memory.why_not}"
-            yield _change(request, other, "memory", why)
+            yield _change(request, alternative, "memory", why)
         return
     if prediction.nodes != request.nodes:
         return
@@ -99,20 +99,20 @@ def _smaller(
     """Fewer GPUs of the same type: their prediction errs in the same way, so points compare."""
     seconds = prediction.time.value
     smaller = [
-        (other, figures)
-        for other, figures in fitting
-        if other.gpus < request.gpus
-        and other.gpu_type == request.gpu_type
+        (alternative, figures)
+        for alternative, figures in fitting
+        if alternative.gpus < request.gpus
+        and alternative.gpu_type == request.gpu_type
         and figures.time.value < SMALLER_TIME_RATIO * seconds
     ]
     if not smaller:
         return
-    other, figures = min(smaller, key=lambda pair: pair[0].gpus)
+    alternative, figures = min(smaller, key=lambda pair: pair[0].gpus)
     longer = max(figures.time.value / seconds - 1, 0.0)
-    each = f" on each of {request.nodes} nodes" if request.nodes > 1 else ""
+    per_node = f" on each of {request.nodes} nodes" if request.nodes > 1 else ""
     yield _change(
-        request, other, "smaller",
-        f"{other.gpus} instead of {request.gpus} GPUs{each} take only {longer:.0%} longer"
+        request, alternative, "smaller",
+        f"{alternative.gpus} instead of {request.gpus} GPUs{per_node} take only {longer:.0%} longer"
         f" ({format_duration(figures.time.value)})",
     )  # fmt: skip
 
@@ -123,16 +123,16 @@ def _better(
     """Less energy in about the same time."""
     seconds, joules = prediction.time.value, prediction.node_energy.value
     better = [
-        (other, figures)
-        for other, figures in fitting
+        (alternative, figures)
+        for alternative, figures in fitting
         if figures.node_energy.value < BETTER_ENERGY_RATIO * joules
         and figures.time.value <= BETTER_TIME_RATIO * seconds
     ]
     if not better:
         return
-    other, figures = min(better, key=lambda pair: pair[1].node_energy.value)
+    alternative, figures = min(better, key=lambda pair: pair[1].node_energy.value)
     yield _change(
-        request, other, "better",
+        request, alternative, "better",
         f"{_compared(figures.time, prediction.time)} and"
         f" {format_joules(figures.node_energy.value, joules)} instead of {format_joules(joules)}"
         " of node energy",
@@ -154,24 +154,25 @@ def _interval(time: Estimate) -> str:
 
 
 def _time(request: AdviceRequest, time: Estimate, limit: Limit | None) -> Iterator[Suggestion]:
-    needed = time.high / 3600
-    allowed = hours_within(limit.maximum) if limit else inf
+    needed_hours = time.high / 3600
+    allowed_hours = hours_within(limit.maximum) if limit else inf
     if limit and time.value > limit.maximum:
-        who = limit.source.removeprefix("partition ")
+        source = limit.source.removeprefix("partition ")
         yield Suggestion(
-            kind="time", hours=allowed if request.hours < allowed else None,
+            kind="time", hours=allowed_hours if request.hours < allowed_hours else None,
             why=f"training takes about {format_duration(time.value)}, longer than the "
-            f"{format_duration(limit.maximum)} that {who} allows: save and resume from checkpoints",
+            f"{format_duration(limit.maximum)} that {source} allows: save and resume from"
+            " checkpoints",
         )  # fmt: skip
     elif time.value > request.hours * 3600:
         yield Suggestion(
-            kind="time", hours=min(round(needed + 0.05, 1), allowed),
+            kind="time", hours=min(round(needed_hours + 0.05, 1), allowed_hours),
             why=f"training takes about {format_duration(time.value)}, up to "
             f"{format_duration(time.high)}, and the session ends before",
         )  # fmt: skip
-    elif needed < request.hours / 3 and request.hours > 1:
+    elif needed_hours < request.hours / 3 and request.hours > 1:
         yield Suggestion(
-            kind="time", hours=min(max(round(1.2 * needed + 0.05, 1), 0.5), allowed),
+            kind="time", hours=min(max(round(1.2 * needed_hours + 0.05, 1), 0.5), allowed_hours),
             why=f"training takes {format_duration(time.high)} at most; shorter jobs start"
             " sooner, as they fit into gaps",
         )  # fmt: skip
@@ -187,18 +188,20 @@ def _alternatives(
     """Other counts of the same GPUs, and the partition's other GPUs, where the user may have them
     and a prediction is possible."""
     types = [kind for kind in snapshot.largest_free_block(request.partition) if kind]
-    most = {kind: _gpus_on_each_node(request, snapshot, kind) for kind in types}
-    own = request.gpu_type or max(most, key=lambda kind: most[kind], default="")
-    for kind, gpus in most.items():
+    gpus_by_type = {kind: _gpus_on_each_node(request, snapshot, kind) for kind in types}
+    own_type = request.gpu_type or max(
+        gpus_by_type, key=lambda kind: gpus_by_type[kind], default=""
+    )
+    for kind, gpus in gpus_by_type.items():
         for count in (1, 2, 4, 8, 16):
-            if count > gpus or (kind == own and count == request.gpus):
+            if count > gpus or (kind == own_type and count == request.gpus):
                 continue
-            gpu_type = request.gpu_type if kind == own else kind
-            other = request.model_copy(update={"gpus": count, "gpu_type": gpu_type})
-            if {"gpus", "gpu_type"} & all_problems(other, snapshot, user, now).keys():
+            gpu_type = request.gpu_type if kind == own_type else kind
+            alternative = request.model_copy(update={"gpus": count, "gpu_type": gpu_type})
+            if {"gpus", "gpu_type"} & all_problems(alternative, snapshot, user, now).keys():
                 continue
             try:
-                yield other, predict_other(other)
+                yield alternative, predict_other(alternative)
             except CarmeError:
                 continue
 
@@ -212,13 +215,13 @@ def _gpus_on_each_node(request: AdviceRequest, snapshot: Snapshot, kind: str) ->
 
 def _change(
     request: AdviceRequest,
-    other: AdviceRequest,
+    alternative: AdviceRequest,
     kind: Literal["smaller", "better", "memory"],
     why: str,
 ) -> Suggestion:
     return Suggestion(
         kind=kind,
         why=why,
-        gpus=other.gpus if other.gpus != request.gpus else None,
-        gpu_type=other.gpu_type if other.gpu_type != request.gpu_type else None,
+        gpus=alternative.gpus if alternative.gpus != request.gpus else None,
+        gpu_type=alternative.gpu_type if alternative.gpu_type != request.gpu_type else None,
     )

@@ -47,8 +47,8 @@ def hardware_of(
     kind = gpu_type or max(types, key=lambda name: types[name])
     gpu = known_gpu(kind, names)
     counts = [n.gpus[kind] for n in snapshot.nodes_in(slurm_partition.name) if n.gpus.get(kind)]
-    usual = library.node(gpu.default_node)
-    node = usual.model_copy(update={"gpu": gpu, "gpus": max(counts)})
+    default_node = library.node(gpu.default_node)
+    node = default_node.model_copy(update={"gpu": gpu, "gpus": max(counts)})
     return Cluster(
         name=re.sub(r"[^a-z0-9._-]", "-", f"{slurm_partition.name}-{kind}".lower())[:64],
         title=f"{kind} of partition {slurm_partition.name}",
@@ -74,7 +74,7 @@ def held_node_share(
 
 
 def _cores(counts: list[int], partition: str) -> Cluster:
-    usual = library.node(library.gpu(CORE).default_node)
-    node = usual.model_copy(update={"gpus": max(counts, default=1) or 1})
+    default_node = library.node(library.gpu(CORE).default_node)
+    node = default_node.model_copy(update={"gpus": max(counts, default=1) or 1})
     nodes = max(len(counts), 1)
     return Cluster(name="cores", title=f"cores of partition {partition}", node=node, nodes=nodes)

@@ -21,9 +21,9 @@ MAX_LAYERS = 20_000
 """Layers including repeats: the largest bundled network has some hundreds."""
 MAX_MICRO_BATCHES = 10_000
 MAX_STAGES = 500
-MAX_PIECES = 40_000
+MAX_PIPELINE_SLOTS = 40_000
 """Micro-batches times stages of a pipeline that are simulated one by one: half a second."""
-MAX_BURST_PIECES = 4000
+MAX_BURST_SLOTS = 4000
 """The same, up to which bursts are simulated: about a second."""
 MAX_SAMPLED_STEPS = 10_000
 MAX_DRAWS = 20_000_000
@@ -88,9 +88,7 @@ def _check(plan: BasePlan, workload: Workload, ranges: Mapping[str, Sequence[Any
         return [_number(v) for v in ranges.get(name, ())] or [float(default or 0)]
 
     if plan.sample_steps > MAX_SAMPLED_STEPS:
-        raise InputError(
-            f"sample_steps is {plan.sample_steps:,}", f"at most {MAX_SAMPLED_STEPS:,}"
-        )
+        raise InputError(f"sample_steps is {plan.sample_steps:,}", f"at most {MAX_SAMPLED_STEPS:,}")
     gpus = max(values("gpus", plan.gpus))
     match plan:
         case ParameterServer() | Averaging() if gpus > MAX_WORKERS:
@@ -125,14 +123,14 @@ def _pipeline(stages: float, micro_batches: float) -> float:
             f"at most {MAX_MICRO_BATCHES:,}: raise micro_batch",
         )
     # The simulator stops at some slot, and continues evenly.
-    pieces = min(stages * micro_batches, max(8 * stages**2, MAX_SLOTS / 2))
-    if stages > MAX_STAGES or pieces > MAX_PIECES:
+    slots = min(stages * micro_batches, max(8 * stages**2, MAX_SLOTS / 2))
+    if stages > MAX_STAGES or slots > MAX_PIPELINE_SLOTS:
         raise InputError(
             f"a pipeline of {stages:,.0f} stages with {micro_batches:,.0f} micro-batches",
-            f"at most {MAX_PIECES:,} when multiplied, and {MAX_STAGES} stages:"
+            f"at most {MAX_PIPELINE_SLOTS:,} when multiplied, and {MAX_STAGES} stages:"
             " raise micro_batch, or use fewer stages",
         )
-    return pieces / 100
+    return slots / 100
 
 
 def _number(value: Any) -> float:

@@ -76,19 +76,19 @@ def group(steps: Sequence[TrackedStep]) -> list[MeasuredPoint]:
 
 def _point(batch: int, gpus: int, members: list[TrackedStep]) -> MeasuredPoint:
     times = np.array([m.seconds for m in members])
-    middle = float(np.median(times))
-    deviation = 1.4826 * float(np.median(np.abs(times - middle)))
+    median = float(np.median(times))
+    deviation = 1.4826 * float(np.median(np.abs(times - median)))
     names = set.intersection(*(set(m.phases) for m in members))
     phases = {name: float(np.median([m.phases[name] for m in members])) for name in names}
-    own = set.intersection(*(set(m.alone) for m in members))
-    alone = {name: float(np.median([m.alone[name] for m in members])) for name in own}
+    alone_names = set.intersection(*(set(m.alone) for m in members))
+    alone = {name: float(np.median([m.alone[name] for m in members])) for name in alone_names}
     watts = [m.gpu_watts for m in members if m.gpu_watts is not None]
     # A disturbance of varying phases lengthens the median step but no median phase. It is not
     # overhead, so the step is the sum of its median phases and the median untimed rest.
     untimed = [m.seconds - sum(m.phases[name] for name in names) for m in members]
     seconds = sum(phases.values()) + float(np.median(untimed))
-    if seconds < 0.1 * middle:  # the time was in another phase in each step: no median shows it
-        seconds, phases = middle, {}
+    if seconds < 0.1 * median:  # the time was in another phase in each step: no median shows it
+        seconds, phases = median, {}
     return MeasuredPoint(
         batch=batch,
         gpus=gpus,
@@ -97,7 +97,7 @@ def _point(batch: int, gpus: int, members: list[TrackedStep]) -> MeasuredPoint:
         phases=phases,
         alone=alone,
         watts=float(np.median(watts)) if watts else None,
-        spread=1.2533 * deviation / middle / sqrt(len(members)),
+        spread=1.2533 * deviation / median / sqrt(len(members)),
     )
 
 
@@ -107,11 +107,11 @@ def fit(
     """The calibration whose coefficients make the simulator reproduce the steps. Raises InputError
     if no coefficients within their bounds do."""
     points = group(steps)
-    most = max(point.gpus for point in points)
-    if most > cluster.gpus:
+    workers = max(point.gpus for point in points)
+    if workers > cluster.gpus:
         raise InputError(
-            f"steps of {most} workers, but the hardware named has {cluster.gpus} GPUs",
-            f"name hardware with at least {most}",
+            f"steps of {workers} workers, but the hardware named has {cluster.gpus} GPUs",
+            f"name hardware with at least {workers}",
         )
     return _Fit(workload, cluster, plan, points).calibration()
 
@@ -212,8 +212,8 @@ class _Fit(NamedTuple):
         for name in SCALES:
             doubled = best.model_copy(update={name: min(2 * getattr(best, name), BOUNDS[name][1])})
             changes = (
-                abs(self.run(point, doubled).step_seconds / before - 1)
-                for point, before in zip(self.points, seconds, strict=True)
+                abs(self.run(point, doubled).step_seconds / fitted_seconds - 1)
+                for point, fitted_seconds in zip(self.points, seconds, strict=True)
             )
             if max(changes) < SEEN:
                 unseen.append(name)

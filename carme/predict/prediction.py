@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from carme.errors import InputError
 from carme.predict.coefficients import DATA_SHEET, Calibration, Coefficients, Provenance
-from carme.predict.cost_limits import MAX_BURST_PIECES
+from carme.predict.cost_limits import MAX_BURST_SLOTS
 from carme.predict.estimates import Estimate, FrozenModel, Spread
 from carme.simulator.analysis.scaling_limits import scaling_limits, scaling_point
 from carme.simulator.analysis.timeline import burst_figures, simulate_window
@@ -253,7 +253,7 @@ def _bursts(
     """Bursts on the first GPU; workers look alike, so two are simulated."""
     if isinstance(plan, Synchronous) and step and plan.pipeline > 1:
         micro_batches = step.samples / plan.data_parallel / (plan.micro_batch or 1)
-        if plan.pipeline * micro_batches > MAX_BURST_PIECES:
+        if plan.pipeline * micro_batches > MAX_BURST_SLOTS:
             return ()
     try:
         window = simulate_window(workload, cluster, plan, steps=2, workers=2, step=step)

@@ -51,7 +51,7 @@ def outlook(
     room = user_limits.reduced(request, short)
     smaller = smaller_request(room, snapshot, now) if room else None
     if short:
-        return Outlook(held=user_limits.held(short), smaller=smaller)
+        return Outlook(held=user_limits.wait_reason(short), smaller=smaller)
     reservation = _reservation(request, snapshot)
     if reservation and (reservation.starts_at or 0) > now:
         return Outlook(starts_at=reservation.starts_at, smaller=smaller)
@@ -91,9 +91,9 @@ def cluster_problems(
     if not partition.up:
         state = partition.state.lower()
         problems["partition"] = f"{partition.name} takes no jobs now (it is {state})"
-    for limit, who in ((partition.max_nodes, partition.name), (max_nodes, "this site")):
+    for limit, source in ((partition.max_nodes, partition.name), (max_nodes, "this site")):
         if limit is not None and request.nodes > limit:
-            problems["nodes"] = f"{who} allows at most {limit} nodes"
+            problems["nodes"] = f"{source} allows at most {limit} nodes"
     return {
         **problems,
         **_size_problems(request, snapshot),
@@ -111,29 +111,29 @@ def _size_problems(request: ResourceRequest, snapshot: Snapshot) -> Problems:
         types = sorted(name for name in snapshot.gpus_total(partition) if name)
         if kind not in types:
             return {"gpu_type": f"{partition} has {', '.join(types) or 'no GPUs'}"}
-    where = f"{partition} with {request.constraint}" if request.constraint else partition
-    most_gpus = max((_gpus(node.gpus, kind) for node in nodes), default=0)
-    if request.gpus > most_gpus:
+    nodes_text = f"{partition} with {request.constraint}" if request.constraint else partition
+    max_gpus = max((_gpus(node.gpus, kind) for node in nodes), default=0)
+    if request.gpus > max_gpus:
         of_type = f" of type {kind}" if kind else ""
         message = (
-            f"a node of {where} has at most {most_gpus} GPUs{of_type}"
-            if most_gpus
-            else f"{where} has no GPUs{of_type}"
+            f"a node of {nodes_text} has at most {max_gpus} GPUs{of_type}"
+            if max_gpus
+            else f"{nodes_text} has no GPUs{of_type}"
         )
         return {"gpus": message}
     nodes = tuple(node for node in nodes if _gpus(node.gpus, kind) >= request.gpus)
-    most_cpus = max((node.cpus for node in nodes), default=0)
-    most_bytes = max((node.memory_bytes for node in nodes), default=0)
+    max_cpus = max((node.cpus for node in nodes), default=0)
+    max_bytes = max((node.memory_bytes for node in nodes), default=0)
     problems: Problems = {}
-    if request.cpus > most_cpus:
-        problems["cpus"] = f"a node of {where} has at most {most_cpus} cores"
-    if request.memory_bytes > most_bytes:
-        problems["memory_gb"] = f"a node of {where} has at most {format_bytes(most_bytes)}"
+    if request.cpus > max_cpus:
+        problems["cpus"] = f"a node of {nodes_text} has at most {max_cpus} cores"
+    if request.memory_bytes > max_bytes:
+        problems["memory_gb"] = f"a node of {nodes_text} has at most {format_bytes(max_bytes)}"
     enough = sum(
         node.cpus >= request.cpus and node.memory_bytes >= request.memory_bytes for node in nodes
     )
     if not problems and request.nodes > enough:
-        problems["nodes"] = f"{where} has {enough} nodes with this much on each"
+        problems["nodes"] = f"{nodes_text} has {enough} nodes with this much on each"
     return problems
 
 
@@ -154,16 +154,16 @@ def smaller_request(
     """The largest part of the request that a node has free now; None if it would be of no use."""
     best: dict[str, int] | None = None
     for node in usable_nodes(request, snapshot, now):
-        part = {
+        fitting_part = {
             "gpus": min(request.gpus, _gpus(node.gpus_free, request.gpu_type)),
             "cpus": min(request.cpus, node.cpus_free),
             "memory_gb": min(request.memory_gb, node.memory_free_bytes // GIB),
         }
-        is_useful = part["cpus"] >= 1 and part["memory_gb"] >= 1
-        if not is_useful or (request.gpus and not part["gpus"]):
+        is_useful = fitting_part["cpus"] >= 1 and fitting_part["memory_gb"] >= 1
+        if not is_useful or (request.gpus and not fitting_part["gpus"]):
             continue
-        if best is None or tuple(part.values()) > tuple(best.values()):
-            best = part
+        if best is None or tuple(fitting_part.values()) > tuple(best.values()):
+            best = fitting_part
     if best is not None and request.nodes > 1:
         best["nodes"] = 1
     return best

@@ -72,7 +72,10 @@ def with_allowed_hours(
     chosen = {**values, **{name: value for name, value in raw.items() if isinstance(value, str)}}
     # Without validation: the names that a user sent may be wrong, and have no limits then.
     limits = request_time_limits(ResourceRequest.model_construct(**chosen), snapshot, user, now)
-    return {**values, "hours": min(values["hours"], 8760, *(hours_within(i.maximum) for i in limits))}
+    return {
+        **values,
+        "hours": min(values["hours"], 8760, *(hours_within(i.maximum) for i in limits)),
+    }
 
 
 def as_job(request: ResourceRequest, user: SlurmUser) -> Job:
@@ -154,9 +157,11 @@ def _field(limit: Limit) -> str | None:
 
 def _too_much(limit: Limit) -> str:
     if limit.resource == SECONDS:
-        who = limit.source.removeprefix("partition ")
-        return f"{who} allows at most {format_duration(limit.maximum)}"
-    return f"{limit.source} gives {_FOR[limit.scope]} at most {_amount(limit.resource, limit.maximum)}"
+        source = limit.source.removeprefix("partition ")
+        return f"{source} allows at most {format_duration(limit.maximum)}"
+    return (
+        f"{limit.source} gives {_FOR[limit.scope]} at most {_amount(limit.resource, limit.maximum)}"
+    )
 
 
 def _full(limit: Limit) -> str:
@@ -165,11 +170,11 @@ def _full(limit: Limit) -> str:
     return f"{limit.source} takes {jobs} {whose}at a time, and {who} that many"
 
 
-def _amount(what: str, count: int) -> str:
+def _amount(resource: str, count: int) -> str:
     """`2 GPUs of type a100`, `1 core`, `64 GiB`."""
-    if what == "mem":
+    if resource == "mem":
         return format_bytes(count)
-    name, _, kind = what.partition(":")
+    name, _, kind = resource.partition(":")
     noun = {"cpu": "core", "node": "node", JOBS: "running job", "gres/gpu": "GPU"}.get(name, name)
     return f"{count} {noun}{'s' if count != 1 else ''}{f' of type {kind}' if kind else ''}"
 
@@ -190,17 +195,17 @@ def shortages(request: ResourceRequest, snapshot: Snapshot, user: SlurmUser) -> 
     return short
 
 
-def held(short: list[Shortage]) -> str:
+def wait_reason(short: list[Shortage]) -> str:
     """Why a request would wait although nodes are free; empty if no limit holds it."""
     if not short:
         return ""
     limit, left = short[0]
     used = _amount(limit.resource, limit.maximum - left)
     if not limit.user:
-        most = format_bytes(limit.maximum) if limit.resource == "mem" else limit.maximum
-        return f"Jobs of {limit.source} already have {used} of the {most} that it gives."
-    most = _amount(limit.resource, limit.maximum)
-    return f"You already have {used}, and {limit.source} gives one user at most {most}."
+        maximum = format_bytes(limit.maximum) if limit.resource == "mem" else limit.maximum
+        return f"Jobs of {limit.source} already have {used} of the {maximum} that it gives."
+    maximum = _amount(limit.resource, limit.maximum)
+    return f"You already have {used}, and {limit.source} gives one user at most {maximum}."
 
 
 def reduced(request: ResourceRequest, short: list[Shortage]) -> ResourceRequest | None:
@@ -224,11 +229,11 @@ def reduced(request: ResourceRequest, short: list[Shortage]) -> ResourceRequest 
 def describe(limits: AssociationLimits) -> str:
     """The limits of a QoS in one line for the form; empty when it has none."""
     parts = [f"up to {format_duration(limits.max_seconds)}"] if limits.max_seconds else []
-    for amounts, whose in ((limits.per_job, "a job"), (limits.per_user, "all your jobs")):
+    for amounts, jobs in ((limits.per_job, "a job"), (limits.per_user, "all your jobs")):
         parts += [
-            f"at most {_amount(what, most)} in {whose}"
-            for what, most in amounts.items()
-            if what in ("cpu", "mem", "node") or what.startswith("gres/gpu")
+            f"at most {_amount(resource, maximum)} in {jobs}"
+            for resource, maximum in amounts.items()
+            if resource in ("cpu", "mem", "node") or resource.startswith("gres/gpu")
         ]
     if limits.max_jobs is not None:
         parts.append(f"at most {_amount(JOBS, limits.max_jobs)}")

@@ -129,8 +129,8 @@ class Store:
             query = query.where(kind.user == user)
         if cursor is not None:
             at, _, last = cursor.partition("-")
-            older, beside = kind.created_at < float(at), kind.created_at == float(at)
-            query = query.where(or_(older, and_(beside, kind.id > last)))
+            older, same_time = kind.created_at < float(at), kind.created_at == float(at)
+            query = query.where(or_(older, and_(same_time, kind.id > last)))
         for name, value in equal.items():
             query = query.where(getattr(kind, name) == value)
         with self.session() as session:

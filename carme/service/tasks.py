@@ -48,7 +48,7 @@ class BackgroundTask:
 
     user: str
     total: int
-    question: Any
+    context: Any
     """The part of the request that turns outcomes into an answer."""
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created_at: float = field(default_factory=time.time)
@@ -93,16 +93,16 @@ class TaskPool:
             pool.submit(_ready)
 
     def start(
-        self, user: str, suite: Evaluator, points: Sequence[Point], question: Any
+        self, user: str, suite: Evaluator, points: Sequence[Point], context: Any
     ) -> BackgroundTask:
         """Begin a task; UnavailableError if the user has too many."""
-        task = BackgroundTask(user, len(points), question)
+        task = BackgroundTask(user, len(points), context)
         with self._lock:
             tasks = list(self._tasks.values())
             old = [t for t in tasks if time.time() - t.created_at > KEEP_SECONDS]
             ended = [t for t in tasks if t.user == user and t.state != "running"]
-            for other in (*old, *ended[:-MAX_ENDED]):
-                self._tasks.pop(other.id, None)
+            for removed in (*old, *ended[:-MAX_ENDED]):
+                self._tasks.pop(removed.id, None)
             running = sum(t.user == user and t.state == "running" for t in self._tasks.values())
             if running >= MAX_RUNNING:
                 raise UnavailableError(

@@ -218,8 +218,8 @@ def _slot_by_slot(
     done: dict[tuple[int, ScheduleSlot], float] = {}
     clock = [0.0] * stages
     position = [0] * stages
-    left = sum(map(len, queues))
-    while left:
+    remaining = sum(map(len, queues))
+    while remaining:
         for s in range(stages):
             while position[s] < len(queues[s]):
                 slot = queues[s][position[s]]
@@ -233,7 +233,7 @@ def _slot_by_slot(
                 clock[s] = max(clock[s], ready) + (backward[s] if slot.backward else forward[s])
                 done[s, slot] = clock[s]
                 position[s] += 1
-                left -= 1
+                remaining -= 1
     return max(clock), clock
 
 
@@ -242,21 +242,21 @@ def package_count(plan: Averaging, workload: Workload) -> int:
     return plan.packages if plan.packages > 1 else workload.dataset.samples
 
 
-def averaging_schedule(packages: int, first: int, final: int) -> Ints:
+def averaging_schedule(packages: int, first: int, last: int) -> Ints:
     """Number of slaves in each iteration of an epoch (MERPSYS, Kaldi).
 
     With A packages and slaves growing from n0 to n1 there are ⌊2A/(n0+n1)⌋ iterations. Iteration i
     has ⌊1/2 + n0 + (n1−n0)·i/iterations⌋ slaves. Each iteration is a barrier: the master averages
     when all have returned, so the largest package of an iteration sets its length.
     """
-    iterations = 2 * packages // (first + final)
+    iterations = 2 * packages // (first + last)
     require(
         iterations > 0,
-        f"{packages} packages for {first} to {final} slaves",
-        f"give at least {-(-(first + final) // 2)} packages",
+        f"{packages} packages for {first} to {last} slaves",
+        f"give at least {-(-(first + last) // 2)} packages",
     )
     i = np.arange(iterations)
-    return np.floor(0.5 + first + (final - first) * i / iterations).astype(np.int64)
+    return np.floor(0.5 + first + (last - first) * i / iterations).astype(np.int64)
 
 
 def package_sizes(plan: Averaging, packages: int) -> Floats:

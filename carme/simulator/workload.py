@@ -185,5 +185,5 @@ class Workload(LibraryEntry):
         slope, intercept = np.polyfit(batches, seconds, 1)
         # The line may cross zero below the smallest batch, but a smaller batch never takes more
         # time per sample than that.
-        least = seconds.min() * min(batch / batches[0], 1.0)
-        return float(max(intercept + slope * batch, least))
+        min_seconds = seconds.min() * min(batch / batches[0], 1.0)
+        return float(max(intercept + slope * batch, min_seconds))

@@ -44,15 +44,15 @@ def read_snapshot(config: Config) -> Snapshot:
 def nodes(path: Path | None, partition: str, as_json: bool) -> None:
     """Show nodes and their free resources."""
     cluster = read_snapshot(load(path))
-    shown = cluster.nodes_in(partition)
+    nodes_shown = cluster.nodes_in(partition)
     if as_json:
-        click.echo(json.dumps([node_json(node) for node in shown], indent=2))
+        click.echo(json.dumps([node_json(node) for node in nodes_shown], indent=2))
         return
     console = Console()
     table = _table("node", "state", "GPUs free", "CPUs free", "memory free", "partitions")
     for column in table.columns[2:5]:
         column.justify = "right"
-    for node in shown:
+    for node in nodes_shown:
         table.add_row(
             node.name,
             _node_state(node),
@@ -62,7 +62,7 @@ def nodes(path: Path | None, partition: str, as_json: bool) -> None:
             ",".join(node.partitions),
         )
     console.print(table)
-    for node in shown:
+    for node in nodes_shown:
         if node.reason:
             console.print(Text(f"{node.name}: {printable(node.reason)}", style="dim"))
     _footer(console, cluster)
@@ -77,7 +77,7 @@ def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> 
     """Show jobs that wait and run: yours, or everybody's."""
     cluster = read_snapshot(load(path))
     user = getpass.getuser()
-    shown = [
+    jobs_shown = [
         job
         for job in cluster.jobs
         if not job.state.ended
@@ -85,13 +85,15 @@ def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> 
         and (everybody or job.user == user or user == "root")
     ]
     if as_json:
-        click.echo(json.dumps([job.model_dump(mode="json") for job in shown], indent=2))
+        click.echo(json.dumps([job.model_dump(mode="json") for job in jobs_shown], indent=2))
         return
     console = Console()
     # Eighty columns have room for the name or the user: one's own jobs need no user.
     user_or_name = "user" if everybody else "name"
     table = _table("job", user_or_name, "partition", "state", "GPUs", "time", "where, why")
-    for job in sorted(shown, key=lambda job: (job.state.waiting, -(job.priority or 0), job.id)):
+    for job in sorted(
+        jobs_shown, key=lambda job: (job.state.waiting, -(job.priority or 0), job.id)
+    ):
         table.add_row(
             job.label,
             Text(short(job.user if everybody else job.name)),
@@ -102,7 +104,7 @@ def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> 
             # With spaces in the reason (`Job Held User`), so that it can wrap.
             Text(compress(job.nodes) or _WORD_END.sub(" ", printable(job.reason))),
         )
-    console.print(table if shown else Text("no jobs", style="dim"))
+    console.print(table if jobs_shown else Text("no jobs", style="dim"))
     for name, load_ in cluster.load.items():
         if not partition or name == partition:
             line = f"{name}: {load_.running} running, {load_.waiting} waiting"
@@ -167,8 +169,8 @@ def _job_time(job: Job, now: float) -> str:
 
 def _minutes(seconds: float) -> str:
     """A duration without seconds once there are minutes."""
-    whole = max(0, round(seconds))
-    return format_duration(whole if whole < 60 else whole // 60 * 60)
+    whole_seconds = max(0, round(seconds))
+    return format_duration(whole_seconds if whole_seconds < 60 else whole_seconds // 60 * 60)
 
 
 def _footer(console: Console, cluster: Snapshot) -> None:

@@ -104,20 +104,20 @@ def _parse_item(item: str) -> Gres | None:
     if core.lower() in _EMPTY:
         return None
     core, _, equals = core.partition("=")
-    words = [word for word in core.split(":") if word not in {"no_consume", ""}]
-    if not words:
+    fields = [field for field in core.split(":") if field not in {"no_consume", ""}]
+    if not fields:
         return None
-    name = words.pop(0)
+    name = fields.pop(0)
     if equals:
-        words.append(equals)
+        fields.append(equals)
     count = 1
-    if words and _COUNT.fullmatch(words[-1]):
-        count = _count(words.pop())
+    if fields and _COUNT.fullmatch(fields[-1]):
+        count = _count(fields.pop())
     indices: tuple[int, ...] = ()
     for detail in details:
         if detail.upper().startswith("IDX:"):
             indices = parse_indices(detail[4:])
-    return Gres(name, ":".join(words) or UNTYPED, count, indices)
+    return Gres(name, ":".join(fields) or UNTYPED, count, indices)
 
 
 def _count(text: str) -> int:

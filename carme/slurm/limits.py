@@ -80,9 +80,11 @@ def time_limits(
         limits.append(Limit(SECONDS, partition.max_seconds, f"partition {partition.name}"))
     if not rights or not rights.limited:
         return limits
-    own = rights.association(account, partition.name if partition else "")
+    association = rights.association(account, partition.name if partition else "")
     candidates = [(item.limits.max_seconds, f"QoS {item.name}") for item, _ in chain]
-    candidates += [(own.limits.max_seconds, f"account {own.account}")] if own else []
+    candidates += (
+        [(association.limits.max_seconds, f"account {association.account}")] if association else []
+    )
     first = next(((maximum, source) for maximum, source in candidates if maximum is not None), None)
     return [*limits, Limit(SECONDS, *first)] if first else limits
 
@@ -96,8 +98,8 @@ def job_limits(
 ) -> list[Limit]:
     """All limits for a job of this user; only the partition's without `rights`."""
     limits = time_limits(partition, rights, account, qos)
-    own = rights.association(account, partition.name) if rights else None
-    if not rights or not rights.limited or own is None:
+    association = rights.association(account, partition.name) if rights else None
+    if not rights or not rights.limited or association is None:
         return limits
     by_qos: list[tuple[AssociationLimits, str, dict[str, Any]]] = []
     for item, is_of_partition in _qos_chain(partition, rights, account, qos):
@@ -105,8 +107,8 @@ def job_limits(
         if is_of_partition:
             jobs = {"partitions": tuple(p.name for p in partitions if p.qos == item.name)}
         by_qos.append((item.limits, f"QoS {item.name}", jobs))
-    user, source, accounts = rights.user, f"account {own.account}", (own.account,)
-    single = [*((item, name) for item, name, _ in by_qos), (own.limits, source)]
+    user, source, accounts = rights.user, f"account {association.account}", (association.account,)
+    single = [*((item, name) for item, name, _ in by_qos), (association.limits, source)]
     limits += _first_set((item.per_job, name, {"scope": "job"}) for item, name in single)
     limits += _first_set((item.per_node, name, {"scope": "node"}) for item, name in single)
     limits += _first_set(
@@ -122,10 +124,10 @@ def job_limits(
         (_group_amounts(item), name, {"scope": "group", **jobs}) for item, name, jobs in by_qos
     ]
     own_jobs = {"scope": "user", "user": user, "accounts": accounts}
-    own_jobs["partitions"] = (own.partition,) if own.partition else ()
-    for amounts in (_user_amounts(own.limits), _group_amounts(own.limits)):
+    own_jobs["partitions"] = (association.partition,) if association.partition else ()
+    for amounts in (_user_amounts(association.limits), _group_amounts(association.limits)):
         separate.append((amounts, source, own_jobs))
-    for parent in rights.lineage(own.account):
+    for parent in rights.lineage(association.account):
         members = {"scope": "group", "accounts": (parent.account, *parent.below)}
         separate.append((_group_amounts(parent.limits), f"account {parent.account}", members))
     for layer in separate:
@@ -153,7 +155,10 @@ def _group_amounts(limits: AssociationLimits) -> Amounts:
 
 def _with_counts(amounts: Amounts, jobs: int | None, submitted: int | None) -> Amounts:
     counts = {JOBS: jobs, SUBMITTED: submitted}
-    return {**amounts, **{resource: count for resource, count in counts.items() if count is not None}}
+    return {
+        **amounts,
+        **{resource: count for resource, count in counts.items() if count is not None},
+    }
 
 
 def _qos_chain(

@@ -111,13 +111,13 @@ class PyslurmClient(CommandClient):
         return self._call(lambda: list(collection.load().values()))
 
     def _call(self, call: Callable[[], T]) -> T:
-        def once() -> T:
+        def attempt() -> T:
             try:
                 return call()
             except self._pyslurm.RPCError as error:
                 raise read_failure(str(error), "pyslurm") from error
 
-        return self._retried(once)
+        return self._retried(attempt)
 
 
 def unusable(release: str, installed_version: Callable[[str], str] = version) -> str:

@@ -92,9 +92,9 @@ class UserRights(SlurmModel):
     def account_names(self, partition: str = "") -> tuple[str, ...]:
         """The accounts that the user may use (in this partition), the default one first."""
         names = {
-            own.account: None
-            for own in self.associations
-            if not partition or own.partition in ("", partition)
+            association.account: None
+            for association in self.associations
+            if not partition or association.partition in ("", partition)
         }
         return tuple(sorted(names, key=lambda name: (name != self.default_account, name)))
 
@@ -106,12 +106,12 @@ class UserRights(SlurmModel):
 
     def default_qos(self, account: str, partition: str) -> str:
         """The QoS of a job that names none; empty if it is unknown."""
-        own = self.association(account, partition)
-        if own is None:
+        association = self.association(account, partition)
+        if association is None:
             return ""
-        if own.default_qos or len(own.qos) == 1:
-            return own.default_qos or own.qos[0]
-        return "normal" if "normal" in own.qos else ""
+        if association.default_qos or len(association.qos) == 1:
+            return association.default_qos or association.qos[0]
+        return "normal" if "normal" in association.qos else ""
 
     def lineage(self, account: str) -> tuple[Association, ...]:
         """The account and all above it, nearest first."""
@@ -132,16 +132,16 @@ class Rights(SlurmModel):
     qos: tuple[Qos, ...] = ()
     default_accounts: Mapping[str, str] = Field(default_factory=dict)
 
-    def knows(self, user: str) -> bool:
+    def has_account(self, user: str) -> bool:
         """Whether the user has any account."""
         return user in self._by_user
 
     def of(self, user: str, taken_at: float = 0, error: str = "") -> UserRights:
         """The rights of one user; empty for a user without an account."""
-        own = self._by_user.get(user, ())
+        associations = self._by_user.get(user, ())
         accounts = {item.account: item for item in self._by_user.get("", ())}
         own_and_above: dict[str, Association] = {}
-        for name in (item.account for item in own):
+        for name in (item.account for item in associations):
             while name in accounts and name not in own_and_above:
                 below = {"below": self._below(name)}
                 own_and_above[name] = accounts[name].model_copy(update=below)
@@ -152,7 +152,7 @@ class Rights(SlurmModel):
             error=error,
             enforced=self.enforced,
             default_account=self.default_accounts.get(user, ""),
-            associations=own,
+            associations=associations,
             accounts=tuple(own_and_above.values()),
             qos=self.qos,
         )
@@ -191,6 +191,6 @@ def within_rights(request: ResourceRequest, rights: UserRights) -> ResourceReque
     Carme checks their limits itself.
     """
     account = request.account if request.account in rights.account_names(request.partition) else ""
-    own = rights.association(account, request.partition)
-    qos = request.qos if own and request.qos in own.qos else ""
+    association = rights.association(account, request.partition)
+    qos = request.qos if association and request.qos in association.qos else ""
     return request.model_copy(update={"account": account, "qos": qos})

@@ -113,23 +113,23 @@ _SHORT = {
 }
 
 
-def parse_job_state(*words: str) -> JobState:
-    """The state in `words` (newer releases list state and flags); a flag wins, as in squeue."""
-    states = [_job_state(word) for word in words]
+def parse_job_state(*texts: str) -> JobState:
+    """The state in `texts` (newer releases list state and flags); a flag wins, as in squeue."""
+    states = [_job_state(text) for text in texts]
     flags = sorted(state for state in states if state not in (*_BASE, JobState.UNKNOWN))
     bases = (state for state in states if state is not JobState.UNKNOWN)
     return flags[0] if flags else next(bases, JobState.UNKNOWN)
 
 
-def _job_state(word: str) -> JobState:
+def _job_state(text: str) -> JobState:
     # sacct writes `CANCELLED by 1001`, and `CANCELLE+` in a narrow column.
-    first = word.upper().split()[0] if word.strip() else ""
-    if first in JobState.__members__:
-        return JobState[first]
-    start = first.removesuffix("+")
-    if start and start != first:
+    name = text.upper().split()[0] if text.strip() else ""
+    if name in JobState.__members__:
+        return JobState[name]
+    start = name.removesuffix("+")
+    if start and start != name:
         return next((state for state in _BASE if state.startswith(start)), JobState.UNKNOWN)
-    return _SHORT.get(first, JobState.UNKNOWN)
+    return _SHORT.get(name, JobState.UNKNOWN)
 
 
 class NodeState(StrEnum):
@@ -180,11 +180,11 @@ _NODE_WORD = {
 
 
 @lru_cache(maxsize=1024)  # a thousand nodes are in a few states
-def parse_node_state(*words: str) -> tuple[NodeState, tuple[str, ...]]:
-    """Base state and sorted flags in `words`, such as `IDLE+DRAIN`, `mixed*` or two list items."""
+def parse_node_state(*texts: str) -> tuple[NodeState, tuple[str, ...]]:
+    """Base state and sorted flags in `texts`, such as `IDLE+DRAIN`, `mixed*` or two list items."""
     base: NodeState | None = None
     flags: set[str] = set()
-    for word in "+".join(words).upper().split("+"):
+    for word in "+".join(texts).upper().split("+"):
         core = word.strip()
         while core and core[-1] in _NODE_SUFFIX:
             flags.add(_NODE_SUFFIX[core[-1]])

@@ -61,16 +61,16 @@ def get(url: str, login: tuple[str, str] | None = None, seconds: float = 5) -> H
     Ignores proxy settings, follows no redirect and accepts any certificate. Raises
     UnavailableError if there is no response within `seconds`.
     """
-    question = urllib.request.Request(url)  # noqa: S310 (our own addresses)
+    request = urllib.request.Request(url)  # noqa: S310 (our own addresses)
     if login:
         credentials = base64.b64encode(":".join(login).encode()).decode()
-        question.add_header("Authorization", f"Basic {credentials}")
+        request.add_header("Authorization", f"Basic {credentials}")
     context = ssl._create_unverified_context() if url.startswith("https") else None  # noqa: S323
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), _NoRedirect, urllib.request.HTTPSHandler(context=context)
     )
     try:
-        with opener.open(question, timeout=seconds) as response:
+        with opener.open(request, timeout=seconds) as response:
             return HttpResponse(response.status, response.headers, response.read(_MAX_BODY_BYTES))
     except urllib.error.HTTPError as error:
         with error:

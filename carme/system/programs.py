@@ -174,7 +174,9 @@ def run(
     return result.stdout
 
 
-def run_module(module: str, *arguments: str, env: Mapping[str, str], progress: ProgressCallback) -> None:
+def run_module(
+    module: str, *arguments: str, env: Mapping[str, str], progress: ProgressCallback
+) -> None:
     """Run a Python module as a program and pass each line that it prints to `progress` at once."""
     last: deque[str] = deque(maxlen=5)
 

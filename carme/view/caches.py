@@ -168,7 +168,7 @@ class RightsCache:
             return False
         if self._rights is None or self._error:
             return True
-        return now - self._read_at >= keep_seconds or not self._rights.knows(user)
+        return now - self._read_at >= keep_seconds or not self._rights.has_account(user)
 
     async def _read(self) -> None:
         began = self._tried_at = self._clock()

@@ -97,10 +97,12 @@ class ViewClient:
         etag = response.headers.get("ETag", "")
         with self._lock:
             newest = self._newest
-            same = next((own for own in (newest, sent) if own and etag and own[0] == etag), None)
-            if same:
-                taken_at = float(response.headers.get("Carme-Taken-At") or same[1].taken_at)
-                snapshot = same[1].model_copy(update={"taken_at": taken_at})
+            unchanged = next(
+                (cached for cached in (newest, sent) if cached and etag and cached[0] == etag), None
+            )
+            if unchanged:
+                taken_at = float(response.headers.get("Carme-Taken-At") or unchanged[1].taken_at)
+                snapshot = unchanged[1].model_copy(update={"taken_at": taken_at})
             else:
                 snapshot = _model(response, Snapshot)
             # One response may overtake another; and the clock may have been set back.

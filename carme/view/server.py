@@ -85,15 +85,15 @@ class UnixServer:
     async def start(self) -> None:
         """Listen. The socket appears with its final mode, in place of a stale one."""
         self._lock = _lock(self._path)
-        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            fresh.unlink(missing_ok=True)
-            listener.bind(str(fresh))
+            temporary.unlink(missing_ok=True)
+            listener.bind(str(temporary))
             # Every user may connect: the answer depends on the user.
-            fresh.chmod(0o666)
+            temporary.chmod(0o666)
             listener.listen(128)
-            fresh.rename(self._path)
+            temporary.rename(self._path)
         except OSError as error:
             listener.close()
             raise ConfigError(f"{self._path}: cannot listen there: {error.strerror}") from error
@@ -165,8 +165,8 @@ async def _read_request(reader: asyncio.StreamReader, uid: int) -> HttpRequest:
     except asyncio.LimitOverrunError:
         raise InputError("the request's head is too long") from None
     request_line, _, fields = head.partition(b"\r\n")
-    words = request_line.decode("latin-1").split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+    parts = request_line.decode("latin-1").split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
         raise InputError("this is not an HTTP request")
     try:
         parsed = http.client.parse_headers(io.BytesIO(fields))
@@ -178,11 +178,11 @@ async def _read_request(reader: asyncio.StreamReader, uid: int) -> HttpRequest:
         raise InputError("the request's body is too long")
     body = await reader.readexactly(int(length))
     try:
-        url = urlsplit(words[1])
+        url = urlsplit(parts[1])
         query = dict(parse_qsl(url.query, keep_blank_values=True, max_num_fields=50))
     except ValueError:
         raise InputError("the request's address cannot be read") from None
-    return HttpRequest(words[0], url.path, query, headers, body, uid)
+    return HttpRequest(parts[0], url.path, query, headers, body, uid)
 
 
 def _lock(path: Path) -> int:

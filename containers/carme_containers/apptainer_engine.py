@@ -36,7 +36,7 @@ class ApptainerEngine:
         result = execute([self.program, "version"])
         return f"{self.program.name} {result.stdout.strip() or 'of unknown version'}"
 
-    def make(
+    def build(
         self, recipe: Recipe, parent: Path | None, folder: Path, log: BuildLog, user: BuildUser
     ) -> Path:
         """Build the recipe that was copied to `folder`/recipe; the path of the SIF file."""
@@ -45,14 +45,21 @@ class ApptainerEngine:
             raise MissingError(f"recipe {recipe.name}: {recipe.folder / 'image.def'} is missing")
         environment = prepare(folder / "mnt", self.mirror)
         image = folder / "out" / recipe.file
-        ours = {"MIRROR": environment.mirror, **({"PARENT": str(parent)} if parent else {})}
+        build_arguments = {
+            "MIRROR": environment.mirror,
+            **({"PARENT": str(parent)} if parent else {}),
+        }
         # Apptainer rejects arguments that a definition does not use.
         text = definition.read_text(encoding="utf-8", errors="replace")
-        used = {key: ours[key] for key in ours if re.search(rf"{{{{\s*{key}\s*}}}}", text)}
+        used = {
+            key: build_arguments[key]
+            for key in build_arguments
+            if re.search(rf"{{{{\s*{key}\s*}}}}", text)
+        }
         # A separate /tmp: the build neither sees nor leaves files in the machine's.
         options = ["--fakeroot", "--bind", f"{folder / 'scratch'}:/tmp"]
-        for outside, inside in environment.binds:
-            options += ["--bind", f"{outside}:{inside}"]
+        for source, mount_point in environment.binds:
+            options += ["--bind", f"{source}:{mount_point}"]
         for key, value in {**recipe.arguments, **used}.items():
             options += ["--build-arg", f"{key}={value}"]
         self.run_build(options, "image.def", image, folder, environment, log, user)
@@ -107,7 +114,7 @@ class ImageInspector:
             home, work = Path(folder) / "home", Path(folder) / "work"
             for path in (Path(folder), home, work):
                 path.mkdir(exist_ok=True)
-                self.user.own(path)
+                self.user.take_ownership(path)
             # --contain with a folder on disk: the default /tmp of 64 MB is too small for training.
             options = ["--contain", "--cleanenv", "--home", str(home), "--workdir", str(work)]
             try:

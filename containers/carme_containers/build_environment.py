@@ -26,9 +26,9 @@ from carme.system.mirrors import (
 )
 from carme.system.programs import execute, run
 
-INSIDE = "/mnt"
+BUILD_MOUNT = "/mnt"
 SUITE = "bookworm"
-CERTIFICATES = f"{INSIDE}/ca.crt"
+CERTIFICATES = f"{BUILD_MOUNT}/ca.crt"
 CERTIFICATE_VARIABLES = (
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
@@ -56,7 +56,7 @@ def prepare(stage: Path, mirror: str | None = None) -> BuildEnvironment:
     archive = debian_mirror(sources, mirror).uri
     (stage / "sources.list").write_text(image_sources(sources, archive))
     (stage / "apt.conf").write_text(_apt_conf())
-    variables = {"APT_CONFIG": f"{INSIDE}/apt.conf", **proxies()}
+    variables = {"APT_CONFIG": f"{BUILD_MOUNT}/apt.conf", **proxies()}
     if bundle := ca_bundle():
         shutil.copyfile(bundle, stage / "ca.crt")
         variables |= dict.fromkeys(CERTIFICATE_VARIABLES, CERTIFICATES)
@@ -64,11 +64,11 @@ def prepare(stage: Path, mirror: str | None = None) -> BuildEnvironment:
         variables["NPM_CONFIG_REGISTRY"] = registry
     settings, folders = map_pip(pip_settings())
     variables |= settings
-    binds = [(stage, INSIDE)]
-    for folder, inside in folders.items():
+    binds = [(stage, BUILD_MOUNT)]
+    for folder, mount_point in folders.items():
         # A mount point must exist before a folder can be mounted on it.
-        (stage / Path(inside).relative_to(INSIDE)).mkdir(parents=True, exist_ok=True)
-        binds.append((folder, inside))
+        (stage / Path(mount_point).relative_to(BUILD_MOUNT)).mkdir(parents=True, exist_ok=True)
+        binds.append((folder, mount_point))
     return BuildEnvironment(archive, variables, tuple(binds))
 
 
@@ -88,33 +88,33 @@ def map_pip(settings: dict[str, str]) -> tuple[dict[str, str], dict[Path, str]]:
     variables = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
     folders: dict[Path, str] = {}
     for key, value in settings.items():
-        mapped = [_map_location(key, word, folders) for word in value.split()]
+        mapped = [_map_location(key, location, folders) for location in value.split()]
         variable = "DEFAULT_TIMEOUT" if key == "timeout" else key.upper().replace("-", "_")
         variables[f"PIP_{variable}"] = " ".join(mapped)
     return variables, folders
 
 
-def _map_location(key: str, word: str, folders: dict[Path, str]) -> str:
+def _map_location(key: str, location: str, folders: dict[Path, str]) -> str:
     """An address as the build sees it; a local folder is added to `folders`."""
     if key not in {"index-url", "extra-index-url", "find-links"}:
-        return word
-    parts = urlsplit(word)
+        return location
+    parts = urlsplit(location)
     if parts.scheme not in {"", "file"}:
-        return word
+        return location
     path = Path(unquote(parts.path))
     if not path.is_dir():
-        return word
+        return location
     # The pages of an index usually link to files beside it, so its parent is mounted.
     root = path if key == "find-links" or path.parent == Path("/") else path.parent
-    inside = folders.setdefault(root, f"{INSIDE}/pip-{len(folders)}")
-    mapped = str(Path(inside) / path.relative_to(root))
+    mount_point = folders.setdefault(root, f"{BUILD_MOUNT}/pip-{len(folders)}")
+    mapped = str(Path(mount_point) / path.relative_to(root))
     return mapped if key == "find-links" else f"file://{mapped}"
 
 
 def _apt_conf() -> str:
     """apt's settings in the build: sources, certificates, the machine's proxy."""
     lines = [
-        f'Dir::Etc::SourceList "{INSIDE}/sources.list";',
+        f'Dir::Etc::SourceList "{BUILD_MOUNT}/sources.list";',
         'Dir::Etc::SourceParts "/dev/null";',
         f'Acquire::https::CaInfo "{CERTIFICATES}";',
         'APT::Install-Recommends "false";',
@@ -155,7 +155,7 @@ class BuildUser:
         """The uid and gid to change to; None if this process is already the user."""
         return (self.uid, self.gid) if self.switch else None
 
-    def own(self, path: Path) -> None:
+    def take_ownership(self, path: Path) -> None:
         """Make this user the owner of a file or folder."""
         if self.switch:
             shutil.chown(path, self.uid, self.gid)
@@ -181,8 +181,8 @@ def _ensure_user() -> BuildUser:
     for path, option in (("/etc/subuid", "--add-subuids"), ("/etc/subgid", "--add-subgids")):
         table = Path(path).read_text() if Path(path).exists() else ""
         if not re.search(rf"^({BUILD_USER}|{user.pw_uid}):", table, re.MULTILINE):
-            first = free_range(table)
-            run(["usermod", option, f"{first}-{first + SUBORDINATE_IDS - 1}", BUILD_USER])
+            first_id = free_range(table)
+            run(["usermod", option, f"{first_id}-{first_id + SUBORDINATE_IDS - 1}", BUILD_USER])
     return BuildUser(BUILD_USER, user.pw_uid, user.pw_gid, switch=True)
 
 

@@ -29,7 +29,7 @@ class Engine(Protocol):
     def version(self) -> str:
         """Program and version."""
 
-    def make(
+    def build(
         self, recipe: Recipe, parent: Path | None, folder: Path, log: BuildLog, user: BuildUser
     ) -> Path:
         """Build the recipe that was copied to `folder`/recipe; the path of the SIF file."""
@@ -106,7 +106,7 @@ class Builder:
             with BuildLog(self.log_path(recipe), recipe.id, self.progress) as log:
                 log.step(f"building; the log is {log.path}")
                 parent_path = parent.path if parent else None
-                file = self.engine.make(recipe, parent_path, folder, log, user)
+                file = self.engine.build(recipe, parent_path, folder, log, user)
                 seconds = round(time.monotonic() - started, 1)
                 image = self._inspect(recipe, parent, file, log, user, seconds)
             return self._store(recipe, file, image)
@@ -175,7 +175,7 @@ def _stage(recipe: Recipe, folder: Path, user: BuildUser) -> None:
         path.chmod(0o755)
     for name in ("out", "tmp", "scratch", "home"):
         (folder / name).mkdir()
-        user.own(folder / name)
+        user.take_ownership(folder / name)
 
 
 def description(recipe: Recipe) -> dict[str, Any]:

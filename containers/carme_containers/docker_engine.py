@@ -21,7 +21,7 @@ from carme.errors import MissingError, UnavailableError
 from carme.system.programs import execute
 from carme_containers.apptainer_engine import ApptainerEngine
 from carme_containers.build_environment import (
-    INSIDE,
+    BUILD_MOUNT,
     SUITE,
     BuildEnvironment,
     BuildUser,
@@ -64,7 +64,7 @@ class DockerEngine:
         """`docker 20.10.24, apptainer 1.4.5`."""
         return f"docker {self.client.version()['Version']}, {self.apptainer.version}"
 
-    def make(
+    def build(
         self, recipe: Recipe, parent: Path | None, folder: Path, log: BuildLog, user: BuildUser
     ) -> Path:
         """Build the recipe in the engine and convert the image; the path of the SIF file."""
@@ -79,7 +79,7 @@ class DockerEngine:
         except DockerException as error:
             message = f"{recipe.id} could not be built: {_short(error)}"
             raise UnavailableError(message, f"the log is {log.path}") from None
-        user.own(archive)
+        user.take_ownership(archive)
         image = folder / "out" / recipe.file
         source = f"docker-archive:{archive}"
         self.apptainer.run_build(["--fakeroot"], source, image, folder, None, log, user)
@@ -172,7 +172,8 @@ def _machine_settings(folder: Path, mirror: str | None) -> Iterator[None]:
     """Fill `folder`, a part of the build context, with the machine's settings."""
     environment = prepare(folder, mirror)
     shared = {
-        inside.removeprefix(f"{INSIDE}/"): outside for outside, inside in environment.binds[1:]
+        mount_point.removeprefix(f"{BUILD_MOUNT}/"): source
+        for source, mount_point in environment.binds[1:]
     }
     for name in shared:
         (folder / name).rmdir()
@@ -185,9 +186,9 @@ def _shell_variables(environment: BuildEnvironment, address: str) -> str:
     """A shell script that sets the build's variables; the file server replaces local folders."""
     lines = []
     for key, value in environment.variables.items():
-        value = value.replace(f"file://{INSIDE}/pip-", f"{address}/pip-")
+        value = value.replace(f"file://{BUILD_MOUNT}/pip-", f"{address}/pip-")
         if key == "PIP_FIND_LINKS":
-            value = value.replace(f"{INSIDE}/pip-", f"{address}/pip-")
+            value = value.replace(f"{BUILD_MOUNT}/pip-", f"{address}/pip-")
         lines.append(f"export {key}={shlex.quote(value)}")
     return "\n".join(lines) + "\n"
 

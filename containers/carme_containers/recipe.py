@@ -191,8 +191,8 @@ def _argument_values(
     values = {key: argument.default for key, argument in manifest.arguments.items()}
     for key, value in {**of_variant, **arguments}.items():
         if key not in manifest.arguments:
-            known = ", ".join(manifest.arguments) or "none"
-            raise InputError(f"recipe {name} has no argument {key!r}", f"there are: {known}")
+            names = ", ".join(manifest.arguments) or "none"
+            raise InputError(f"recipe {name} has no argument {key!r}", f"there are: {names}")
         choices = manifest.arguments[key].choices
         if choices and value not in choices:
             raise InputError(f"{key}={value} is not possible", f"one of: {', '.join(choices)}")

@@ -14,8 +14,8 @@ def text(path: Path) -> str | None:
         return None
     try:
         data = os.read(fd, 65536)
-        while more := os.read(fd, 65536):
-            data += more
+        while chunk := os.read(fd, 65536):
+            data += chunk
     except OSError:  # some files exist and refuse to be read
         return None
     finally:
@@ -23,17 +23,17 @@ def text(path: Path) -> str | None:
     return data.decode("utf-8", "replace")
 
 
-def word(path: Path) -> str:
+def stripped_text(path: Path) -> str:
     """The file's text without white space at its ends; empty when there is none."""
     return (text(path) or "").strip()
 
 
 def number(path: Path) -> int | None:
     """The file's one number; None when it is not one, or larger than any counter can be."""
-    return whole(text(path) or "")
+    return parse_integer(text(path) or "")
 
 
-def whole(digits: str) -> int | None:
+def parse_integer(digits: str) -> int | None:
     """An integer of up to 64 bits; None otherwise."""
     try:
         value = int(digits)
@@ -47,7 +47,7 @@ def table(path: Path) -> dict[str, int]:
     values = {}
     for line in (text(path) or "").splitlines():
         name, _, rest = line.partition(" ")
-        value = whole(rest)
+        value = parse_integer(rest)
         if value is not None:
             values[name] = value
     return values

@@ -90,10 +90,10 @@ def with_absent(
     A GPU that fell off the bus keeps its place and its slices: Slurm counts on. One that answers
     is as it says it is, however it was sliced before.
     """
-    before = {gpu.uuid: gpu for gpu in previous}
-    now = {gpu.uuid: before.get(gpu.uuid, gpu) if gpu.lost else gpu for gpu in answering}
-    taken = {gpu.place for gpu in now.values()}
-    absent = [g for uuid, g in before.items() if uuid not in now and g.place not in taken]
+    by_uuid = {gpu.uuid: gpu for gpu in previous}
+    now = {gpu.uuid: by_uuid.get(gpu.uuid, gpu) if gpu.lost else gpu for gpu in answering}
+    used_places = {gpu.place for gpu in now.values()}
+    absent = [g for uuid, g in by_uuid.items() if uuid not in now and g.place not in used_places]
     return [*now.values(), *absent]
 
 
@@ -102,7 +102,9 @@ def slots(gpus: Iterable[GpuReading]) -> list[GpuSlot]:
     slots = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.place):
         if gpu.mig and gpu.slices:
-            slots += [GpuSlot(part.uuid, gpu.uuid, part.share) for part in gpu.slices]
+            slots += [
+                GpuSlot(mig_slice.uuid, gpu.uuid, mig_slice.share) for mig_slice in gpu.slices
+            ]
         else:
             slots.append(GpuSlot(gpu.uuid, gpu.uuid))
     return slots

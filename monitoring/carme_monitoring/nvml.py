@@ -123,10 +123,10 @@ class NvmlGpus:
             return replace(card, lost=True)
         rates = ask("utilisation", pynvml.nvmlDeviceGetUtilizationRates, handle)
         memory = self._memory(handle)
-        power = ask("power", pynvml.nvmlDeviceGetPowerUsage, handle, most=_MAX["power"])
-        limit = ask("limit", pynvml.nvmlDeviceGetEnforcedPowerLimit, handle, most=_MAX["power"])
-        send = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 0, most=_MAX["pcie"])
-        receive = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 1, most=_MAX["pcie"])
+        power = ask("power", pynvml.nvmlDeviceGetPowerUsage, handle, maximum=_MAX["power"])
+        limit = ask("limit", pynvml.nvmlDeviceGetEnforcedPowerLimit, handle, maximum=_MAX["power"])
+        send = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 0, maximum=_MAX["pcie"])
+        receive = ask("pcie", pynvml.nvmlDeviceGetPcieThroughput, handle, 1, maximum=_MAX["pcie"])
         throttle_bits = ask("throttle", pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
         links = self._nvlink(handle)
         mig, slices = self._mig(handle, card.uuid)
@@ -141,12 +141,20 @@ class NvmlGpus:
             power_limit_watts=None if limit is None else limit / 1000,
             energy_mj=ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
             temperature_celsius=ask(
-                "temperature", pynvml.nvmlDeviceGetTemperature, handle, 0, most=_MAX["temperature"]
+                "temperature",
+                pynvml.nvmlDeviceGetTemperature,
+                handle,
+                0,
+                maximum=_MAX["temperature"],
             ),
             clocks_hertz={
                 clock: mhz * 1_000_000
                 for number, clock in enumerate(CLOCKS)
-                if (mhz := ask("clock", pynvml.nvmlDeviceGetClockInfo, handle, number, most=10**5))
+                if (
+                    mhz := ask(
+                        "clock", pynvml.nvmlDeviceGetClockInfo, handle, number, maximum=10**5
+                    )
+                )
                 is not None
             },
             throttle=None
@@ -165,14 +173,16 @@ class NvmlGpus:
             processes=self._processes(handle),
         )
 
-    def _ask(self, value: str, call: Callable[..., Any], *args: Any, most: int = 2**64 - 2) -> Any:
+    def _ask(
+        self, value: str, call: Callable[..., Any], *args: Any, maximum: int = 2**64 - 2
+    ) -> Any:
         """NVML's answer; None, and a count, if it fails or is implausible."""
         try:
             answer = call(*args)
         except (pynvml.NVMLError, UnicodeDecodeError):
             self._errors.add(("gpu", value))
             return None
-        if isinstance(answer, int) and not 0 <= answer <= most:
+        if isinstance(answer, int) and not 0 <= answer <= maximum:
             self._errors.add(("gpu", value))
             return None
         return answer

@@ -66,11 +66,11 @@ def _add_dcgm(out: Samples, context: Context) -> None:
         index, uuid, name, minor, _, bus, driver, _ = info
         jobs = ",".join(sorted(holders.get(uuid, ())))
         key = (index, uuid, bus, f"nvidia{minor}", name, context.host, driver, jobs)
-        for theirs, (source, more, factor) in _DCGM_SOURCES.items():
-            value = out.value(source, index, uuid, *more)
+        for name_suffix, (source, labels, factor) in _DCGM_SOURCES.items():
+            value = out.value(source, index, uuid, *labels)
             if value is not None:
-                scaled = round(value * factor) if more else round(value * factor, 3)
-                out.add(f"DCGM_FI_DEV_{theirs}", key, scaled)
+                scaled = round(value * factor) if labels else round(value * factor, 3)
+                out.add(f"DCGM_FI_DEV_{name_suffix}", key, scaled)
         total, used, reserved = (
             out.value(f"carme_gpu_memory_{part}_bytes", index, uuid)
             for part in ("total", "used", "reserved")
@@ -102,10 +102,10 @@ def _add_nvidia_gpu(out: Samples, _: Context) -> None:
     out.add("nvidia_gpu_num_devices", (), len(gpus))
     for index, uuid, name, minor, *_rest in gpus:
         key = (minor, uuid, name)
-        for theirs, source, factor, _text in _NVIDIA:
+        for name_suffix, source, factor, _text in _NVIDIA:
             value = out.value(f"carme_gpu_{source}", index, uuid)
             if value is not None:
-                out.add(f"nvidia_gpu_{theirs}", key, round(value * factor))
+                out.add(f"nvidia_gpu_{name_suffix}", key, round(value * factor))
         job = holder.get(uuid, "")
         out.add("nvidia_gpu_jobId", key, int(job) if job.isdigit() else 0)
 
@@ -125,8 +125,8 @@ def _add_cgroup(out: Samples, context: Context) -> None:
         name = f"/slurm/uid_{uid}/job_{jobid}"
         out.add("cgroup_info", (name, user, str(uid), jobid), 1)
         out.add("cgroup_uid", (jobid,), uid)
-        for theirs, source, _text in _CGROUP:
-            out.add(theirs, (name,), out.value(source, jobid, node))
+        for metric, source, _text in _CGROUP:
+            out.add(metric, (name,), out.value(source, jobid, node))
         times = [
             out.value("carme_job_cpu_seconds_total", jobid, node, mode)
             for mode in ("user", "system", "all")

@@ -87,11 +87,11 @@ class SeriesLimit:
         """Controller mode: users with the fewest jobs share `other`."""
         sizes = self._sizes(samples, "user")
         room = self.limit - _OWN_SERIES - (len(samples) - sum(sizes.values()))
-        kept: set[str] = set()
+        named_users: set[str] = set()
         for user in sorted(sizes, key=lambda user: (-sizes[user], user)):
             room -= sizes[user]
             if room > len(samples) // 4:
-                kept.add(user)
+                named_users.add(user)
         out = Samples()
         for name, family in samples.families.items():
             metric = self._table.get(name)
@@ -101,7 +101,7 @@ class SeriesLimit:
             place = metric.labels.index("user")
             rolled: Family = {}
             for labels, value in family.items():
-                key = labels if labels[place] in kept else _rolled(metric, labels)
+                key = labels if labels[place] in named_users else _rolled(metric, labels)
                 self.rolled_total += key is not labels
                 rolled[key] = rolled.get(key, 0.0) + value
             out.families[name] = rolled

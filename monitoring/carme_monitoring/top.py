@@ -65,7 +65,7 @@ def read(folder: Path, node: str | None = None) -> list[JobRow]:
     """The jobs that the exporters on this machine show to the caller."""
     sockets = sorted(folder.glob(f"{node or '*'}.sock"))
     rows: list[JobRow] = []
-    answered = False
+    has_answer = False
     for path in sockets:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -73,10 +73,10 @@ def read(folder: Path, node: str | None = None) -> list[JobRow]:
                 client.connect(str(path))
                 with client.makefile("rb") as stream:
                     rows += json.loads(stream.readline())["jobs"]
-            answered = True
+            has_answer = True
         except (OSError, ValueError, KeyError):
             continue
-    if not answered:
+    if not has_answer:
         raise UnavailableError(
             f"no exporter answers in {folder}", "carme-exporter runs on the nodes: try it there"
         )

@@ -42,8 +42,12 @@ def job_rows(samples: Samples, node: str, jobs: Iterable[NodeJob], now: float) -
     rows = []
     for job in jobs:
         key = (str(job.jobid), node)
-        held = [labels for labels in families.get("carme_job_gpu_held", {}) if labels[:2] == key]
-        used = [families.get("carme_job_gpu_utilisation_ratio", {}).get(labels) for labels in held]
+        held_gpus = [
+            labels for labels in families.get("carme_job_gpu_held", {}) if labels[:2] == key
+        ]
+        used = [
+            families.get("carme_job_gpu_utilisation_ratio", {}).get(labels) for labels in held_gpus
+        ]
         ratios = [value for value in used if value is not None]
         memory = families.get("carme_job_gpu_memory_used_bytes", {})
         energy = families.get("carme_job_energy_joules_total", {})
@@ -55,11 +59,13 @@ def job_rows(samples: Samples, node: str, jobs: Iterable[NodeJob], now: float) -
                 uid=job.uid,
                 state="ended" if job.end_ns is not None else "running",
                 seconds=max(0.0, (job.end_time or now) - job.start_time),
-                gpus=len(held) if job.end_ns is None else len(job.gpus),
-                is_virtual=any(names.get(labels[3], "").startswith("Virtual") for labels in held),
+                gpus=len(held_gpus) if job.end_ns is None else len(job.gpus),
+                is_virtual=any(
+                    names.get(labels[3], "").startswith("Virtual") for labels in held_gpus
+                ),
                 gpu_utilisation=sum(ratios) / len(ratios) if ratios else None,
-                gpu_memory_bytes=sum(memory.get(labels, 0) for labels in held),
-                gpu_watts=sum(power.get(labels[3], 0) for labels in held),
+                gpu_memory_bytes=sum(memory.get(labels, 0) for labels in held_gpus),
+                gpu_watts=sum(power.get(labels[3], 0) for labels in held_gpus),
                 cpus=job.cpus,
                 memory_bytes=samples.value("carme_job_memory_used_bytes", *key) or 0,
                 joules=sum(value for labels, value in energy.items() if labels[:2] == key),

@@ -74,15 +74,15 @@ FIGURES = (
     RecordedFigure("gpu_idle_joules", "gpu_idle_joules_total", "increase",
            "GPU energy while held and doing nothing."),
     RecordedFigure("cpus_asked", "cpu_asked_seconds_total", "avg",
-           "Processors asked for, on average."),
+           "Processors requested, on average."),
     RecordedFigure("cpus_idle", "cpu_idle_seconds_total", "avg",
-           "Processors asked for and not used, on average."),
+           "Processors requested and not used, on average."),
 )  # fmt: skip
 RATIOS = (
     Ratio("gpu_utilisation_ratio", "gpus_utilised", "gpus_held", "Utilisation of the GPUs held."),
     Ratio("gpu_idle_ratio", "gpus_idle", "gpus_held", "Part of the GPU time held that was wasted."),
     Ratio("cpu_idle_ratio", "cpus_idle", "cpus_asked",
-          "Part of the processor time asked for that was wasted."),
+          "Part of the requested processor time that was wasted."),
 )  # fmt: skip
 _BY_NAME = {figure.name: figure for figure in FIGURES}
 
@@ -94,9 +94,9 @@ JOB_TOTALS = (
     ("gpu_utilised_seconds", "job_gpu_utilised_seconds_total",
      "GPU-seconds held times utilisation so far."),
     ("cpu_idle_seconds", "job_cpu_idle_seconds_total",
-     "CPU-seconds asked for and not used so far."),
+     "CPU-seconds requested and not used so far."),
     ("memory_untouched_bytes", "job_memory_untouched_bytes",
-     "Memory asked for and never touched, nodes added."),
+     "Memory requested and never used, nodes added."),
 )  # fmt: skip
 
 
@@ -119,11 +119,11 @@ def _jobs() -> Iterator[RecordingRule]:
     labels = ("cluster", "jobid", "node", *OWNER)
     # Two infos of a job would fail every join: its cgroup may be seen before its record is read.
     recorded, any_ = (
-        f"topk by (cluster, jobid, node) (1, last_over_time(carme_job_info{which}[{_HELD_BACK}]))"
-        for which in ('{user!=""}', "")
+        f"topk by (cluster, jobid, node) (1, last_over_time(carme_job_info{matcher}[{_HELD_BACK}]))"
+        for matcher in ('{user!=""}', "")
     )
-    one = f"{recorded}\n  or on (cluster, jobid, node) {any_}"
-    yield RecordingRule(info, f"max by ({', '.join(labels)}) (\n  {one}\n)", labels,
+    job_info = f"{recorded}\n  or on (cluster, jobid, node) {any_}"
+    yield RecordingRule(info, f"max by ({', '.join(labels)}) (\n  {job_info}\n)", labels,
                "Whose job it is; to join with.")  # fmt: skip
     counted = f"last_over_time(carme_job_energy_joules_total[{_HELD_BACK}])"
     by = ("cluster", "jobid", "component")
@@ -137,9 +137,9 @@ def _jobs() -> Iterator[RecordingRule]:
     )
     yield RecordingRule("job:carme_energy_joules:last", _join(energy), _JOB, "Energy so far.")
     for name, metric, meaning in JOB_TOTALS:
-        more = ("currency",) if name == "cost" else ()
+        labels_kept = ("currency",) if name == "cost" else ()
         yield RecordingRule(
-            f"job:carme_{name}:last", _joined(metric, more), (*_JOB, *more), meaning
+            f"job:carme_{name}:last", _joined(metric, labels_kept), (*_JOB, *labels_kept), meaning
         )
     for name, over, meaning in (
         ("gpu_utilisation_ratio", "gpu_utilised_seconds", "Utilisation of its GPUs so far."),
@@ -153,11 +153,11 @@ def _jobs() -> Iterator[RecordingRule]:
                "When it began, on its first node.")  # fmt: skip
     running = "unless on (cluster, jobid, node) carme_job_end_timestamp_seconds"
     # A young job began at zero, whenever it was first seen.
-    young = (
+    new_job = (
         f"0 * {energy} and on (cluster, jobid, node)"
         " (time() - carme_job_start_timestamp_seconds < 330)"
     )
-    base = f"{energy} offset 5m or {young} or min_over_time({energy}[5m])"
+    base = f"{energy} offset 5m or {new_job} or min_over_time({energy}[5m])"
     gained = f"(clamp_min({energy} - ({base}), 0)\n    {running})"
     yield RecordingRule(
         "job:carme_power_watts:avg5m",
@@ -174,9 +174,9 @@ def _jobs() -> Iterator[RecordingRule]:
 def _gained(counter: str) -> str:
     """What a counter gained in five minutes; zero in those in which it was reset."""
     now = f"last_over_time({counter}[{_HELD_BACK}])"
-    before = f"last_over_time({counter}[{_HELD_BACK}] offset 5m)"
-    first = f"min_over_time({counter}[5m])"
-    return f"clamp_min({now} - ({before} or {first}), 0)"
+    earlier = f"last_over_time({counter}[{_HELD_BACK}] offset 5m)"
+    lowest = f"min_over_time({counter}[5m])"
+    return f"clamp_min({now} - ({earlier} or {lowest}), 0)"
 
 
 def _joined(metric: str, keep: tuple[str, ...] = (), how: str = "sum") -> str:
@@ -219,15 +219,15 @@ def _cluster(window: str) -> Iterator[RecordingRule]:
     energy = _figure("cluster_part", by, "node", _BY_NAME["energy_joules"], window,
                      "by who used it and component")  # fmt: skip
     yield energy
-    for part, whose in (("consumer", "by who used it: jobs, unallocated, system"),
+    for part, grouping in (("consumer", "by who used it: jobs, unallocated, system"),
                         ("component", "by component: gpu, cpu, dram, rest")):  # fmt: skip
         yield RecordingRule(f"cluster_{part}:carme_power_watts:avg{window}",
                    f"sum by ({_BY}, {part}) ({energy.record}) / {WINDOWS[window]}", (_BY, part),
-                   f"Mean power {whose}. {_last(window)}")  # fmt: skip
+                   f"Mean power {grouping}. {_last(window)}")  # fmt: skip
 
 
 def _figure(
-    level: str, by: tuple[str, ...], kind: str, figure: RecordedFigure, window: str, whose: str = ""
+    level: str, by: tuple[str, ...], kind: str, figure: RecordedFigure, window: str, owner: str = ""
 ) -> RecordingRule:
     seconds = WINDOWS[window]
     if figure.name == "power_watts":
@@ -241,9 +241,9 @@ def _figure(
         parts = 5 if figure.how == "increase" else seconds // 60
         # A second less than an hour: sixty values, whether or not it is asked on the minute.
         expr = f"sum_over_time({short}[59m59s:1m]) / {parts}"
-    words = " ".join(filter(None, (figure.meaning.rstrip("."), whose))) + "."
+    meaning = " ".join(filter(None, (figure.meaning.rstrip("."), owner))) + "."
     return RecordingRule(f"{level}:carme_{figure.name}:{figure.how}{window}", expr, by,
-                f"{words} {_last(window)}")  # fmt: skip
+                f"{meaning} {_last(window)}")  # fmt: skip
 
 
 def _ratios(level: str, by: tuple[str, ...], window: str) -> Iterator[RecordingRule]:

@@ -145,12 +145,12 @@ def _reservations(snapshot: Snapshot, user: SlurmUser, now: float) -> list[dict[
     for reservation in user.reservations(snapshot, now):
         starts_at, ends_at = reservation.starts_at or 0, reservation.ends_at
         if starts_at > now:
-            when = f"begins in {format_duration(starts_at - now)}"
+            time_text = f"begins in {format_duration(starts_at - now)}"
         else:
-            when = f"{format_duration(ends_at - now)} left" if ends_at else "now"
+            time_text = f"{format_duration(ends_at - now)} left" if ends_at else "now"
         count = len(reservation.nodes)
         nodes = "1 node" if count == 1 else f"{count} nodes"
-        rows.append({"name": reservation.name, "when": f"{nodes}, {when}"})
+        rows.append({"name": reservation.name, "when": f"{nodes}, {time_text}"})
     return rows
 
 

@@ -96,12 +96,12 @@ class IdlePolicy:
             )
             return False
         before = self.warning
-        over = self.take(judge(gpus, activity, self._now() - seconds), job.gpu_count)
+        over = self.apply(judge(gpus, activity, self._now() - seconds), job.gpu_count)
         if self.warning != before:
             get_logger().info("Job %s: %s", job.id, self.warning or "uses its GPUs again")
         return over
 
-    def take(self, verdict: Verdict, gpus: int) -> bool:
+    def apply(self, verdict: Verdict, gpus: int) -> bool:
         """Set the warning by the verdict; True if the session must end."""
         names = "its GPU" if gpus == 1 else f"its {gpus} GPUs"
         idle = format_duration(self.window_seconds)
@@ -156,10 +156,10 @@ class GpuIdleness:
 async def read_session(url: str, token: str) -> SessionActivity:
     """The activity of the session at `url` (with its base path); raises OSError or ValueError
     without an answer."""
-    answers = []
+    contents = []
     for resource in ("kernels", "terminals"):
         try:
-            reply = await AsyncHTTPClient().fetch(
+            response = await AsyncHTTPClient().fetch(
                 f"{url}api/{resource}",
                 headers={"Authorization": f"token {token}"},
                 request_timeout=10,
@@ -168,10 +168,10 @@ async def read_session(url: str, token: str) -> SessionActivity:
         except Exception as error:  # tornado raises many types, and none may end a session
             raise OSError(str(error)) from error
         # Terminals can be switched off.
-        if reply.code == 404 and resource == "terminals":
-            answers.append([])
-        elif reply.code != 200:
-            raise OSError(f"api/{resource} answers {reply.code}")
+        if response.code == 404 and resource == "terminals":
+            contents.append([])
+        elif response.code != 200:
+            raise OSError(f"api/{resource} answers {response.code}")
         else:
-            answers.append(json.loads(reply.body))
-    return read_activity(*answers)
+            contents.append(json.loads(response.body))
+    return read_activity(*contents)

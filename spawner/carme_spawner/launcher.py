@@ -43,7 +43,7 @@ def main(folder: Path) -> int:
         # Another process may have taken the port before it was bound: choose another port.
         if server.poll() is None:
             server.terminate()
-        if not taken(address, port):
+        if not is_port_used(address, port):
             break
     code = server.wait()
     print(f"carme: Jupyter ended with exit code {code} before it listened", flush=True)
@@ -67,8 +67,10 @@ def lay_out(
         print(f"carme: the time left will not be shown: {error}", flush=True)
         return {}
     variables = {"CARME_JUPYTER": str(root)}
-    for name, part in (("JUPYTER_PATH", "share"), ("JUPYTER_CONFIG_PATH", "config")):
-        variables[name] = os.pathsep.join(filter(None, [str(root / part), environment.get(name)]))
+    for name, folder_name in (("JUPYTER_PATH", "share"), ("JUPYTER_CONFIG_PATH", "config")):
+        variables[name] = os.pathsep.join(
+            filter(None, [str(root / folder_name), environment.get(name)])
+        )
     return variables if files else {}
 
 
@@ -88,7 +90,7 @@ def free_port(address: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def taken(address: str, port: int) -> bool:
+def is_port_used(address: str, port: int) -> bool:
     """Whether another process has the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

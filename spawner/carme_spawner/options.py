@@ -94,8 +94,8 @@ def option_problems(
             refused["image"] = f"there is no image {options.image}; offered: {offered}"
     refused |= cluster_problems(options, snapshot, max_nodes)
     if options.project and options.project not in projects:
-        yours = ", ".join(projects) or "none"
-        refused["project"] = f"you have no project folder {options.project}; yours: {yours}"
+        own_projects = ", ".join(projects) or "none"
+        refused["project"] = f"you have no project folder {options.project}; yours: {own_projects}"
     return refused
 
 

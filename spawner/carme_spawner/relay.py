@@ -40,25 +40,25 @@ OWN_VARIABLES = frozenset([
 # fmt: on
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """srun's own options, and the command after them."""
     index = 0
-    while index < len(words):
-        word = words[index]
-        if word == "--":
-            return list(words[:index]), list(words[index + 1 :])
-        if not word.startswith("-") or word == "-":
+    while index < len(arguments):
+        argument = arguments[index]
+        if argument == "--":
+            return list(arguments[:index]), list(arguments[index + 1 :])
+        if not argument.startswith("-") or argument == "-":
             break
-        index += 2 if _takes_next(word) else 1
-    return list(words[:index]), list(words[index:])
+        index += 2 if _takes_next(argument) else 1
+    return list(arguments[:index]), list(arguments[index:])
 
 
-def _takes_next(word: str) -> bool:
-    if word.startswith("--"):
-        return "=" not in word and word[2:] not in FLAGS
-    for position, letter in enumerate(word[1:], 1):
+def _takes_next(argument: str) -> bool:
+    if argument.startswith("--"):
+        return "=" not in argument and argument[2:] not in FLAGS
+    for position, letter in enumerate(argument[1:], 1):
         if letter not in SHORT_FLAGS:
-            return position == len(word) - 1  # `-n4` has its value already
+            return position == len(argument) - 1  # `-n4` has its value already
     return False
 
 

@@ -109,8 +109,8 @@ class SpawnRequestChecker:
         catalogue = await self._catalogue()
         image = catalogue.find(options.image)
         paths = {application.name: application.path for application in image.applications}
-        first = next(iter(paths.values()), "/lab")
-        return catalogue.path(image), image.size_bytes, paths.get(options.application, first)
+        default_path = next(iter(paths.values()), "/lab")
+        return catalogue.path(image), image.size_bytes, paths.get(options.application, default_path)
 
     async def _catalogue(self) -> Catalogue:
         images = self._config.images

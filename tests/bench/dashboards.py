@@ -41,12 +41,12 @@ _ELSEWHERE = ("up", "ALERTS", "jupyterhub_", "process_", "carme_service_", "carm
 
 def spans() -> dict[str, float]:
     """The hours over which a dashboard shows each metric."""
-    found: dict[str, float] = {}
+    hours_by_metric: dict[str, float] = {}
     for board in BOARDS:
         for query in (q for panel in board.panels if not panel.is_instant for q in panel.queries):
             for name in promql.names(query.expr).metrics:
-                found[name] = max(found.get(name, 0), board.hours)
-    return found
+                hours_by_metric[name] = max(hours_by_metric.get(name, 0), board.hours)
+    return hours_by_metric
 
 
 def is_here(result: Checked) -> bool:
@@ -58,29 +58,32 @@ def is_here(result: Checked) -> bool:
 def ask(prometheus: PrometheusClient) -> list[Checked]:
     """Every query, with the median of its times; the worst answer of the rounds."""
     times: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    found: dict[tuple[str, str, str], Checked] = {}
+    results: dict[tuple[str, str, str], Checked] = {}
     for _ in range(ROUNDS):
         checker = Checker(prometheus, None, set(get_args(Need)) - {""})
         for result in checker.check(BOARDS):
             key = (result.board, result.panel, result.expr)
             times[key].append(result.milliseconds)
-            if key not in found or found[key].is_fine:
-                found[key] = result
-    worst = max(max(seen) for seen in times.values())
-    print(f"the slowest single answer of all took {worst:.0f} ms", file=sys.stderr)
-    return [replace(r, milliseconds=statistics.median(times[key])) for key, r in found.items()]
+            if key not in results or results[key].is_fine:
+                results[key] = result
+    slowest = max(max(milliseconds) for milliseconds in times.values())
+    print(f"the slowest single answer of all took {slowest:.0f} ms", file=sys.stderr)
+    return [replace(r, milliseconds=statistics.median(times[key])) for key, r in results.items()]
 
 
 def rules_ms(prometheus: PrometheusClient) -> float:
     """One evaluation of all recording rules; says what that is of the machine's time."""
-    usual = Config().prometheus.evaluation_seconds
+    default_seconds = Config().prometheus.evaluation_seconds
     total = share = 0.0
     for name, cost in rule_costs(prometheus).items():
-        every = recording_rules.groups()[name][0] or usual
+        interval_seconds = recording_rules.groups()[name][0] or default_seconds
         total += cost.milliseconds
-        share += cost.milliseconds / every
-        dear = ", ".join(f"{rule} {ms:.0f}" for ms, rule in cost.dearest[:3])
-        print(f"{cost.milliseconds:6.0f} ms every {every:.0f} s  {name}: {dear}", file=sys.stderr)
+        share += cost.milliseconds / interval_seconds
+        dearest = ", ".join(f"{rule} {ms:.0f}" for ms, rule in cost.dearest[:3])
+        print(
+            f"{cost.milliseconds:6.0f} ms every {interval_seconds:.0f} s  {name}: {dearest}",
+            file=sys.stderr,
+        )
     print(f"the rules take {share * 15:.0f} ms of every 15 s", file=sys.stderr)
     return total
 
@@ -93,21 +96,21 @@ def bench() -> dict[str, float]:
         last = "cluster_component:carme_power_watts:avg1h"
         wait_for(lambda: prometheus.query(f"timestamp({last}) > {time.time() - 60}"), 240, last)
         rules = rules_ms(prometheus)
-        found = ask(prometheus)
-    wrong = [result for result in found if not result.is_fine and is_here(result)]
-    for result in wrong:
+        results = ask(prometheus)
+    failed = [result for result in results if not result.is_fine and is_here(result)]
+    for result in failed:
         said = (result.status, result.board, result.panel, result.expr, result.note)
         print(*said, file=sys.stderr)
-    found.sort(key=lambda result: result.milliseconds)
-    for result in found[-5:]:
-        where = f"{result.board}: {result.panel}"
-        print(f"{result.milliseconds:6.0f} ms  {where}: {result.expr}", file=sys.stderr)
+    results.sort(key=lambda result: result.milliseconds)
+    for result in results[-5:]:
+        panel = f"{result.board}: {result.panel}"
+        print(f"{result.milliseconds:6.0f} ms  {panel}: {result.expr}", file=sys.stderr)
     print(f"load of the machine: {os.getloadavg()}", file=sys.stderr)
     return {
         "panels": sum(1 for board in BOARDS for _ in board.panels),
-        "queries_checked": len(found),
-        "empty": len(wrong),
-        "slowest_query_ms": round(found[-1].milliseconds, 1),
+        "queries_checked": len(results),
+        "empty": len(failed),
+        "slowest_query_ms": round(results[-1].milliseconds, 1),
         "discovery_10000_nodes_ms": round(discovery_load.discovery_ms(), 1),
         "rules_eval_ms_1000_jobs": round(rules, 1),
     }

@@ -65,18 +65,18 @@ def bench_render() -> dict[str, float]:
     samples = make_samples(metrics)
     renderer = Renderer(metrics)
     renderer.render(samples)
-    ours, theirs = [], []
-    mine = other = b""
+    carme_times, client_times = [], []
+    carme_output = client_output = b""
     for _ in range(ROUNDS):
         change(samples, metrics)
-        mine, seconds = timed(lambda: renderer.render(samples))
-        ours.append(seconds)
+        carme_output, seconds = timed(lambda: renderer.render(samples))
+        carme_times.append(seconds)
         registry = client_registry(samples, metrics)
-        other, seconds = timed(lambda registry=registry: generate_latest(registry))
-        theirs.append(seconds)
-    if parsed(mine) != parsed(other):
+        client_output, seconds = timed(lambda registry=registry: generate_latest(registry))
+        client_times.append(seconds)
+    if parsed(carme_output) != parsed(client_output):
         raise SystemExit("the two outputs differ")
-    render, client = statistics.median(ours), statistics.median(theirs)
+    render, client = statistics.median(carme_times), statistics.median(client_times)
     return {
         "series": len(samples),
         "render_ms": round(render * 1000, 1),
@@ -91,8 +91,14 @@ def make_samples(metrics: list[Metric]) -> Samples:
     for number in range(SERIES):
         metric = metrics[number % len(metrics)]
         job = number // len(metrics)
-        given = {"jobid": str(1_000_000 + job), "node": f"gpu{job % 400:03}", "gpu": str(job % 8)}
-        labels = tuple(given.get(label) or f"{label}-{job % 97:08x}" for label in metric.labels)
+        label_values = {
+            "jobid": str(1_000_000 + job),
+            "node": f"gpu{job % 400:03}",
+            "gpu": str(job % 8),
+        }
+        labels = tuple(
+            label_values.get(label) or f"{label}-{job % 97:08x}" for label in metric.labels
+        )
         samples.add(metric.name, labels, 0)
     change(samples, metrics)
     return samples
@@ -159,8 +165,8 @@ def parsed(text: bytes) -> dict[Any, float]:
 
 
 def bench_node() -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="carme-bench-") as made:
-        node = BusyNode(Path(made))
+    with tempfile.TemporaryDirectory(prefix="carme-bench-") as scratch:
+        node = BusyNode(Path(scratch))
         try:
             node.start()
             return {
@@ -301,12 +307,12 @@ class BusyNode:
     def measure_cost(self) -> dict[str, float]:
         process = psutil.Process(self.exporter.pid)
         time.sleep(2)
-        before, began = sum(process.cpu_times()[:2]), time.monotonic()
+        cpu_before, began = sum(process.cpu_times()[:2]), time.monotonic()
         while time.monotonic() - began < CPU_SECONDS:
             self.scrape()
             time.sleep(15)
         seconds = time.monotonic() - began
-        used = sum(process.cpu_times()[:2]) - before
+        used = sum(process.cpu_times()[:2]) - cpu_before
         times = []
         for _ in range(SCRAPES):
             start = time.perf_counter()
@@ -321,26 +327,27 @@ class BusyNode:
 
     def measure_energy(self) -> float:
         """GPU jobs come and go; the worst difference from the cards' own record, in percent."""
-        until = time.monotonic() + ENERGY_SECONDS
+        deadline = time.monotonic() + ENERGY_SECONDS
         source = random.Random(1)
-        while time.monotonic() < until:
-            holder = source.choice([job for job, gpus in self.jobs.items() if gpus])
-            gpus = self.jobs[holder]
-            self.end(holder)
+        while time.monotonic() < deadline:
+            jobid = source.choice([job for job, gpus in self.jobs.items() if gpus])
+            gpus = self.jobs[jobid]
+            self.end(jobid)
             self.begin(gpus)
             time.sleep(source.uniform(0.1, 1.5))
         time.sleep(17)
-        spent: dict[int, float] = {}
+        recorded: dict[int, float] = {}
         for span in ask(self.run, {"record": True})["ended"]:  # type: ignore[attr-defined]
             if span["jobid"]:
-                spent[span["jobid"]] = spent.get(span["jobid"], 0.0) + span["joules"]
+                recorded[span["jobid"]] = recorded.get(span["jobid"], 0.0) + span["joules"]
         charged = {
             int(dict(labels)["jobid"]): value
             for (name, labels), value in parsed_gzip(self.scrape()).items()
             if name == "carme_job_energy_joules_total" and ("component", "gpu") in labels
         }
         errors = [
-            abs(charged.get(jobid, 0.0) - spent[jobid]) / spent[jobid] * 100 for jobid in self.ended
+            abs(charged.get(jobid, 0.0) - recorded[jobid]) / recorded[jobid] * 100
+            for jobid in self.ended
         ]
         return round(max(errors), 3)
 

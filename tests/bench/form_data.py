@@ -230,17 +230,17 @@ CHOICE = {"partition": "gpu", "gpus": 8, "cpus": 64, "memory_gb": 500, "hours": 
 
 def load(web: Any, number: int) -> tuple[float, float]:
     """Milliseconds for the two answers that a page needs, each in its own choice."""
-    taken = []
+    milliseconds = []
     for path, query in (("cluster", {}), ("outlook", {**CHOICE, "cpus": 64 + number % 60})):
         started = time.perf_counter()
         answer = web.get(f"{web.base}/{path}", params=query, timeout=60)
-        taken.append(1000 * (time.perf_counter() - started))
+        milliseconds.append(1000 * (time.perf_counter() - started))
         if answer.status_code != 200:
             raise SystemExit(f"bench: {path}: {answer.status_code} {answer.text[:300]}")
-        told = answer.json()
-        if path == "cluster" and sum(p["nodes_total"] for p in told["partitions"]) < NODES:
+        content = answer.json()
+        if path == "cluster" and sum(p["nodes_total"] for p in content["partitions"]) < NODES:
             raise SystemExit("bench: the answer does not hold the whole cluster")
-    return taken[0], taken[1]
+    return milliseconds[0], milliseconds[1]
 
 
 def measure(loads: int = LOADS, pause_seconds: float = PAUSE_SECONDS) -> dict[str, float]:
@@ -248,17 +248,17 @@ def measure(loads: int = LOADS, pause_seconds: float = PAUSE_SECONDS) -> dict[st
     with tempfile.TemporaryDirectory(prefix="carme-form-", dir="/var/tmp") as name:
         folder = Path(name)
         with served(folder), hub(folder) as web:
-            first = sum(load(web, 0))
+            first_ms = sum(load(web, 0))
             pairs = []
             for number in range(1, loads + 1):
                 time.sleep(pause_seconds)
                 pairs.append(load(web, number))
-    both = [sum(pair) for pair in pairs]
+    totals = [sum(pair) for pair in pairs]
     return {
-        "form_data_1000_nodes_ms": round(statistics.median(both), 1),
-        "form_data_best_ms": round(min(both), 1),
-        "form_data_worst_ms": round(max(both), 1),
-        "form_data_first_ms": round(first, 1),
+        "form_data_1000_nodes_ms": round(statistics.median(totals), 1),
+        "form_data_best_ms": round(min(totals), 1),
+        "form_data_worst_ms": round(max(totals), 1),
+        "form_data_first_ms": round(first_ms, 1),
         "cluster_ms": round(statistics.median(pair[0] for pair in pairs), 1),
         "outlook_ms": round(statistics.median(pair[1] for pair in pairs), 1),
     }
@@ -271,11 +271,11 @@ def _answers(web: requests.Session, url: str) -> bool:
         return False
 
 
-def _wait(check: Any, what: str) -> None:
+def _wait(check: Any, event: str) -> None:
     end = time.monotonic() + 120
     while not check():
         if time.monotonic() > end:
-            raise SystemExit(f"bench: not within 120 s: {what}")
+            raise SystemExit(f"bench: not within 120 s: {event}")
         time.sleep(0.1)
 
 
@@ -284,11 +284,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench form_data", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one line for programs")
     as_json = parser.parse_args().json
-    found = measure()
+    figures = measure()
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
         return
-    for name, value in found.items():
+    for name, value in figures.items():
         print(f"{name:28}{value:8.1f} ms" + (f"   (limit {LIMIT_MS})" if "1000" in name else ""))
 
 

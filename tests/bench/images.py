@@ -113,14 +113,14 @@ def medians(first: list[str], second: list[str], home: Path) -> tuple[float, flo
 def rebuild_seconds(name: str) -> float:
     """How long `carme images build` takes, as a person types it, when nothing has changed."""
     command = [sys.executable, "-m", "carme.cli", "images", "build", "--no-publish", name]
-    taken = []
+    times = []
     for _ in range(REPEATS):
         started = time.perf_counter()
         run = subprocess.run(command, capture_output=True, text=True)
-        taken.append(time.perf_counter() - started)
+        times.append(time.perf_counter() - started)
         if run.returncode or "unchanged" not in run.stdout:
             raise CarmeError(f"an unchanged recipe was built again: {run.stdout}{run.stderr}")
-    return statistics.median(taken)
+    return statistics.median(times)
 
 
 def drop_pages(image: Path) -> None:

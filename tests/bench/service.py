@@ -96,7 +96,7 @@ class Load:
         begin = time.perf_counter()
         try:
             answer = session.post(f"{self.api}/{path}", json=body, timeout=30)
-            taken = time.perf_counter() - begin
+            seconds = time.perf_counter() - begin
             if answer.status_code not in (200, 202):
                 raise RuntimeError(f"{answer.status_code} {answer.text[:200]}")
         except (requests.RequestException, RuntimeError) as error:
@@ -105,16 +105,16 @@ class Load:
             return None
         with self.lock:
             if kind != "pareto":
-                self.times[kind].append(taken)
+                self.times[kind].append(seconds)
         return answer.json()
 
-    def steady(self, kind, path, make, rate, seed):
+    def steady(self, kind, path, make_body, rate, seed):
         session, rng = requests.Session(), random.Random(seed)
         session.headers.update(HEADERS)
         at = time.monotonic() + rng.random() / rate
         while at < self.end:
             time.sleep(max(0.0, at - time.monotonic()))
-            self.ask(session, kind, path, make(rng))
+            self.ask(session, kind, path, make_body(rng))
             at += 1 / rate
 
     def fronts(self):
@@ -130,8 +130,8 @@ class Load:
                     if line.startswith(b"event: end"):
                         break
             done = session.get(f"{self.api}/tasks/{task['id']}", timeout=30).json()
-            found = done["result"] or {"points": [], "impossible": 0}
-            if len(found["points"]) + found["impossible"] != 1000:
+            result = done["result"] or {"points": [], "impossible": 0}
+            if len(result["points"]) + result["impossible"] != 1000:
                 self.errors.append(f"pareto: {done['state']} {done['error']}")
             self.times["pareto"].append(time.perf_counter() - begin)
             time.sleep(5)
@@ -209,7 +209,7 @@ def main():
             service.terminate()
             service.wait(timeout=20)
             answering.terminate()
-    told = {
+    figures = {
         "prediction_p50_ms": 1e3 * float(np.quantile(times["prediction"], 0.5)),
         "prediction_p99_ms": 1e3 * float(np.quantile(times["prediction"], 0.99)),
         "pareto_1000_points_seconds": float(np.median(times["pareto"])),
@@ -219,7 +219,9 @@ def main():
     }
     for error in errors[:5]:
         print(error, file=sys.stderr)
-    print(json.dumps(told) if as_json else "\n".join(f"{k}: {v:.4g}" for k, v in told.items()))
+    print(
+        json.dumps(figures) if as_json else "\n".join(f"{k}: {v:.4g}" for k, v in figures.items())
+    )
 
 
 if __name__ == "__main__":

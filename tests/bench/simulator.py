@@ -51,9 +51,9 @@ def in_simpy(compute, transfer):
     trace = []
 
     def worker(index, seconds):
-        for each in seconds:
+        for duration in seconds:
             start = env.now
-            yield env.timeout(each)
+            yield env.timeout(duration)
             trace.append((index, "compute", start, env.now))
             with link.request() as request:
                 yield request
@@ -73,8 +73,8 @@ def in_engine(compute, transfer):
     link = simulation.link("link", bandwidth=1.0, idle_watts=2.0, busy_watts=5.0)
 
     def worker(gpu, seconds):
-        for each in seconds:
-            yield Compute(gpu, each)
+        for duration in seconds:
+            yield Compute(gpu, duration)
             yield Transfer(link, transfer)
 
     for index, seconds in enumerate(compute):
@@ -83,12 +83,16 @@ def in_engine(compute, transfer):
     return simulation.run()
 
 
-def same_trace(theirs, report, begin, end):
+def same_trace(simpy_trace, report, begin, end):
     """SimPy's, the general engine's and the fast path's operations, worker by worker."""
-    ours = [(int(r.process), r.label, r.start, r.end) for r in report.records()]
-    theirs, ours = (sorted(trace, key=lambda r: (r[0], r[2])) for trace in (theirs, ours))
-    np.testing.assert_allclose([r[2:] for r in theirs], [r[2:] for r in ours], atol=1e-9)
-    moved = [r for r in theirs if r[1] == "transfer"]
+    engine_trace = [(int(r.process), r.label, r.start, r.end) for r in report.records()]
+    simpy_trace, engine_trace = (
+        sorted(trace, key=lambda r: (r[0], r[2])) for trace in (simpy_trace, engine_trace)
+    )
+    np.testing.assert_allclose(
+        [r[2:] for r in simpy_trace], [r[2:] for r in engine_trace], atol=1e-9
+    )
+    moved = [r for r in simpy_trace if r[1] == "transfer"]
     fast = np.column_stack([begin.ravel(), end.ravel()])
     np.testing.assert_allclose([r[2:] for r in moved], fast, atol=1e-9)
     assert report.joules() > 0
@@ -102,12 +106,12 @@ def shared_link():
     compiled_queues.shared_link(compute, TRANSFER)  # compiled, or loaded from the cache
     simpy_times, engine_times, fast_times = [], [], []
     for _ in range(7):
-        seconds, theirs = timed(in_simpy, rows, TRANSFER)
+        seconds, simpy_trace = timed(in_simpy, rows, TRANSFER)
         simpy_times.append(seconds)
         seconds, report = timed(in_engine, rows, TRANSFER)
         engine_times.append(seconds)
         fast_times += [timed(compiled_queues.shared_link, compute, TRANSFER)[0] for _ in range(20)]
-    same_trace(theirs, report, *compiled_queues.shared_link(compute, TRANSFER))
+    same_trace(simpy_trace, report, *compiled_queues.shared_link(compute, TRANSFER))
     operations = 2 * WORKERS * ROUNDS
     simpy_rate = operations / min(simpy_times)
     return {
@@ -126,26 +130,28 @@ def merpsys_points():
     seconds = workload.measured[0].seconds
 
     def general():
-        found = []
+        times = []
         for plan in plans:
             size = model_bytes(workload, plan)
-            near, far = (send_seconds(size, cluster.node, crosses) for crosses in (False, True))
+            near_seconds, far_seconds = (
+                send_seconds(size, cluster.node, crosses) for crosses in (False, True)
+            )
             report = models.averaging(
                 averaging_schedule(packages, plan.first_slaves, plan.gpus).tolist(),
                 (seconds * package_sizes(plan, packages)).tolist(),
                 cluster.node.gpus,
-                near,
-                far,
+                near_seconds,
+                far_seconds,
                 idle_watts=18.0,
                 busy_watts=225.0,
             )
-            found.append(report.seconds)
-        return found
+            times.append(report.seconds)
+        return times
 
-    taken, found = min((timed(general) for _ in range(3)), key=lambda pair: pair[0])
+    wall_seconds, run_seconds = min((timed(general) for _ in range(3)), key=lambda pair: pair[0])
     fast = [run_averaging(workload, cluster, plan).seconds for plan in plans]
-    np.testing.assert_allclose(found, fast, rtol=1e-9)
-    return taken
+    np.testing.assert_allclose(run_seconds, fast, rtol=1e-9)
+    return wall_seconds
 
 
 def sync_rate():
@@ -153,8 +159,8 @@ def sync_rate():
     cluster = library.cluster_of("1024xV100")
     plan = Synchronous(gpus=1024, batch=32768, jitter=0.1, sample_steps=5000, epochs=200)
     workload = library.workload("resnet-50")
-    taken = min(timed(simulate, workload, cluster, plan)[0] for _ in range(3))
-    return plan.sample_steps * plan.gpus / taken
+    seconds = min(timed(simulate, workload, cluster, plan)[0] for _ in range(3))
+    return plan.sample_steps * plan.gpus / seconds
 
 
 def sweep():
@@ -169,10 +175,10 @@ def sweep():
         "batch": [512 + 64 * i for i in range(25)],
         "power_cap_watts": [165 + 15 * i for i in range(10)],
     }
-    taken, outcomes = timed(run_suite, suite, Exhaustive(ranges))
+    seconds, outcomes = timed(run_suite, suite, Exhaustive(ranges))
     assert len(outcomes) == 1000
     assert sum(not o.error for o in outcomes) > 800
-    return taken
+    return seconds
 
 
 def gpt():
@@ -189,7 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     as_json = parser.parse_args().json
-    found = {
+    figures = {
         **shared_link(),
         "merpsys_16_points_seconds": merpsys_points(),
         "sync_worker_steps_per_second": sync_rate(),
@@ -197,15 +203,15 @@ def main() -> None:
         "gpt_3072_gpus_seconds": gpt(),
     }
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
         return
     missed = False
-    for name, value in found.items():
-        target, how = TARGETS.get(name, (None, ""))
-        reached = target is None or (value < target if how == "under" else value >= target)
+    for name, value in figures.items():
+        target, comparison = TARGETS.get(name, (None, ""))
+        reached = target is None or (value < target if comparison == "under" else value >= target)
         missed |= not reached
-        wanted = f"{how} {target:g}{'' if reached else '  MISSED'}" if target else ""
-        print(f"{name:32} {value:14.4g}  {wanted}")
+        target_text = f"{comparison} {target:g}{'' if reached else '  MISSED'}" if target else ""
+        print(f"{name:32} {value:14.4g}  {target_text}")
     sys.exit(missed)
 
 

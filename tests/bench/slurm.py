@@ -85,8 +85,8 @@ class Controller:
         settings = {"host": socket.gethostname(), "port": free_port(), "folder": self.folder}
         settings |= {"user": user.stdout.strip(), "nodes": self.nodes}
         self.conf.write_text(CONF.format(**settings))
-        every = ["gpu:a100", "gpu:h100"]
-        lines = [f"Name=gpu Type={kind.split(':')[1]} Count=4" for kind in every]
+        kinds = ["gpu:a100", "gpu:h100"]
+        lines = [f"Name=gpu Type={kind.split(':')[1]} Count=4" for kind in kinds]
         (self.folder / "gres.conf").write_text("\n".join(lines) + "\n")
         self._start(
             "munged",
@@ -131,9 +131,9 @@ class Controller:
 
     def calls(self) -> int:
         """What slurmctld has counted since the last reset, our own questions left out."""
-        said = self.run("sdiag").stdout
-        part = said.split("by message type")[-1].split("by user")[0]
-        counts = re.findall(r"^\s*(\w+)\s*\(\s*\d+\) count:(\d+)", part, re.MULTILINE)
+        output = self.run("sdiag").stdout
+        by_type = output.split("by message type")[-1].split("by user")[0]
+        counts = re.findall(r"^\s*(\w+)\s*\(\s*\d+\) count:(\d+)", by_type, re.MULTILINE)
         return sum(int(count) for name, count in counts if name != "REQUEST_STATS_INFO")
 
     def _start(self, *argv: str) -> None:
@@ -159,10 +159,10 @@ def measure_snapshot(controller: Controller) -> float:
     seconds = []
     for _ in range(REPEATS):
         started = time.perf_counter()
-        taken = snapshot(client)
+        cluster = snapshot(client)
         seconds.append(time.perf_counter() - started)
-        if len(taken.nodes) != controller.nodes:
-            raise SystemExit(f"bench: {len(taken.nodes)} nodes read, not {controller.nodes}")
+        if len(cluster.nodes) != controller.nodes:
+            raise SystemExit(f"bench: {len(cluster.nodes)} nodes read, not {controller.nodes}")
     return statistics.median(seconds) * 1000
 
 
@@ -197,11 +197,11 @@ def _answers(view: ViewSettings) -> bool:
         return False
 
 
-def _wait(check: Callable[[], bool], what: str) -> None:
+def _wait(check: Callable[[], bool], event: str) -> None:
     end = time.monotonic() + 60
     while not check():
         if time.monotonic() > end:
-            raise SystemExit(f"bench: not within 60 s: {what}")
+            raise SystemExit(f"bench: not within 60 s: {event}")
         time.sleep(0.1)
 
 

@@ -108,10 +108,10 @@ class Bench:
         self._session = json.loads((folder / "session.json").read_text())
         [job] = self.cluster.jobs(users[0])
         script = self.cluster.run(["scontrol", "write", "batch_script", job["id"], "-"]).stdout
-        found = re.search(r"^image=(\S+)$", script, re.MULTILINE)
-        if not found:
+        image = re.search(r"^image=(\S+)$", script, re.MULTILINE)
+        if not image:
             raise SystemExit("bench: the job script names no image")
-        self._image = found[1]
+        self._image = image[1]
         self.end(users[:1])
         for name in users:
             self.ready_bare(name)
@@ -120,10 +120,10 @@ class Bench:
 
     # --- through the hub --------------------------------------------------------------------------
 
-    def _hub(self, method: str, path: str, **more: Any) -> requests.Response:
+    def _hub(self, method: str, path: str, **kwargs: Any) -> requests.Response:
         headers = {"Authorization": f"token {self._token}"}
         url = f"{self._url}/hub/api{path}"
-        return requests.request(method, url, headers=headers, timeout=PATIENCE_SECONDS, **more)
+        return requests.request(method, url, headers=headers, timeout=PATIENCE_SECONDS, **kwargs)
 
     def carme(self, user: str) -> float:
         """Seconds until a session of Carme answers, followed as the hub's page follows it."""
@@ -222,16 +222,16 @@ class Bench:
 
     def reading_calls(self) -> int:
         """What slurmctld counted since the last reset, calls that change something left out."""
-        said = self.cluster.run(["sdiag"]).stdout
-        part = said.split("by message type")[-1].split("by user")[0]
-        counts = re.findall(r"^\s*(\w+)\s*\(\s*\d+\) count:(\d+)", part, re.MULTILINE)
+        output = self.cluster.run(["sdiag"]).stdout
+        by_type = output.split("by message type")[-1].split("by user")[0]
+        counts = re.findall(r"^\s*(\w+)\s*\(\s*\d+\) count:(\d+)", by_type, re.MULTILINE)
         print_progress(f"  {dict(counts)}")
         return sum(int(n) for name, n in counts if READS.search(name) and "STATS" not in name)
 
-    def all_at_once(self, way: Callable[[str], float]) -> list[float]:
+    def all_at_once(self, start: Callable[[str], float]) -> list[float]:
         """Seconds for each of all users, who start in the same moment."""
         with ThreadPoolExecutor(len(self.cluster.users)) as pool:
-            return list(pool.map(way, self.cluster.users))
+            return list(pool.map(start, self.cluster.users))
 
 
 def _listens(port: int) -> bool:

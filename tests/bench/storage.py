@@ -45,10 +45,10 @@ class Page:
     """An exporter's answer, told again for another node, later."""
 
     def __init__(self, text: str) -> None:
-        found = re.search(r'carme_exporter_info\{[^}]*node="([^"]+)"', text)
-        if not found:
+        info = re.search(r'carme_exporter_info\{[^}]*node="([^"]+)"', text)
+        if not info:
             raise SystemExit("the page is not an exporter's: it has no carme_exporter_info")
-        self._node = found[1]
+        self._node = info[1]
         self._parts = [m.groups() for line in text.splitlines() if (m := _LINE.match(line))]
         self._heads: dict[str, list[tuple[str, str, float]]] = {}
         self.series = len(self._parts)
@@ -69,14 +69,14 @@ class Page:
     def _named(self, node: str) -> Iterator[tuple[str, str, float]]:
         """A node's jobs and cards are its own."""
         for name, labels, value in self._parts:
-            own = (labels or "").replace(f'"{self._node}"', f'"{node}"')
-            own = re.sub(r'(jobid|uuid)="([^"]*)"', rf'\1="\2{node}"', own)
+            node_labels = (labels or "").replace(f'"{self._node}"', f'"{node}"')
+            node_labels = re.sub(r'(jobid|uuid)="([^"]*)"', rf'\1="\2{node}"', node_labels)
             moving = name.endswith(("_watts", "_ratio", "_celsius"))
             kind = "counter" if name.endswith("_total") else "moving" if moving else "still"
-            yield name + own, kind, float(value)
+            yield name + node_labels, kind, float(value)
 
 
-def held(page: Page, nodes: int) -> dict[str, float]:
+def measure(page: Page, nodes: int) -> dict[str, float]:
     """What a Prometheus with so many such nodes has in memory."""
     with tempfile.TemporaryDirectory(prefix="carme-storage-", dir="/var/tmp") as scratch:
         folder = Path(scratch)
@@ -85,7 +85,7 @@ def held(page: Page, nodes: int) -> dict[str, float]:
         for name in PROMETHEUS_RULES:
             (folder / "rules" / name).write_text(prometheus_rules(name))
         start = time.monotonic()
-        with served(lambda asked: page.of(asked["node"], time.monotonic() - start)) as address:
+        with served(lambda query: page.of(query["node"], time.monotonic() - start)) as address:
             config = _CONFIG.format(scrape=SCRAPE_SECONDS, rules=folder / "rules")
             config += "".join(_TARGET.format(address=address, node=n) for n in range(nodes))
             config += '  - job_name: self\n    static_configs: [{targets: ["@self"]}]\n'
@@ -111,16 +111,18 @@ def _value(prometheus: PrometheusClient, expression: str) -> float:
 def main() -> None:
     """Print what a series costs."""
     page = Page(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    few, many = (held(page, nodes) for nodes in NODES)
-    more = many["series"] - few["series"]
-    found = {
+    few, many = (measure(page, nodes) for nodes in NODES)
+    extra_series = many["series"] - few["series"]
+    figures = {
         "series_of_the_page": page.series,
-        "series_per_node_with_rules": round(more / (NODES[1] - NODES[0]), 1),
-        "resident_bytes_per_series": round((many["memory_bytes"] - few["memory_bytes"]) / more),
-        "live_bytes_per_series": round((many["heap_bytes"] - few["heap_bytes"]) / more),
+        "series_per_node_with_rules": round(extra_series / (NODES[1] - NODES[0]), 1),
+        "resident_bytes_per_series": round(
+            (many["memory_bytes"] - few["memory_bytes"]) / extra_series
+        ),
+        "live_bytes_per_series": round((many["heap_bytes"] - few["heap_bytes"]) / extra_series),
         "nodes": dict(zip(map(str, NODES), (few, many), strict=True)),
     }
-    print(json.dumps(found))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def test_a_job_that_has_to_make_room(cluster, ben):
 def restart(cluster, part):
     cluster.stop(part)
     cluster.start(part)
-    wait_for(lambda: cluster.well(part), 30, f"{part} is back")
+    wait_for(lambda: cluster.is_healthy(part), 30, f"{part} is back")
 
 
 def test_a_node_whose_slurmd_is_gone(cluster, ben):
@@ -165,7 +165,7 @@ def test_a_node_whose_slurmd_is_gone(cluster, ben):
         assert "The node that the session ran on failed." in home(ben)
     finally:
         cluster.start("slurmd-cpu01")
-        wait_for(lambda: cluster.well("slurmd-cpu01"), 60, "cpu01 is back")
+        wait_for(lambda: cluster.is_healthy("slurmd-cpu01"), 60, "cpu01 is back")
 
 
 def test_folders_of_past_sessions_go_after_a_while(cluster, ben):

@@ -30,7 +30,7 @@ def impatient(cluster):
         file.write_text(text)
         cluster.stop("hub")
         cluster.start("hub")
-        wait_for(lambda: cluster.well("hub"), 60, "the hub is back")
+        wait_for(lambda: cluster.is_healthy("hub"), 60, "the hub is back")
 
     restart(tomli_w.dumps(changed))
     yield cluster

@@ -248,4 +248,4 @@ def test_without_prometheus_slurms_figures_are_shown(cluster, loads):
         assert "Prometheus does not answer" in result.stdout
     finally:
         cluster.start("prometheus")
-    wait_for(lambda: cluster.well("prometheus"), 60, "Prometheus is back")
+    wait_for(lambda: cluster.is_healthy("prometheus"), 60, "Prometheus is back")

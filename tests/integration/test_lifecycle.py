@@ -51,7 +51,7 @@ def test_a_lost_node_is_noticed_and_told(cluster, ben):
         assert "The node that the session ran on failed." in home(ben)
     finally:
         cluster.run(["scontrol", "update", "nodename=cpu01", "state=resume"])
-        wait_for(lambda: cluster.well("slurmd-cpu01"), 30, "cpu01 is back")
+        wait_for(lambda: cluster.is_healthy("slurmd-cpu01"), 30, "cpu01 is back")
 
 
 def test_a_server_that_dies_ends_the_spawn_at_once_with_its_log(cluster, ben):
@@ -100,7 +100,9 @@ def test_a_hub_killed_while_a_job_waits_finds_it_again(cluster, ben, busy):
     [job] = wait_for(lambda: cluster.jobs(ben.name), 20, "the job")
     before = cluster.pid("hub")
     os.kill(before, signal.SIGKILL)
-    wait_for(lambda: cluster.pid("hub") not in (0, before) and cluster.well("hub"), 20, "the hub")
+    wait_for(
+        lambda: cluster.pid("hub") not in (0, before) and cluster.is_healthy("hub"), 20, "the hub"
+    )
     # Longer than the hub's own limits for a session that does not answer.
     end = time.monotonic() + 130
     while time.monotonic() < end:
@@ -118,7 +120,7 @@ def test_a_stop_while_slurm_is_away_ends_the_job_when_it_is_back(cluster, ben):
     with cluster.without("slurmctld"):
         assert ben.api("DELETE", f"/users/{ben.name}/server").status_code == 202
         assert ben.state()["pending"] == "stop"
-    wait_for(lambda: cluster.well("slurmctld"), 30, "slurmctld is back")
+    wait_for(lambda: cluster.is_healthy("slurmctld"), 30, "slurmctld is back")
     wait_for(lambda: not ben.state(), 120, "the session's end")
     assert job["id"] not in {j["id"] for j in cluster.jobs(ben.name)}
 

@@ -40,7 +40,9 @@ def test_a_killed_part_is_back_and_the_notebook_survives(cluster, session, part)
     os.kill(before, signal.SIGKILL)
     started = time.monotonic()
     wait_for(
-        lambda: cluster.pid(part) not in (0, before) and cluster.well(part), 10, f"{part} is back"
+        lambda: cluster.pid(part) not in (0, before) and cluster.is_healthy(part),
+        10,
+        f"{part} is back",
     )
     remaining = 10 - (time.monotonic() - started)
 
@@ -75,7 +77,7 @@ def test_a_controller_away_for_a_minute_ends_no_session(cluster, session):
             time.sleep(5)
     finally:
         cluster.start("slurmctld")
-    wait_for(lambda: cluster.well("slurmctld"), 20, "slurmctld is back")
+    wait_for(lambda: cluster.is_healthy("slurmctld"), 20, "slurmctld is back")
     time.sleep(12)  # longer than the hub's own look at its sessions
     assert person.state().get("ready")
 

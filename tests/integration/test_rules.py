@@ -209,7 +209,7 @@ def test_a_node_that_leaves_slurm_leaves_discovery(cluster, prometheus):
         for state in ("resume", "idle"):
             cluster.run(["scontrol", "update", f"nodename={leaver}", f"state={state}"])
     wait_for(lambda: discovered() == everyone, 120, "it comes back")
-    wait_for(lambda: cluster.well(f"slurmd-{leaver}"), 120, "Slurm uses it again")
+    wait_for(lambda: cluster.is_healthy(f"slurmd-{leaver}"), 120, "Slurm uses it again")
 
 
 def test_an_alert_reaches_alertmanager(cluster, prometheus, exporters):

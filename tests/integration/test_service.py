@@ -33,7 +33,7 @@ def people(cluster):
 
 
 def test_the_part_is_well(cluster):
-    assert cluster.well("service")
+    assert cluster.is_healthy("service")
 
 
 def test_login_goes_through_the_hub(people):
@@ -142,7 +142,7 @@ def test_the_form_goes_on_without_the_service(cluster, people, away):
         assert response.elapsed.total_seconds() < 2  # a second, and a loaded machine
         page = ann.user.web.get(f"{ann.url}/hub/spawn", timeout=30)
         assert 'id="workload"' in page.text
-    wait_for(lambda: cluster.well("service"), 60, "the service again")
+    wait_for(lambda: cluster.is_healthy("service"), 60, "the service again")
 
 
 def judged(person):

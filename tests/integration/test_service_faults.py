@@ -105,7 +105,7 @@ def test_a_part_away(cluster, ann, ask_all, job, part, may_fail, frozen):
     assert {path.replace(str(job), "N") for _, path, _ in failed} <= may_fail
     # Requests that do not need the stopped service succeed.
     assert ("POST", "/predictions", False) not in failed
-    wait_for(lambda: cluster.well(part), 60, f"{part} again")
+    wait_for(lambda: cluster.is_healthy(part), 60, f"{part} again")
 
 
 def test_a_stranger_while_the_hub_is_away(cluster, ann):
@@ -118,7 +118,7 @@ def test_a_stranger_while_the_hub_is_away(cluster, ann):
                 assert response.status_code == 503, response.text
                 assert "hub" in response.json()["detail"]
                 assert response.elapsed.total_seconds() < SECONDS + SLACK
-        wait_for(lambda: cluster.well("hub"), 60, "the hub again")
+        wait_for(lambda: cluster.is_healthy("hub"), 60, "the hub again")
 
 
 def test_a_database_that_somebody_holds(cluster, ann, ask_all):

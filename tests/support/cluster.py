@@ -94,7 +94,7 @@ class Cluster:
     def pid(self, service: str) -> int:
         return self.local.supervisor.processes()[service].pid
 
-    def well(self, service: str) -> bool:
+    def is_healthy(self, service: str) -> bool:
         """Whether the service runs and answers."""
         return next(line.is_healthy for line in self.local.health() if line.service.name == service)
 

@@ -101,8 +101,10 @@ class Load:
     def _targets(self, metric: Metric, names: frozenset[str]) -> Iterator[dict[str, str]]:
         """The labels that Prometheus adds to a target's series."""
         if metric.group.startswith("Cluster"):
-            where = {"instance": "controller", "job": "carme-controller"}
-            yield from ({**where, **labels} for labels in self._subjects(names - {"jobid", "node"}))
+            target = {"instance": "controller", "job": "carme-controller"}
+            yield from (
+                {**target, **labels} for labels in self._subjects(names - {"jobid", "node"})
+            )
             return
         for labels in self._subjects(names | {"node"}):
             yield {"instance": labels["node"], "job": "carme", **labels}
@@ -120,16 +122,18 @@ class Load:
             job = index if per_job or "node" not in names else index * GPUS_PER_NODE
             gpu = {"gpu": str(job % GPUS_PER_NODE), "uuid": f"GPU-{job}"}
             node = f"node{job // GPUS_PER_NODE}"
-            every = {"jobid": str(1000 + job), "node": node, **gpu, **_owner(job)}
-            yield {name: value for name, value in every.items() if name in names}
+            label_values = {"jobid": str(1000 + job), "node": node, **gpu, **_owner(job)}
+            yield {name: value for name, value in label_values.items() if name in names}
 
     def history(self, folder: Path) -> Iterator[Path]:
         """Files of OpenMetrics text, each within one block of Prometheus'; to be deleted by the
         caller. A metric has its `hours`, and at least what the rules look back for."""
-        alike: dict[tuple[int, float], list[str]] = defaultdict(list)
+        lines_by_reach: dict[tuple[int, float], list[str]] = defaultdict(list)
         for series in (*self.scraped(), *self.recorded()):
-            alike[self._reach(series)].append(f"{series.text} {_open(series.value)} %(at)s\n")
-        groups = {reach: "".join(lines) for reach, lines in alike.items()}
+            lines_by_reach[self._reach(series)].append(
+                f"{series.text} {_open(series.value)} %(at)s\n"
+            )
+        groups = {reach: "".join(lines) for reach, lines in lines_by_reach.items()}
         end = int(self.now - self.now % COARSE_SECONDS)
         longest = max(back for _, back in groups)
         first = int(end - longest) // BLOCK_SECONDS * BLOCK_SECONDS

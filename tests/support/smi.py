@@ -36,16 +36,16 @@ def sections(capture: str) -> dict[str, str]:
 
 def gpus(capture: str, phase: str = "load") -> list[GpuReading]:
     """The GPUs of a capture, while idle or under load."""
-    parts = sections(capture)
+    texts = sections(capture)
 
-    def part(start: str) -> str:
-        return next((text for title, text in parts.items() if title.startswith(start)), "")
+    def section(start: str) -> str:
+        return next((text for title, text in texts.items() if title.startswith(start)), "")
 
     return parse(
-        part(f"{phase} :: query-gpu"),
-        details=part(f"{phase} :: query (-q)"),
-        listing=part("capabilities :: list"),
-        apps=part(f"{phase} :: query-compute-apps"),
+        section(f"{phase} :: query-gpu"),
+        details=section(f"{phase} :: query (-q)"),
+        listing=section("capabilities :: list"),
+        apps=section(f"{phase} :: query-compute-apps"),
     )
 
 
@@ -119,12 +119,12 @@ def _slices(detail: list[tuple[str, str]], listing: str) -> Iterator[MigSlice]:
     used = [value for path, value in detail if path.endswith("Shared FB Memory Usage/Used")]
     for index, profile in enumerate(_PROFILE.finditer(listing)):
         total = _number(totals[index]) if index < len(totals) else None
-        taken = _number(used[index]) if index < len(used) else None
+        used_mib = _number(used[index]) if index < len(used) else None
         yield MigSlice(
             profile[2],
             int(profile[1]) / 7,
             None if total is None else int(total * 2**20),
-            None if taken is None else int(taken * 2**20),
+            None if used_mib is None else int(used_mib * 2**20),
         )
 
 

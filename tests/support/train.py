@@ -65,19 +65,19 @@ def gradients(weights, into, x, labels):
 
 
 def worker(rank, workers, batch, steps, names, barrier, results):
-    held = [shared_memory.SharedMemory(name=name) for name in names]
-    slots = [np.ndarray(count(), np.float32, buffer=part.buf) for part in held]
-    mean, own = slots[-1], slots[rank]
+    blocks = [shared_memory.SharedMemory(name=name) for name in names]
+    slots = [np.ndarray(count(), np.float32, buffer=block.buf) for block in blocks]
+    mean, own_gradient = slots[-1], slots[rank]
     rng = np.random.default_rng(1)
     flat = rng.normal(0, 0.03, count()).astype(np.float32)
-    weights, into = views(flat), views(own)
+    weights, into = views(flat), views(own_gradient)
     momentum = np.zeros(count(), np.float32)
     share = batch // workers
     rng = np.random.default_rng(rank + 10)
     x = rng.normal(size=(share, SIZES[0])).astype(np.float32)
     labels = rng.integers(0, SIZES[-1], share)
     edges = np.linspace(0, count(), workers + 1).astype(int)
-    part = slice(edges[rank], edges[rank + 1])
+    gradient_slice = slice(edges[rank], edges[rank + 1])
 
     def update(gradient):
         nonlocal momentum, flat
@@ -87,12 +87,12 @@ def worker(rank, workers, batch, steps, names, barrier, results):
 
     initial = flat.copy()
     alone = []
-    for turn in range(workers):
-        for _ in range(WARM + ALONE if rank == turn and workers > 1 else 0):
+    for active_rank in range(workers):
+        for _ in range(WARM + ALONE if rank == active_rank and workers > 1 else 0):
             begin = time.perf_counter()
             gradients(weights, into, x, labels)
             computed = time.perf_counter()
-            update(own)
+            update(own_gradient)
             alone.append((computed - begin, time.perf_counter() - computed))
         barrier.wait()
     flat[:], momentum[:] = initial, 0  # workers begin alike
@@ -104,21 +104,21 @@ def worker(rank, workers, batch, steps, names, barrier, results):
         computed = time.perf_counter()
         if workers > 1:
             barrier.wait()
-            total = slots[0][part] + slots[1][part]
+            total = slots[0][gradient_slice] + slots[1][gradient_slice]
             for other in slots[2:workers]:
-                total += other[part]
+                total += other[gradient_slice]
             total /= workers
-            mean[part] = total
+            mean[gradient_slice] = total
             barrier.wait()
             reduced = time.perf_counter()
         else:
             reduced = computed
-        update(mean if workers > 1 else own)
+        update(mean if workers > 1 else own_gradient)
         end = time.perf_counter()
         if step >= WARM:
             rows.append((end - begin, computed - begin, reduced - begin))
     results.put((np.array(rows), np.median(alone[WARM:], axis=0) if alone else ()))
-    for slot in (into, own, mean, slots):
+    for slot in (into, own_gradient, mean, slots):
         del slot
     barrier.wait()
 

@@ -194,17 +194,17 @@ class VirtualNode:
         now, wall = self._now_ns(), self._time_ns()
         if now < self._still_until_ns and not force:
             return
-        held: dict[int, list[int]] = {}
+        gpus_by_job: dict[int, list[int]] = {}
         for meter in self.meters:
             if meter.jobid:
-                held.setdefault(meter.jobid, []).append(meter.gpu)
-        self._job_usage.update(held, now)
+                gpus_by_job.setdefault(meter.jobid, []).append(meter.gpu)
+        self._job_usage.update(gpus_by_job, now)
         for meter, card in zip(self.meters, self.cards, strict=True):
             usage = self._job_usage.get(meter.jobid)
-            share = min(1.0, usage.cores / len(held[meter.jobid])) if usage else 0.0
+            share = min(1.0, usage.cores / len(gpus_by_job[meter.jobid])) if usage else 0.0
             seconds = max(0, now - meter.at_ns) / 1e9
             meter.advance(now, card.model.power_mw(share))
-            self._show(card, meter, share, seconds, len(held.get(meter.jobid, ())), wall)
+            self._show(card, meter, share, seconds, len(gpus_by_job.get(meter.jobid, ())), wall)
         self._hand_over(wall, force)
         self._meter_file.publish([meter.save() for meter in self.meters])
         self._gpu_file.publish(self._states)

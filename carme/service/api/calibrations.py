@@ -53,8 +53,8 @@ def make_calibration(caller: Caller, body: CalibrationRequest) -> CalibrationAns
 @api.endpoint("GET", "/calibrations")
 def list_calibrations(caller: Caller, query: PageQuery) -> CalibrationPage:
     """Your calibrations, the newest first; an admin sees those of all users."""
-    rows, more = current_context().store.visible_page(CalibrationRow, caller, query)
-    return CalibrationPage(items=tuple(map(_answer_of, rows)), next=more)
+    rows, next_page = current_context().store.visible_page(CalibrationRow, caller, query)
+    return CalibrationPage(items=tuple(map(_answer_of, rows)), next=next_page)
 
 
 @api.endpoint("GET", "/calibrations/<string:calibration_id>")

@@ -152,8 +152,8 @@ def _wait(
     if result.held:
         return QueueWait(starts_now=False, words=f"would wait. {result.held}")
     if result.starts_at:
-        words = "would wait until the reservation begins"
-        return QueueWait(starts_now=False, expected_at=result.starts_at, words=words)
+        text = "would wait until the reservation begins"
+        return QueueWait(starts_now=False, expected_at=result.starts_at, words=text)
     try:
         expected = view.expected_start(request.resources())
     except InputError as error:

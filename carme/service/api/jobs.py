@@ -55,9 +55,11 @@ def list_jobs(caller: Caller, query: JobsQuery) -> JobPage:
         )
     )
     items = tuple(job for job in job_list.jobs if caller.may_see(job.user))[query.cursor :]
-    after = query.cursor + query.limit
-    more = str(after) if job_list.left_out and after <= MAX_CURSOR else None
-    return JobPage(items=items, next=more, left_out=job_list.left_out, problem=job_list.problem)
+    next_cursor = query.cursor + query.limit
+    next_page = str(next_cursor) if job_list.left_out and next_cursor <= MAX_CURSOR else None
+    return JobPage(
+        items=items, next=next_page, left_out=job_list.left_out, problem=job_list.problem
+    )
 
 
 @api.endpoint("GET", "/jobs/<int:job_id>")

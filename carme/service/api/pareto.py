@@ -105,13 +105,15 @@ def _suite(
     plan = with_count(body.plan, count)
     cost = check_ranges(body.vary, plan, workload)
     size = prod(map(len, body.vary.values()))
-    most = context.config.service.most_points
-    if size > most and (body.random is None or size > 1_000_000):
-        raise InputError(f"{size:,} points", f"at most {most:,}: use fewer values, or `random`")
+    max_points = context.config.service.most_points
+    if size > max_points and (body.random is None or size > 1_000_000):
+        raise InputError(
+            f"{size:,} points", f"at most {max_points:,}: use fewer values, or `random`"
+        )
     ranges = dict(body.vary)
-    optimizer = Random(ranges, body.random, plan.seed) if body.random else Exhaustive(ranges)
+    strategy = Random(ranges, body.random, plan.seed) if body.random else Exhaustive(ranges)
     points: list[Point] = []
-    while batch := optimizer.ask():
+    while batch := strategy.ask():
         points += batch
     kind = str(plan.model_dump()["kind"])
     fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": plan.gpus}
@@ -155,7 +157,9 @@ def _result(
     choice = None
     if wish:
         limits = wish.at_most.items()
-        allowed = [p for p in points if all(getattr(p, name) <= most for name, most in limits)]
+        allowed = [
+            p for p in points if all(getattr(p, name) <= maximum for name, maximum in limits)
+        ]
         choice = min(allowed, key=lambda p: float(getattr(p, wish.minimize)), default=None)
     return ParetoAnswer(
         objectives=objectives,
@@ -170,7 +174,7 @@ def _result(
 def _answer_of(task: BackgroundTask) -> TaskAnswer:
     front_answer = None
     if task.state == "done":
-        objectives, wish, provenance = task.question
+        objectives, wish, provenance = task.context
         try:
             front_answer = _result(task.outcomes, objectives, wish, provenance)
         except CarmeError as error:

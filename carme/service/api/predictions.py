@@ -74,8 +74,8 @@ def make_prediction(caller: Caller, body: PredictionRequest) -> PredictionAnswer
 @api.endpoint("GET", "/predictions")
 def list_predictions(caller: Caller, query: PageQuery) -> PredictionPage:
     """Stored predictions, the newest first; an admin sees those of all users."""
-    rows, more = current_context().store.visible_page(PredictionRow, caller, query)
-    return PredictionPage(items=tuple(map(answer_of, rows)), next=more)
+    rows, next_page = current_context().store.visible_page(PredictionRow, caller, query)
+    return PredictionPage(items=tuple(map(answer_of, rows)), next=next_page)
 
 
 @api.endpoint("GET", "/predictions/<string:prediction_id>")

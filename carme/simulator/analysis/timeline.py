@@ -111,17 +111,23 @@ def simulate_window(
             nodes = collective_group(plan.gpus, cluster.node).nodes
             rate = all_reduce_bytes(size, CollectiveGroup(1, nodes)) / update
         case Averaging():
-            near, far = (send_seconds(size, cluster.node, crosses) for crosses in (False, True))
+            near_seconds, far_seconds = (
+                send_seconds(size, cluster.node, crosses) for crosses in (False, True)
+            )
             slaves = averaging_schedule(
                 package_count(plan, workload), plan.first_slaves, plan.gpus
             )[-steps:].tolist()
             work = package_seconds(workload, cluster, plan, step).tolist()
-            report = models.averaging(slaves, work, cluster.node.gpus, near, far, **watts)
-            rate = size / far
+            report = models.averaging(
+                slaves, work, cluster.node.gpus, near_seconds, far_seconds, **watts
+            )
+            rate = size / far_seconds
         case _:
             raise TypeError(f"no such plan: {type(plan).__name__}")
-    before = sum(segment.seconds for segment in startup(workload, cluster, plan))
-    return Window(report=report, before=before, step=step, bytes_per_second=rate, steps=steps)
+    startup_seconds = sum(segment.seconds for segment in startup(workload, cluster, plan))
+    return Window(
+        report=report, before=startup_seconds, step=step, bytes_per_second=rate, steps=steps
+    )
 
 
 def _network_rate(step: Step, cluster: Cluster, plan: Synchronous) -> float:
@@ -195,10 +201,10 @@ def chrome_trace(window: Window) -> dict[str, Any]:
 def series(window: Window, period_seconds: float) -> dict[str, Floats]:
     """What an exporter on the first GPU's node would sample: shares (0..1) and bytes per second."""
     report = window.report
-    first = next(r.name for r in report.resources if r.busy_watts)
+    first_gpu = next(r.name for r in report.resources if r.busy_watts)
     busy, links = [], []
     for record in report.records():
-        if record.resource == first and record.end > record.start:
+        if record.resource == first_gpu and record.end > record.start:
             busy.append((record.start, record.end))
         elif record.process in SENDERS and (record.size_bytes or record.label == "update"):
             links.append((record.start, record.end))

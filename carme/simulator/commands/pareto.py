@@ -93,8 +93,8 @@ def pareto(
     axes = [name.strip().replace("-", "_") for name in objectives.split(",") if name.strip()]
     unknown = [name for name in axes if name not in OBJECTIVES]
     if unknown or not axes:
-        wrong = ", ".join(unknown) or repr(objectives)
-        raise InputError(f"no objective {wrong}", f"take {', '.join(OBJECTIVES)}")
+        unknown_text = ", ".join(unknown) or repr(objectives)
+        raise InputError(f"no objective {unknown_text}", f"take {', '.join(OBJECTIVES)}")
     ranges = dict(parse_range(text) for text in vary)
     if options["gpus"] is None and options["cluster"] is None and "gpu" in ranges:
         options["gpus"] = f"1x{ranges['gpu'][0]}"
@@ -143,15 +143,15 @@ def parse_range(text: str) -> tuple[str, list[Any]]:
             )
         count = int((high - low) / step + 1e-9) + 1
         return name, [_number(low + i * step) for i in range(min(count, 1_000_001))]
-    return name, [_value(word) for word in values.split(",")]
+    return name, [_value(text) for text in values.split(",")]
 
 
-def _value(word: str) -> Any:
-    word = word.strip()
+def _value(text: str) -> Any:
+    text = text.strip()
     try:
-        return _number(float(word))
+        return _number(float(text))
     except ValueError:
-        return {"true": True, "false": False, "none": None}.get(word.lower(), word)
+        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
 def _number(value: float) -> float | int:
@@ -183,16 +183,19 @@ def _print(
     varied: list[str],
     show_all: bool,
 ) -> None:
-    others = [name for name in OBJECTIVES if name not in objectives]
+    other_objectives = [name for name in OBJECTIVES if name not in objectives]
     table = Table(
-        *varied, *(OBJECTIVES[name].title for name in (*objectives, *others)),
+        *varied, *(OBJECTIVES[name].title for name in (*objectives, *other_objectives)),
         *(["on the front"] if show_all else []), box=None, header_style="bold",
     )  # fmt: skip
     chosen = {id(o) for o in best}
     shown = [o for o in outcomes if not o.error] if show_all else best
     for outcome in shown:
         cells = [f"{outcome.point[name]}" for name in varied]
-        cells += [OBJECTIVES[name].format(outcome.figures[name]) for name in (*objectives, *others)]
+        cells += [
+            OBJECTIVES[name].format(outcome.figures[name])
+            for name in (*objectives, *other_objectives)
+        ]
         if show_all:
             cells.append("●" if id(outcome) in chosen else "")
         table.add_row(*cells)
@@ -219,7 +222,7 @@ def pareto_page(
     except ModuleNotFoundError:
         raise MissingError("the HTML page needs Plotly", "pip install 'carme[service]'") from None
     x, y = objectives[0], objectives[1] if len(objectives) > 1 else "energy"
-    good = [o for o in outcomes if not o.error]
+    valid = [o for o in outcomes if not o.error]
     figure = go.Figure()
 
     def scatter(points: list[Outcome], **settings: Any) -> None:
@@ -233,18 +236,18 @@ def pareto_page(
         best, mode="lines", name="front",
         line={"color": "#c44", "width": 2, "shape": "hv"}, hoverinfo="skip",
     )  # fmt: skip
-    colours, bar = _colours(good, varied[0])
+    colours, colour_bar = _colours(valid, varied[0])
     scatter(
-        good, mode="markers", name="points",
-        marker={"size": 9, "color": colours, "line": {"width": 1, "color": "#fff"}, **bar},
-        text=[_hover(o, varied) for o in good], hovertemplate="%{text}<extra></extra>",
+        valid, mode="markers", name="points",
+        marker={"size": 9, "color": colours, "line": {"width": 1, "color": "#fff"}, **colour_bar},
+        text=[_hover(o, varied) for o in valid], hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
     scatter(
         best, mode="markers", name="on the front", hoverinfo="skip",
         marker={"size": 14, "color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "#c44"}},
     )  # fmt: skip
     figure.update_layout(
-        title=f"{title}: {len(good)} choices, {len(best)} that no other beats",
+        title=f"{title}: {len(valid)} choices, {len(best)} that no other beats",
         template="plotly_white",
         xaxis_title=OBJECTIVES[x].axis_title,
         yaxis_title=OBJECTIVES[y].axis_title,

@@ -180,10 +180,10 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _gpt(folder: Path, which: str) -> Pairs:
+def _gpt(folder: Path, name: str) -> Pairs:
     cluster = library.cluster_of("64xA100-80gb")
     pairs = []
-    for row in _rows(folder / "vtrain" / f"iteration_times_{which}.csv"):
+    for row in _rows(folder / "vtrain" / f"iteration_times_{name}.csv"):
         spec = Transformer(
             hidden=int(row["hidden size"]),
             layers=int(row["# layers"]),
@@ -333,9 +333,9 @@ def _stragglers(folder: Path) -> Pairs:
         steps: dict[str, list[float]] = defaultdict(list)
         for row in _rows(folder / "stragglers" / f"job_{job}.csv"):
             steps[row["time"]].append(float(row["batch_time_norm"]))
-        whole = np.array([v for v in steps.values() if len(v) == 10 and min(v) > 0])
-        measured = float((whole.max(axis=1) / whole.mean(axis=1)).mean())
-        spread_within = float(np.median(whole.std(axis=1) / whole.mean(axis=1)))
+        complete = np.array([v for v in steps.values() if len(v) == 10 and min(v) > 0])
+        measured = float((complete.max(axis=1) / complete.mean(axis=1)).mean())
+        spread_within = float(np.median(complete.std(axis=1) / complete.mean(axis=1)))
         mu, sigma = lognormal(spread_within)
         drawn = np.exp(mu + sigma * rng.standard_normal((4000, 10)))
         pairs.append((measured, float((drawn.max(axis=1) / drawn.mean(axis=1)).mean())))

@@ -63,15 +63,15 @@ def all_reduce_costs(
         return [AllReduceCost(0.0, 0.0)]
     if algorithm == "auto":
         algorithms: tuple[AllReduce, ...] = ("ring", "tree", "hierarchical")
-        return [cost for each in algorithms for cost in all_reduce_costs(group, node, each)]
-    inside, outside, launch = node.gpu_link, node.network, node.collective_seconds
+        return [cost for name in algorithms for cost in all_reduce_costs(group, node, name)]
+    gpu_link, network, launch = node.gpu_link, node.network, node.collective_seconds
     if algorithm == "hierarchical" and group.nodes > 1:
         g, k, _ = group
-        latency = 2 * (g - 1) * inside.latency_seconds + 2 * (k - 1) * outside.latency_seconds
-        per_byte = 2 * (g - 1) / g / inside.rate + 2 * (k - 1) / k / _network_rate(node, group)
+        latency = 2 * (g - 1) * gpu_link.latency_seconds + 2 * (k - 1) * network.latency_seconds
+        per_byte = 2 * (g - 1) / g / gpu_link.rate + 2 * (k - 1) / k / _network_rate(node, group)
         return [AllReduceCost(launch + latency, per_byte)]
     n = group.size
-    latency, rate = _bottleneck(inside, node, group)
+    latency, rate = _bottleneck(gpu_link, node, group)
     if algorithm == "tree":
         return [AllReduceCost(launch + 2 * ceil(log2(n)) * latency, 2 / rate)]
     return [AllReduceCost(launch + 2 * (n - 1) * latency, 2 * (n - 1) / n / rate)]
@@ -105,12 +105,14 @@ def send_seconds(size: float, node: NodeModel, crosses_nodes: bool) -> float:
     return link.latency_seconds + size / link.rate
 
 
-def _bottleneck(inside: LinkModel, node: NodeModel, group: CollectiveGroup) -> tuple[float, float]:
+def _bottleneck(
+    gpu_link: LinkModel, node: NodeModel, group: CollectiveGroup
+) -> tuple[float, float]:
     if group.nodes == 1:
-        return inside.latency_seconds, inside.rate
+        return gpu_link.latency_seconds, gpu_link.rate
     if group.per_node == 1:
         return node.network.latency_seconds, _network_rate(node, group)
-    return node.network.latency_seconds, min(inside.rate, _network_rate(node, group))
+    return node.network.latency_seconds, min(gpu_link.rate, _network_rate(node, group))
 
 
 def _network_rate(node: NodeModel, group: CollectiveGroup) -> float:

@@ -89,13 +89,13 @@ class TraceReport:
     def power_curve(self, name: str) -> tuple[Floats, Floats]:
         """Times and watts of a first-come resource: watts[i] holds from times[i] to times[i+1]."""
         resource = next(r for r in self.resources if r.name == name)
-        held = sorted(
+        busy = sorted(
             (start, end, watts)
-            for _, _, holder, _, start, end, _, watts in self._entries()
-            if holder is resource
+            for _, _, record_resource, _, start, end, _, watts in self._entries()
+            if record_resource is resource
         )
         times, curve = [0.0], []
-        for start, end, power in held:
+        for start, end, power in busy:
             if start > times[-1]:
                 times.append(start)
                 curve.append(resource.idle_watts)
@@ -293,17 +293,17 @@ class TaskGraph:
         tasks wait for each other or for one that does not exist."""
         graph: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(self.tasks)), ()))
         for number, task in enumerate(self.tasks):
-            for before in set(task.after):
-                if not 0 <= before < len(self.tasks):
+            for dependency in set(task.after):
+                if not 0 <= dependency < len(self.tasks):
                     raise InputError(
-                        f"{task.name} waits for task {before}", "there is no such task"
+                        f"{task.name} waits for task {dependency}", "there is no such task"
                     )
-                graph.add(number, before)
+                graph.add(number, dependency)
         started: dict[int, SimulatedProcess] = {}
         try:
             for number in graph.static_order():
                 task = self.tasks[number]
-                inputs = [started[before] for before in task.after]
+                inputs = [started[dependency] for dependency in task.after]
                 started[number] = simulation.process(_fire(task.operation, inputs), task.name)
         except CycleError as error:
             name = self.tasks[error.args[1][0]].name

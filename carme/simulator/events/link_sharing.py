@@ -42,22 +42,22 @@ def fill(flows: list[Flow]) -> None:
         for link in flow.links:
             spare[link] = link.bandwidth
             rising.setdefault(link, {})[flow] = None
-    left = dict.fromkeys(flows)
-    while left:
+    rising_flows = dict.fromkeys(flows)
+    while rising_flows:
         share, tightest = min(
             ((spare[link] / len(users), link) for link, users in rising.items() if users),
             key=lambda pair: pair[0],
         )
-        limit = min(flow.transfer.limit for flow in left)
+        limit = min(flow.transfer.limit for flow in rising_flows)
         level = min(share, limit)
         stopped = (
-            [flow for flow in left if flow.transfer.limit <= level]
+            [flow for flow in rising_flows if flow.transfer.limit <= level]
             if limit <= share
             else list(rising[tightest])
         )
         for flow in stopped:
             flow.rate = level
-            del left[flow]
+            del rising_flows[flow]
             for link in flow.links:
                 spare[link] = max(spare[link] - level, 0.0)
                 del rising[link][flow]
@@ -103,9 +103,9 @@ class Sharing:
         if not self.flows:
             return
         fill(self.flows)
-        first = min(max(flow.left, 0.0) / flow.rate for flow in self.flows)
-        ending = [f for f in self.flows if f.left <= first * f.rate * (1 + 1e-12)]
-        end = simulation.now + first
+        seconds = min(max(flow.left, 0.0) / flow.rate for flow in self.flows)
+        ending = [f for f in self.flows if f.left <= seconds * f.rate * (1 + 1e-12)]
+        end = simulation.now + seconds
         self._next = simulation.call_at(end, lambda: self._end(simulation, ending))
 
     def _end(self, simulation: Simulation, ending: list[Flow]) -> None:

@@ -57,17 +57,17 @@ def averaging(
 ) -> TraceReport:
     """A master that sends packages and averages the returned models (Kaldi, MERPSYS)."""
     simulation = Simulation()
-    inside = simulation.link("device to host", bandwidth=1.0)
-    outside = simulation.link("network", bandwidth=1.0)
+    host_link = simulation.link("device to host", bandwidth=1.0)
+    network = simulation.link("network", bandwidth=1.0)
     returned = simulation.mailbox("returned models")
-    most = max(slaves)
-    orders = [simulation.mailbox(f"orders of slave {s}") for s in range(most)]
+    max_slaves = max(slaves)
+    orders = [simulation.mailbox(f"orders of slave {s}") for s in range(max_slaves)]
 
     def message(slave: int) -> Transfer:
-        return Transfer(inside, near_seconds) if slave < near else Transfer(outside, far_seconds)
+        return Transfer(host_link, near_seconds) if slave < near else Transfer(network, far_seconds)
 
-    def slave(index: int, gpu: Device, letterbox: Mailbox) -> Steps:
-        while (seconds := (yield Get(letterbox))) is not None:
+    def slave(index: int, gpu: Device, mailbox: Mailbox) -> Steps:
+        while (seconds := (yield Get(mailbox))) is not None:
             yield Compute(gpu, seconds)
             yield message(index)
             yield Put(returned)
@@ -81,10 +81,10 @@ def averaging(
                 package += 1
             for _ in range(count):
                 yield Get(returned)
-        for letterbox in orders:
-            yield Put(letterbox, None)
+        for mailbox in orders:
+            yield Put(mailbox, None)
 
-    for index in range(most):
+    for index in range(max_slaves):
         gpu = simulation.device(f"gpu {index}", idle_watts=idle_watts, busy_watts=busy_watts)
         simulation.process(slave(index, gpu, orders[index]), f"slave {index}")
     simulation.process(master(), "master")
@@ -108,14 +108,14 @@ def synchronous(step: Step, factors: Floats, *, idle_watts: float = 0.0) -> Trac
         for factor in jitter:
             begin = simulation.now
             yield Wait(step.tensor_parallel, label="all-reduce in layers")
-            spent = min(step.forward, *step.bucket_ready, step.kernels)
-            yield Compute(gpu, spent * factor, step.busy_watts, "forward")
+            computed = min(step.forward, *step.bucket_ready, step.kernels)
+            yield Compute(gpu, computed * factor, step.busy_watts, "forward")
             for at, barrier in zip(step.bucket_ready, ready, strict=True):
-                yield Compute(gpu, (at - spent) * factor, step.busy_watts, "backward")
+                yield Compute(gpu, (at - computed) * factor, step.busy_watts, "backward")
                 simulation.process(hand_over(barrier), "gradient")
-                spent = at
-            rest = step.kernels + step.bubble - spent
-            yield Compute(gpu, max(rest, 0.0) * factor, step.busy_watts, "backward")
+                computed = at
+            remaining = step.kernels + step.bubble - computed
+            yield Compute(gpu, max(remaining, 0.0) * factor, step.busy_watts, "backward")
             yield Arrive(reduced)
             yield Compute(gpu, step.update, step.busy_watts, "update")
             yield Wait(step.overhead, label="host")

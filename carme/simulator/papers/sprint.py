@@ -91,7 +91,7 @@ def what_if() -> list[PublishedFigure]:
 
 
 def _epoch_and_mini_batch(
-    row: Setup, way: str, statistics: AsyncStatistics, bands: tuple[float, float], note: str = ""
+    row: Setup, method: str, statistics: AsyncStatistics, bands: tuple[float, float], note: str = ""
 ) -> list[PublishedFigure]:
     """Epoch time and mini-batch of a row; the bands are relative."""
     figures = (
@@ -100,7 +100,7 @@ def _epoch_and_mini_batch(
     )
     return [
         PublishedFigure(
-            f"{row.name}: {name}, {way}",
+            f"{row.name}: {name}, {method}",
             f"{published:g}",
             simulated,
             unit,

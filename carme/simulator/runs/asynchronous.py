@@ -94,15 +94,15 @@ def staleness_statistics(
     ends = np.cumsum(gradient, axis=1)
     starts = ends - gradient
     updated = np.cumsum(update)
-    inside = ends <= updated[-1]
+    is_applied = ends <= updated[-1]
     # A gradient is applied by the first update that ends when the gradient does, or later.
-    applied = np.searchsorted(updated, ends[inside], side="left")
-    read = np.searchsorted(updated, starts[inside], side="right")
+    applied = np.searchsorted(updated, ends[is_applied], side="left")
+    read = np.searchsorted(updated, starts[is_applied], side="right")
     mini_batch = np.bincount(applied, minlength=len(updated)) * sub_batch
     # The first updates have fewer gradients: leave them out.
     settled = max(len(updated) // 20, 1) if len(updated) > 20 else 0
     late = applied >= settled
-    rate = inside.sum() * sub_batch / updated[-1]
+    rate = is_applied.sum() * sub_batch / updated[-1]
     return AsyncStatistics(
         epoch_seconds=float(samples / rate) if rate else float("inf"),
         mini_batch=Distribution.of(mini_batch[settled:]),

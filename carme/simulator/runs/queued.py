@@ -106,25 +106,31 @@ def run_averaging(workload: Workload, cluster: Cluster, plan: Averaging) -> Simu
     packages = package_count(plan, workload)
     slaves = averaging_schedule(packages, plan.first_slaves, plan.gpus)
     size = model_bytes(workload, plan)
-    near, far = send_seconds(size, cluster.node, False), send_seconds(size, cluster.node, True)
+    near_seconds, far_seconds = (
+        send_seconds(size, cluster.node, False),
+        send_seconds(size, cluster.node, True),
+    )
     work = package_seconds(workload, cluster, plan, step)
-    ends, busy = averaging(slaves, work, cluster.node.gpus, near, far)
+    ends, busy = averaging(slaves, work, cluster.node.gpus, near_seconds, far_seconds)
     epochs = total_epochs(workload, plan, 1)
     total = float(ends[-1]) * epochs
     compute = float(busy.sum()) / plan.gpus * epochs
-    messages = min(len(slaves) * 2 * (far if cluster.nodes > 1 else near) * epochs, total - compute)
+    messages = min(
+        len(slaves) * 2 * (far_seconds if cluster.nodes > 1 else near_seconds) * epochs,
+        total - compute,
+    )
     idle = cluster.node.gpu.power.idle_watts
     segments = [
         Segment("compute", compute, step.busy_watts),
         Segment("communication", messages, idle),
         Segment("wait", total - compute - messages, idle),
     ]
-    before = [s for s in startup(workload, cluster, plan) if s.phase != "broadcast"]
+    startup_segments = [s for s in startup(workload, cluster, plan) if s.phase != "broadcast"]
     return totals(
         workload,
         cluster,
         plan,
-        before + segments,
+        startup_segments + segments,
         step.memory,
         samples=float(slaves.sum()) * (workload.dataset.samples / packages) * epochs,
         steps=len(slaves) * epochs,

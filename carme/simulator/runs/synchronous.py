@@ -58,8 +58,10 @@ def _epochs_and_steps(workload: Workload, plan: Synchronous, step: Step) -> tupl
         return epochs, ceil(samples / step.samples) * epochs
     # Every data-parallel copy trains its own epochs on the whole set, at least one.
     copies = plan.data_parallel
-    each = max(round(epochs / copies), 1)
-    return float(each * copies), float(each * ceil(samples * copies / step.samples))
+    epochs_per_copy = max(round(epochs / copies), 1)
+    return float(epochs_per_copy * copies), float(
+        epochs_per_copy * ceil(samples * copies / step.samples)
+    )
 
 
 def step_segments(step: Step, seconds: float, steps: float, cluster: Cluster) -> list[Segment]:

@@ -189,8 +189,8 @@ def parse_accounting(text: str) -> tuple[str, tuple[str, ...]]:
             settings.setdefault(key.strip().lower(), clean(value))
     enforced = settings.get("accountingstorageenforce", "").lower()
     # Not `names`: `all` is a value here.
-    words = tuple(word.strip() for word in enforced.split(",") if word.strip())
-    return settings.get("clustername", ""), words
+    values = tuple(value.strip() for value in enforced.split(",") if value.strip())
+    return settings.get("clustername", ""), values
 
 
 def _scontrol_records(text: str, first_key: str) -> Iterator[dict[str, str]]:

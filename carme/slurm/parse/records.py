@@ -247,8 +247,11 @@ def partition(record: Record) -> Partition:
 def node(record: Record) -> Node:
     """A node from slurmrestd's record or scontrol's."""
     values = read_fields(record, _NODE)
-    words = (*names(record.get("state", record.get("State"))), *names(record.get("state_flags")))
-    state, flags = parse_node_state(*words)
+    state_names = (
+        *names(record.get("state", record.get("State"))),
+        *names(record.get("state_flags")),
+    )
+    state, flags = parse_node_state(*state_names)
     # The releases differ in whether they tell MIXED from ALLOCATED.
     if state is NodeState.ALLOCATED and 0 < values["cpus_used"] < values["cpus"]:
         state = NodeState.MIXED
@@ -258,7 +261,7 @@ def node(record: Record) -> Node:
         **values,
         state=state,
         flags=flags,
-        state_text="+".join(words).upper(),
+        state_text="+".join(state_names).upper(),
         gpus_used={kind: amount for kind, amount in gpus_used.items() if amount},
         gpu_indices_used={g.type: g.indices for g in gres_used if g.name == "gpu" and g.indices},
     )

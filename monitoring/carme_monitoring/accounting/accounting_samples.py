@@ -14,7 +14,7 @@ JOBS = metric_group(
      "A job on this node; the only series with user and account. Join on (jobid, node)."),
     ("job_start_timestamp_seconds", "gauge", JOB, "When its prolog ran."),
     ("job_end_timestamp_seconds", "gauge", JOB, "When its epilog ran."),
-    ("job_cpus", "gauge", JOB, "Processors it asked for here."),
+    ("job_cpus", "gauge", JOB, "Processors requested on this node."),
 )  # fmt: skip
 
 JOB_GPUS = metric_group(
@@ -65,18 +65,18 @@ WASTE = metric_group(
     ("job_gpu_idle_joules_total", "counter", JOB, "GPU energy while held and idle."),
     ("job_gpu_utilised_seconds_total", "counter", JOB,
      "GPU-seconds held times utilisation."),
-    ("job_cpu_asked_seconds_total", "counter", JOB, "CPU-seconds asked for."),
-    ("job_cpu_idle_seconds_total", "counter", JOB, "CPU-seconds asked for and not used."),
-    ("job_memory_untouched_bytes", "gauge", JOB, "Memory asked for and never touched."),
+    ("job_cpu_asked_seconds_total", "counter", JOB, "CPU-seconds requested."),
+    ("job_cpu_idle_seconds_total", "counter", JOB, "CPU-seconds requested and not used."),
+    ("job_memory_untouched_bytes", "gauge", JOB, "Memory requested and never used."),
     ("node_gpu_held_seconds_total", "counter", "", "GPU-seconds held, all jobs."),
     ("node_gpu_idle_seconds_total", "counter", "", "GPU-seconds held while idle, all jobs."),
     ("node_gpu_utilised_seconds_total", "counter", "",
      "GPU-seconds held times utilisation, all jobs."),
     ("node_gpu_idle_joules_total", "counter", "",
      "GPU energy while held and idle, all jobs."),
-    ("node_cpu_asked_seconds_total", "counter", "", "CPU-seconds asked for, all jobs."),
+    ("node_cpu_asked_seconds_total", "counter", "", "CPU-seconds requested, all jobs."),
     ("node_cpu_idle_seconds_total", "counter", "",
-     "CPU-seconds asked for and not used, all jobs."),
+     "CPU-seconds requested and not used, all jobs."),
 )  # fmt: skip
 
 OWNERS = metric_group(
@@ -89,9 +89,9 @@ OWNERS = metric_group(
     ("owner_gpu_utilised_seconds_total", "counter", OWNER,
      "GPU-seconds held times utilisation."),
     ("owner_gpu_idle_joules_total", "counter", OWNER, "GPU energy while held and idle."),
-    ("owner_cpu_asked_seconds_total", "counter", OWNER, "CPU-seconds asked for."),
+    ("owner_cpu_asked_seconds_total", "counter", OWNER, "CPU-seconds requested."),
     ("owner_cpu_idle_seconds_total", "counter", OWNER,
-     "CPU-seconds asked for and not used."),
+     "CPU-seconds requested and not used."),
 )  # fmt: skip
 METRICS = (*JOBS, *JOB_GPUS, *CONFLICTS, *ENERGY, *WASTE, *OWNERS)
 
@@ -154,8 +154,8 @@ def _add_held_gpus(
         index = str(gpu.index) if gpu else ""
         out.add("carme_job_gpu_held", (*key, index, slot.name), 1)
         if gpu and slot.share == 1:
-            seen = activity.get(gpu.uuid)
-            mean = seen.utilisation if seen else None
+            gpu_activity = activity.get(gpu.uuid)
+            mean = gpu_activity.utilisation if gpu_activity else None
             ratio = gpu.utilisation if mean is None else round(mean, 4)
             out.add("carme_job_gpu_utilisation_ratio", (*key, index, gpu.uuid), ratio)
             memory = gpu.memory_used_bytes

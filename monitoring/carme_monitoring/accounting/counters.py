@@ -108,17 +108,17 @@ class JobCounters:
                 continue
             counter = self.of(job.jobid)
             for slot in (by_name[name] for name in job.slots if name in by_name):
-                held = present_seconds * slot.share
-                counter.gpu_held_seconds += held
-                self.node_gpu_held_seconds += held
-                seen = activity.get(slot.gpu)
-                if seen and slot.share == 1:  # a slice's own utilisation is not to be had
-                    idle = held * seen.idle_part
-                    counter.gpu_idle_seconds += idle
-                    self.node_gpu_idle_seconds += idle
-                    counter.gpu_utilised_seconds += held * (seen.utilisation or 0.0)
+                held_seconds = present_seconds * slot.share
+                counter.gpu_held_seconds += held_seconds
+                self.node_gpu_held_seconds += held_seconds
+                gpu_activity = activity.get(slot.gpu)
+                if gpu_activity and slot.share == 1:  # NVML has no utilisation of a slice
+                    idle_seconds = held_seconds * gpu_activity.idle_part
+                    counter.gpu_idle_seconds += idle_seconds
+                    self.node_gpu_idle_seconds += idle_seconds
+                    counter.gpu_utilised_seconds += held_seconds * (gpu_activity.utilisation or 0.0)
                     counter.gpu_idle_joules += (
-                        seen.idle_mj / 1000 * min(1.0, present_seconds / seconds)
+                        gpu_activity.idle_mj / 1000 * min(1.0, present_seconds / seconds)
                     )
             cpu_asked_seconds = job.cpus * present_seconds
             counter.cpu_asked_seconds += cpu_asked_seconds
@@ -134,7 +134,7 @@ class JobCounters:
         span: tuple[int, int],
     ) -> None:
         """Divide the node's traffic of the interval among its jobs, by processor time."""
-        overlaps = {job.jobid: part for job in jobs if (part := job.overlap(*span)) > 0}
+        overlaps = {job.jobid: overlap for job in jobs if (overlap := job.overlap(*span)) > 0}
         if not overlaps:
             return
         is_alone = len(overlaps) == 1 and next(iter(overlaps.values())) == 1
@@ -181,9 +181,9 @@ class JobCounters:
 
 
 def _count_cost(counter: JobCounter, uj: int, factors: EmissionFactors) -> None:
-    new, counter.costed_uj = max(0, uj - counter.costed_uj), uj
-    counter.emissions_grams += new / UJ_PER_KWH * (factors.grams_per_kwh or 0.0)
-    counter.cost += new / UJ_PER_KWH * (factors.price_per_kwh or 0.0)
+    added_uj, counter.costed_uj = max(0, uj - counter.costed_uj), uj
+    counter.emissions_grams += added_uj / UJ_PER_KWH * (factors.grams_per_kwh or 0.0)
+    counter.cost += added_uj / UJ_PER_KWH * (factors.price_per_kwh or 0.0)
 
 
 Owner = tuple[str, str, str]
@@ -217,11 +217,11 @@ class UserCounters:
     def count(self, jobs: Iterable[JobFigures], at_ns: int) -> None:
         """Add what the figures of each job grew by since the last call."""
         for jobid, owner, figures in jobs:
-            before = self._counted.setdefault(jobid, {})
+            counted = self._counted.setdefault(jobid, {})
             totals = self._totals.setdefault(owner, {})
             for figure, value in figures.items():
-                gained = max(0.0, value - before.get(figure, 0.0))
-                before[figure] = value
+                gained = max(0.0, value - counted.get(figure, 0.0))
+                counted[figure] = value
                 total = totals.setdefault(figure, _Total(0.0, at_ns, at_ns))
                 total.value += gained
                 total.last_ns = at_ns
@@ -240,9 +240,9 @@ class UserCounters:
     def add_samples(self, out: Samples, at_ns: int) -> None:
         """`carme_owner_…` for every owner."""
         for owner, totals in self._totals.items():
-            for (name, *more), total in totals.items():
-                shown = total.value if at_ns - total.since_ns >= self._hold_ns else 0.0
-                out.add(f"carme_owner_{name}_total", (*owner, *more), round(shown, 6))
+            for (name, *labels), total in totals.items():
+                value = total.value if at_ns - total.since_ns >= self._hold_ns else 0.0
+                out.add(f"carme_owner_{name}_total", (*owner, *labels), round(value, 6))
 
     def save(self) -> dict[str, Any]:
         """What the state file keeps."""

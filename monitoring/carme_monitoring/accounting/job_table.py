@@ -137,8 +137,8 @@ class JobTable:
             job.memory_bytes = float(use.memory_limit_bytes or use.memory_bytes or 0)
         lost = []
         for job in self.running():
-            use_now = uses.get(job.jobid)
-            if use_now and (use_now.processes != 0 or not job.has_record):
+            current_use = uses.get(job.jobid)
+            if current_use and (current_use.processes != 0 or not job.has_record):
                 job.is_seen, job.away_ns = True, None
             elif not job.has_record:
                 self.close(job, at_ns, time_s)
@@ -152,12 +152,12 @@ class JobTable:
     def _reopen(self, jobid: int) -> None:
         """Reopen a job that was closed because its cgroup was missing: its next step has begun."""
         job = self.jobs.get(jobid)
-        back = {pair for pair in self.closed if pair[0] == jobid}
-        if job and (jobid, job.restart) in back:
+        closed_runs = {pair for pair in self.closed if pair[0] == jobid}
+        if job and (jobid, job.restart) in closed_runs:
             job.end_ns = job.end_time = job.away_ns = None
             self.closed.discard((jobid, job.restart))
-        elif job is None and back:
-            self.closed.discard(max(back))
+        elif job is None and closed_runs:
+            self.closed.discard(max(closed_runs))
 
     def expired(self, at_ns: int) -> list[int]:
         """Jobs whose series end now."""

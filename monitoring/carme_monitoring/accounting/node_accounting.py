@@ -62,7 +62,7 @@ class NodeAccounting:
         cpu_seconds = self._cpu_seconds(at_ns)
         activity = self._activity(host, cpu_seconds)
         if charged_ns is not None:
-            activity = activity.part(previous.fraction(charged_ns, at_ns, at_ns))
+            activity = activity.scaled(previous.fraction(charged_ns, at_ns, at_ns))
         self._charge_energy(self._energy_reading(readings, zones), activity)
         totals = self.state.energy.zone_totals
         readings.put(
@@ -129,7 +129,7 @@ class NodeAccounting:
                 moment = change.reading.boot_ns
                 # No reading shows what jobs used until then, only what they used until now.
                 fraction = self.state.previous.fraction(charged_ns or 0, moment, at_ns)
-                activity = self._activity(host, self._cpu_seconds(at_ns)).part(fraction)
+                activity = self._activity(host, self._cpu_seconds(at_ns)).scaled(fraction)
                 # Ranges and components are those of the zones now.
                 zones_then = {
                     name: replace(zones[name], uj=uj)

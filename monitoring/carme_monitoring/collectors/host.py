@@ -54,7 +54,7 @@ def read_host(proc: Path = Path("/proc")) -> Host:
     psutil.PROCFS_PATH = str(proc)
     times = psutil.cpu_times()._asdict()
     memory = psutil.virtual_memory()
-    words = files.word(proc / "loadavg").split()
+    words = files.stripped_text(proc / "loadavg").split()
     try:
         load = float(words[0])
     except (IndexError, ValueError):

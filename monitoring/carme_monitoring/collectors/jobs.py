@@ -18,7 +18,7 @@ METRICS = metric_group(
     ("job_cpu_seconds_total", "counter", "jobid node mode", "Processor time it used."),
     ("job_memory_used_bytes", "gauge", JOB, "Memory of its processes."),
     ("job_memory_peak_bytes", "gauge", JOB, "The most it ever used."),
-    ("job_memory_limit_bytes", "gauge", JOB, "Memory it asked for here."),
+    ("job_memory_limit_bytes", "gauge", JOB, "Memory requested on this node."),
     ("job_oom_kills_total", "counter", JOB, "Processes killed because memory ran out."),
     ("job_io_bytes_total", "counter", "jobid node direction", "Bytes to and from disks."),
     ("job_pressure_seconds_total", "counter", "jobid node resource kind",
@@ -109,7 +109,7 @@ def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUse:
     return JobUse(
         jobid,
         **use,  # type: ignore[arg-type]
-        cpus=cpu_count(files.word(cpuset / "cpuset.cpus")) if cpuset else None,
+        cpus=cpu_count(files.stripped_text(cpuset / "cpuset.cpus")) if cpuset else None,
         read_bytes=read_bytes,
         write_bytes=write_bytes,
         processes=_processes(job),
@@ -128,7 +128,7 @@ def read_v2(jobid: int, job: JobCgroup) -> JobUse:
         cpu_seconds=_micro(cpu.get("usage_usec")),
         cpu_user_seconds=_micro(cpu.get("user_usec")),
         cpu_system_seconds=_micro(cpu.get("system_usec")),
-        cpus=cpu_count(files.word(top / "cpuset.cpus")),
+        cpus=cpu_count(files.stripped_text(top / "cpuset.cpus")),
         memory_bytes=memory.get("anon"),
         memory_peak_bytes=files.number(top / "memory.peak"),
         memory_limit_bytes=_limit(files.number(top / "memory.max")),
@@ -145,7 +145,7 @@ def cpu_count(ranges: str) -> int | None:
     count = 0
     for part in filter(None, ranges.split(",")):
         first, _, last = part.partition("-")
-        low, high = files.whole(first), files.whole(last or first)
+        low, high = files.parse_integer(first), files.parse_integer(last or first)
         if low is None or high is None or not 0 <= high - low < 65536:
             return None
         count += high - low + 1
@@ -223,7 +223,7 @@ def _blkio(job: JobCgroup) -> tuple[int | None, int | None]:
     sums: dict[str, int] = {}
     for line in (files.text(top / "blkio.throttle.io_service_bytes_recursive") or "").splitlines():
         words = line.split()
-        if len(words) == 3 and (value := files.whole(words[2])) is not None:
+        if len(words) == 3 and (value := files.parse_integer(words[2])) is not None:
             sums[words[1]] = sums.get(words[1], 0) + value
     return sums.get("Read"), sums.get("Write")
 
@@ -235,7 +235,7 @@ def _io_stat(text: str | None) -> tuple[int | None, int | None]:
     for pair in text.split():
         name, _, value = pair.partition("=")
         if name in sums:
-            sums[name] += files.whole(value) or 0
+            sums[name] += files.parse_integer(value) or 0
     return sums["rbytes"], sums["wbytes"]
 
 
@@ -244,7 +244,7 @@ def _pressure(top: Path) -> dict[tuple[str, str], float]:
     for resource in _RESOURCES:
         for line in (files.text(top / f"{resource}.pressure") or "").splitlines():
             kind, _, rest = line.partition(" ")
-            total = files.whole(rest.rpartition("total=")[2]) if "total=" in rest else None
+            total = files.parse_integer(rest.rpartition("total=")[2]) if "total=" in rest else None
             if kind in ("some", "full") and total is not None:
                 seconds[resource, kind] = total / 1e6
     return seconds
@@ -265,7 +265,7 @@ def _devices(job: JobCgroup) -> frozenset[int] | None:
     for line in text.splitlines():
         words = line.split()
         if len(words) == 3 and words[0] == "c" and words[1].startswith("195:"):
-            minor = files.whole(words[1].partition(":")[2])
+            minor = files.parse_integer(words[1].partition(":")[2])
             if minor is not None and minor < 250:  # 254 and 255 are the control devices
                 minors.add(minor)
     return frozenset(minors)

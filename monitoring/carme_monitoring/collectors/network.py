@@ -96,14 +96,20 @@ def read(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Traffic:
     all_ports = tuple(ports(sys))
     has_ports = any(port.receive_bytes is not None and not port.is_ethernet for port in all_ports)
     interfaces = parse_dev(text)
-    names = tuple(one.name for one in interfaces)
+    names = tuple(interface.name for interface in interfaces)
     # Profiles read the traffic twenty times a second; which interfaces are stacked hardly changes.
-    own_names = own(names, sys / "class/net", has_ports, time.monotonic() // _LOOK_EVERY_SECONDS)
-    return Traffic(tuple(one for one in interfaces if one.name in own_names), all_ports)
+    own_names = carrier_names(
+        names, sys / "class/net", has_ports, time.monotonic() // _LOOK_EVERY_SECONDS
+    )
+    return Traffic(
+        tuple(interface for interface in interfaces if interface.name in own_names), all_ports
+    )
 
 
 @lru_cache(maxsize=4)
-def own(names: tuple[str, ...], net: Path, has_ports: bool, _minute: float) -> frozenset[str]:
+def carrier_names(
+    names: tuple[str, ...], net: Path, has_ports: bool, _minute: float
+) -> frozenset[str]:
     """The interfaces that carry traffic themselves, so that each byte counts once.
 
     A bond, VLAN or bridge shows what its members show, an IP interface on InfiniBand what the
@@ -115,7 +121,7 @@ def own(names: tuple[str, ...], net: Path, has_ports: bool, _minute: float) -> f
         stacked = any(n.startswith("lower_") or n in ("bonding", "bridge") for n in files_of)
         if stacked or (not files_of and _STACKED.fullmatch(name)):
             continue
-        if has_ports and files.word(net / name / "type") == _INFINIBAND:
+        if has_ports and files.stripped_text(net / name / "type") == _INFINIBAND:
             continue
         carriers.append(name)
         if "device" in files_of:
@@ -127,8 +133,8 @@ def parse_dev(text: str) -> list[Interface]:
     """The interfaces of /proc/net/dev that are the node's own."""
     interfaces = []
     for line in text.splitlines()[2:]:
-        name, separator, rest = line.partition(":")
-        values = [files.whole(word) for word in rest.split()]
+        name, separator, fields = line.partition(":")
+        values = [files.parse_integer(field) for field in fields.split()]
         if not separator or len(values) < 16 or None in values or _VIRTUAL.fullmatch(name.strip()):
             continue
         counts = [value or 0 for value in values]
@@ -142,7 +148,7 @@ def ports(sys: Path) -> list[Port]:
     for device in files.folders(sys / "class/infiniband"):
         for port in files.folders(device / "ports"):
             counters = port / "counters"
-            rate = _RATE.match(files.word(port / "rate"))
+            rate = _RATE.match(files.stripped_text(port / "rate"))
             ports_read.append(
                 Port(
                     device.name,
@@ -157,8 +163,8 @@ def ports(sys: Path) -> list[Port]:
                         if (value := files.number(counters / name)) is not None
                     },
                     float(rate[1]) * 1e9 / 8 if rate else None,
-                    files.word(port / "state").startswith("4"),
-                    files.word(port / "link_layer") == "Ethernet",
+                    files.stripped_text(port / "state").startswith("4"),
+                    files.stripped_text(port / "link_layer") == "Ethernet",
                 )
             )
     return ports_read
@@ -174,11 +180,15 @@ class NetworkCollector(Collector[Traffic]):
         return read(self.context.roots.proc, self.context.roots.sys)
 
     def add_samples(self, out: Samples, traffic: Traffic) -> None:
-        for one in traffic.interfaces:
-            out.add("carme_network_bytes_total", (one.name, "receive"), one.receive_bytes)
-            out.add("carme_network_bytes_total", (one.name, "send"), one.send_bytes)
-            out.add("carme_network_errors_total", (one.name, "receive"), one.receive_errors)
-            out.add("carme_network_errors_total", (one.name, "send"), one.send_errors)
+        for interface in traffic.interfaces:
+            out.add(
+                "carme_network_bytes_total", (interface.name, "receive"), interface.receive_bytes
+            )
+            out.add("carme_network_bytes_total", (interface.name, "send"), interface.send_bytes)
+            out.add(
+                "carme_network_errors_total", (interface.name, "receive"), interface.receive_errors
+            )
+            out.add("carme_network_errors_total", (interface.name, "send"), interface.send_errors)
         for port in traffic.ports:
             key = (port.device, port.port)
             out.add("carme_infiniband_bytes_total", (*key, "receive"), port.receive_bytes)

@@ -57,7 +57,7 @@ class PowerReading:
 def hwmon(sys: Path) -> PowerReading | None:
     """The board's own sensor."""
     for folder in files.folders(sys / "class/hwmon"):
-        if files.word(folder / "name") not in _NODE_SENSORS:
+        if files.stripped_text(folder / "name") not in _NODE_SENSORS:
             continue
         energy = files.number(folder / "energy1_input")
         for name in ("power1_average", "power1_input"):
@@ -218,7 +218,7 @@ def read_rapl(sys: Path, value_errors: LabelledCounter) -> dict[str, Zone]:
     for name in files.names(base):
         if not _RAPL_ZONE.fullmatch(name):
             continue
-        title = files.word(base / name / "name")
+        title = files.stripped_text(base / name / "name")
         component = "dram" if title == "dram" else "cpu" if title.startswith("package") else ""
         if not component:
             continue

@@ -81,13 +81,13 @@ class Checker:
         label, note = f"${variable.name}", ""
         values: tuple[str, ...] = ()
         try:
-            metric = fill(variable.metric, {name: words[0] for name, words in chosen.items()})
+            metric = fill(variable.metric, {name: labels[0] for name, labels in chosen.items()})
             values = self._prometheus.label_values(variable.label, (metric,))
         except CarmeError as error:
             note = error.message
         status: Status = "ok" if values else "error" if note else "empty"
-        spent = (time.perf_counter() - started) * 1000
-        result = Checked(board.uid, label, variable.query, status, len(values), spent, note)
+        milliseconds = (time.perf_counter() - started) * 1000
+        result = Checked(board.uid, label, variable.query, status, len(values), milliseconds, note)
         if variable.multi:
             return result, (".+",)
         # The newest jobs have the highest numbers, and something to show.
@@ -96,25 +96,27 @@ class Checker:
     def _query(
         self, board: Dashboard, panel: Panel, query: Query, values: dict[str, tuple[str, ...]]
     ) -> Checked:
-        def result(status: Status, rows: int = 0, spent: float = 0, note: str = "") -> Checked:
+        def result(
+            status: Status, rows: int = 0, milliseconds: float = 0, note: str = ""
+        ) -> Checked:
             return Checked(
-                board.uid, panel.title, query.expr, status, rows, spent, note, panel.needs
+                board.uid, panel.title, query.expr, status, rows, milliseconds, note, panel.needs
             )
 
         if promql.is_padded(query.expr):
             return result("padded", note="it makes up a value where there is none")
         try:
-            rows, spent = self._ask(board, panel, query, values)
+            rows, milliseconds = self._ask(board, panel, query, values)
         except InputError as error:
             return result("error", note=error.message)
         if rows:
             odd = self._odd_label(query)
-            return result("unknown" if odd else "ok", rows, spent, odd)
+            return result("unknown" if odd else "ok", rows, milliseconds, odd)
         if panel.needs and panel.needs not in self._required:
-            return result("not here", 0, spent, f"needs {panel.needs}")
+            return result("not here", 0, milliseconds, f"needs {panel.needs}")
         missing = [name for name in promql.names(query.expr).metrics if not self._labels_of(name)]
         note = f"nobody exports {', '.join(missing)}" if missing else ""
-        return result("unknown" if missing else "empty", 0, spent, note)
+        return result("unknown" if missing else "empty", 0, milliseconds, note)
 
     def _ask(
         self, board: Dashboard, panel: Panel, query: Query, values: dict[str, tuple[str, ...]]

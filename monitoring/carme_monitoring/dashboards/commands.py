@@ -86,14 +86,16 @@ def write(folder: Path, path: Path | None, password_file: str | None) -> None:
 
 def chosen(names: Sequence[str], config: Config) -> list[Dashboard]:
     """The dashboards called so, or all of Carme's and those of the profiles that are on."""
-    own = {board.uid.removeprefix("carme-"): board for board in BOARDS}
+    carme_boards = {board.uid.removeprefix("carme-"): board for board in BOARDS}
     if not names:
         return [*BOARDS, *(PROFILE_BOARDS[profile] for profile in config.exporter.profiles)]
-    every = {**own, **PROFILE_BOARDS}
+    boards_by_name = {**carme_boards, **PROFILE_BOARDS}
     for name in names:
-        if name not in every:
-            raise InputError(f"there is no dashboard {name}", f"there are {', '.join(every)}")
-    return [every[name] for name in names]
+        if name not in boards_by_name:
+            raise InputError(
+                f"there is no dashboard {name}", f"there are {', '.join(boards_by_name)}"
+            )
+    return [boards_by_name[name] for name in names]
 
 
 def draw(results: Sequence[Checked]) -> Table:

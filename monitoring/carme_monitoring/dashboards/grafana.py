@@ -140,8 +140,8 @@ def _defaults(panel: Panel) -> dict[str, Any]:
         "noValue": "none",
         "min": 0,
     }
-    if panel.most is not None:
-        defaults["max"] = panel.most
+    if panel.max is not None:
+        defaults["max"] = panel.max
     if panel.link:
         label = panel.link.label
         fields = "__data.fields" if panel.kind == "table" else "__field.labels"

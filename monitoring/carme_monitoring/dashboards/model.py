@@ -55,7 +55,7 @@ class Panel(_Section):
     warn: int | float | None = None
     alarm: int | float | None = None
     """From here on yellow, red; where `alarm` is below `warn`, down to here."""
-    most: int | float | None = None
+    max: int | float | None = None
     """The end of the scale."""
     width: int = 8
     height: int = 7

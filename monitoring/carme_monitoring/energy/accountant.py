@@ -96,13 +96,13 @@ class GaugeSource:
         """The energy since the last reading."""
         if not 0 <= watts <= self.max_watts:
             return Gain(0, self.at_ns, self.at_ns, "rejected")
-        from_ns, before = self.at_ns, self.watts
+        from_ns, last_watts = self.at_ns, self.watts
         if from_ns >= 0 and at_ns <= from_ns:
             return Gain(0, from_ns, from_ns, "same")
         self.watts, self.at_ns = watts, at_ns
         if from_ns < 0 or at_ns - from_ns > _MAX_GAP_NS:
             return Gain(0, at_ns, at_ns, "first")
-        gained = round((before + watts) / 2 * (at_ns - from_ns) / 1000)
+        gained = round((last_watts + watts) / 2 * (at_ns - from_ns) / 1000)
         is_gap = at_ns - from_ns > self.max_step_ns
         return Gain(gained, from_ns, at_ns, "estimated" if is_gap else "counted")
 
@@ -206,15 +206,17 @@ class EnergyAccountant:
 
     def uncertainty(self, jobid: int) -> float:
         """Relative standard uncertainty of a job's energy."""
-        parts = self.ledger.job(jobid)
-        total = sum(parts.values())
+        uj_by_component = self.ledger.job(jobid)
+        total = sum(uj_by_component.values())
         if not total:
             return 0.0
-        variance = sum((part * _UNCERTAINTY.get(name, 0.1)) ** 2 for name, part in parts.items())
+        variance = sum(
+            (uj * _UNCERTAINTY.get(name, 0.1)) ** 2 for name, uj in uj_by_component.items()
+        )
         variance += (self.ledger.estimated.get(jobid, 0) * _ESTIMATE_UNCERTAINTY) ** 2
-        if lasted := self.held_seconds.get(jobid, 0.0):
-            at_the_ends = total * min(1.0, _COUNTER_STEP_SECONDS / lasted)
-            variance += 2 * at_the_ends**2 / 12  # evenly distributed within a step
+        if seconds := self.held_seconds.get(jobid, 0.0):
+            end_error = total * min(1.0, _COUNTER_STEP_SECONDS / seconds)
+            variance += 2 * end_error**2 / 12  # evenly distributed within a step
         return sqrt(variance) / total
 
     def _charge_gpu(

@@ -16,16 +16,16 @@ def split(amount: int, weights: Mapping[Consumer, float]) -> dict[Consumer, int]
 
     No part is negative. Without any weight the answer is empty.
     """
-    positive = {who: weight for who, weight in weights.items() if weight > 0}
+    positive = {consumer: weight for consumer, weight in weights.items() if weight > 0}
     total = sum(positive.values())
     if not positive or amount <= 0 or not total < float("inf"):
         return {}
-    parts = {who: int(amount * (weight / total)) for who, weight in positive.items()}
-    left = amount - sum(parts.values())
+    parts = {consumer: int(amount * (weight / total)) for consumer, weight in positive.items()}
+    remainder = amount - sum(parts.values())
     # Rounding leaves a few microjoules (or, with huge amounts, takes a few too many): they go to
     # the largest part, which stays positive.
-    largest = max(parts, key=lambda who: (parts[who], str(who)))
-    parts[largest] += left
+    largest = max(parts, key=lambda consumer: (parts[consumer], str(consumer)))
+    parts[largest] += remainder
     return parts
 
 
@@ -101,21 +101,23 @@ class Ledger:
         self, component: str, amount: int, weights: Mapping[Consumer, float], estimated: bool
     ) -> None:
         parts = split(amount, weights) or {UNALLOCATED: amount}
-        for who, part in parts.items():
-            group = "jobs" if isinstance(who, int) else who
-            self.totals[group, component] = self.totals.get((group, component), 0) + part
-            if isinstance(who, int):
-                account = self.accounts.setdefault(who, {})
-                account[component] = account.get(component, 0) + part
+        for consumer, uj in parts.items():
+            group = "jobs" if isinstance(consumer, int) else consumer
+            self.totals[group, component] = self.totals.get((group, component), 0) + uj
+            if isinstance(consumer, int):
+                account = self.accounts.setdefault(consumer, {})
+                account[component] = account.get(component, 0) + uj
                 if estimated:
-                    self.estimated[who] = self.estimated.get(who, 0) + part
+                    self.estimated[consumer] = self.estimated.get(consumer, 0) + uj
 
     def save(self) -> dict[str, Any]:
         """What the state file keeps."""
         return {
             "accounts": {str(jobid): parts for jobid, parts in self.accounts.items()},
-            "estimated": {str(jobid): part for jobid, part in self.estimated.items()},
-            "totals": [[who, component, part] for (who, component), part in self.totals.items()],
+            "estimated": {str(jobid): uj for jobid, uj in self.estimated.items()},
+            "totals": [
+                [consumer, component, uj] for (consumer, component), uj in self.totals.items()
+            ],
             "metered": self.metered,
             "carry": self.carry,
             "has_meter": self.has_meter,
@@ -125,7 +127,7 @@ class Ledger:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore what `save` returned."""
         self.accounts = {int(jobid): dict(parts) for jobid, parts in saved["accounts"].items()}
-        self.estimated = {int(jobid): part for jobid, part in saved["estimated"].items()}
-        self.totals = {(who, component): part for who, component, part in saved["totals"]}
+        self.estimated = {int(jobid): uj for jobid, uj in saved["estimated"].items()}
+        self.totals = {(consumer, component): uj for consumer, component, uj in saved["totals"]}
         self.metered, self.carry = saved["metered"], saved["carry"]
         self.has_meter, self._since_meter = saved["has_meter"], saved["since_meter"]

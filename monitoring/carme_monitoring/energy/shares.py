@@ -36,8 +36,8 @@ class JobPresence:
         end = self.end_ns if self.end_ns is not None else to_ns
         if to_ns <= from_ns:
             return 1.0 if self.start_ns <= to_ns <= end else 0.0
-        both = min(end, to_ns) - max(self.start_ns, from_ns)
-        return max(0, both) / (to_ns - from_ns)
+        common_ns = min(end, to_ns) - max(self.start_ns, from_ns)
+        return max(0, common_ns) / (to_ns - from_ns)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class NodeActivity:
     is_estimate: bool = False
     """Divided by time from a longer interval, because nothing was read at its ends."""
 
-    def part(self, fraction: float) -> "NodeActivity":
+    def scaled(self, fraction: float) -> "NodeActivity":
         """A part of the interval, in proportion.
 
         What ran outside of the jobs that are still here may have been a job that is not, so
@@ -93,11 +93,14 @@ def gpu_weights(
     for slot in (slot for slot in slots if slot.gpu == gpu):
         sliced += slot.share
         held = {job: job.overlap(*span) for job in jobs if slot.name in job.slots}
-        held = {job: part for job, part in held.items() if part > 0}
+        held = {job: overlap for job, overlap in held.items() if overlap > 0}
         covered = _union(held, span) if held else 0.0
-        is_estimate = is_estimate or 0 < covered < 1 or any(part < 1 for part in held.values())
+        is_estimate = (
+            is_estimate or 0 < covered < 1 or any(overlap < 1 for overlap in held.values())
+        )
         job_weights = {
-            job: part * now.sm_share.get((slot.name, job.jobid), 0.0) for job, part in held.items()
+            job: overlap * now.sm_share.get((slot.name, job.jobid), 0.0)
+            for job, overlap in held.items()
         }
         if not any(job_weights.values()):
             job_weights = held
@@ -160,18 +163,18 @@ def rest_weights(
     return weights
 
 
-def _add(weights: Weights, who: Consumer, weight: float) -> None:
+def _add(weights: Weights, consumer: Consumer, weight: float) -> None:
     if weight > 0:
-        weights[who] = weights.get(who, 0.0) + weight
+        weights[consumer] = weights.get(consumer, 0.0) + weight
 
 
-def _union(held: Mapping[JobPresence, float], span: tuple[int, int]) -> float:
+def _union(jobs: Mapping[JobPresence, float], span: tuple[int, int]) -> float:
     """The part of the interval in which at least one of the jobs was there."""
     start, stop = span
     if stop <= start:
         return 1.0
     covered, reached = 0, start
-    for job in sorted(held, key=lambda job: job.start_ns):
+    for job in sorted(jobs, key=lambda job: job.start_ns):
         begin = max(job.start_ns, reached)
         end = min(job.end_ns if job.end_ns is not None else stop, stop)
         if end > begin:

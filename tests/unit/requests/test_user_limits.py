@@ -22,7 +22,7 @@ def running(number, **values):
 
 
 def held(wish, snapshot):
-    return user_limits.held(user_limits.shortages(wish, snapshot, ANN))
+    return user_limits.wait_reason(user_limits.shortages(wish, snapshot, ANN))
 
 
 def reduced(wish, snapshot):

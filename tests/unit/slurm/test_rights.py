@@ -88,7 +88,7 @@ def test_one_user(rights: Rights, ann: UserRights) -> None:
     assert [item.account for item in ann.lineage("sub")] == ["sub", "other", "root"]
     assert "sub" in ann.lineage("sub")[1].below
     assert rights.of("nobody").account_names() == ()
-    assert (rights.knows("ann"), rights.knows("nobody")) == (True, False)
+    assert (rights.has_account("ann"), rights.has_account("nobody")) == (True, False)
 
 
 def test_an_association_of_one_partition() -> None:

@@ -47,29 +47,29 @@ class Clock:
 
 def test_warned_then_ended():
     clock = Clock()
-    care = IdlePolicy(SessionSettings(gpu_idle_hours=2, gpu_idle_notice_minutes=10), clock)
-    assert care.window_seconds == 7200
-    assert not care.take("idle", 1)
-    assert "did nothing with its GPU for 2 h" in care.warning
+    policy = IdlePolicy(SessionSettings(gpu_idle_hours=2, gpu_idle_notice_minutes=10), clock)
+    assert policy.window_seconds == 7200
+    assert not policy.apply("idle", 1)
+    assert "did nothing with its GPU for 2 h" in policy.warning
     clock.now += 590
-    assert not care.take("idle", 1)
+    assert not policy.apply("idle", 1)
     clock.now += 20
-    assert care.take("idle", 1)
-    assert "so it was ended" in care.over
+    assert policy.apply("idle", 1)
+    assert "so it was ended" in policy.over
 
 
 def test_work_takes_the_warning_back_and_is_only_told():
     clock = Clock()
-    care = IdlePolicy(SessionSettings(gpu_idle_hours=2, gpu_idle_notice_minutes=10), clock)
-    care.take("idle", 2)
+    policy = IdlePolicy(SessionSettings(gpu_idle_hours=2, gpu_idle_notice_minutes=10), clock)
+    policy.apply("idle", 2)
     clock.now += 590
-    assert not care.take("working", 2)
-    assert "works, but not with its 2 GPUs" in care.warning
+    assert not policy.apply("working", 2)
+    assert "works, but not with its 2 GPUs" in policy.warning
     clock.now += 10_000
-    assert not care.take("working", 2)
-    assert not care.take("active", 2)
-    assert care.warning == ""
-    assert not care.take("idle", 2), "the notice begins anew"
+    assert not policy.apply("working", 2)
+    assert not policy.apply("active", 2)
+    assert policy.warning == ""
+    assert not policy.apply("idle", 2), "the notice begins anew"
 
 
 class View:
