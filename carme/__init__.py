@@ -2,7 +2,7 @@
 
 
 def __getattr__(name: str) -> str:
-    """`__version__`, looked up when somebody asks: small programs start faster without."""
+    """`__version__`, looked up on first use: small programs start faster without it."""
     if name != "__version__":
         raise AttributeError(f"module 'carme' has no attribute {name!r}")
     from importlib.metadata import version

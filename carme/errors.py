@@ -28,7 +28,7 @@ class ConfigError(CarmeError):
 
 
 class InputError(CarmeError):
-    """What a user or a program asked for is not valid."""
+    """A request of a user or a program is not valid."""
 
     reason = "input"
 
@@ -40,13 +40,13 @@ class DeniedError(CarmeError):
 
 
 class UnavailableError(CarmeError):
-    """Another part does not answer now; the same call may succeed later."""
+    """Another service or program does not answer now; the same call may succeed later."""
 
     reason = "unavailable"
 
 
 class MissingError(CarmeError):
-    """A program, a package or a named thing is not there."""
+    """A program, a package or a named object does not exist."""
 
     reason = "missing"
 

@@ -21,7 +21,7 @@ def config() -> None:
 @config.command()
 @click.argument("path", type=click.Path(path_type=Path), required=False)
 def check(path: Path | None) -> None:
-    """Say whether PATH (default: the machine's carme.toml) is right; exit 1 if not."""
+    """Check PATH (default: the machine's carme.toml); exit 1 if it is not valid."""
     load(path)
     click.echo(f"{path or config_path()}: fine")
 

@@ -34,7 +34,7 @@ class SlurmSettings(Section):
     """How Slurm is read."""
 
     backend: Literal["auto", "cli", "rest", "pyslurm"] = "auto"
-    """`auto` takes pyslurm when it is there and matches the running release, else the commands."""
+    """`auto` uses pyslurm if it is installed and matches Slurm's release, else the commands."""
     conf: Path | None = None
     """The slurm.conf to use (SLURM_CONF); unset means Slurm's own default."""
     bin: Path | None = None
@@ -44,7 +44,7 @@ class SlurmSettings(Section):
     timeout_seconds: Annotated[float, Field(gt=0, le=120)] = 10
     """How long one call may take; Slurm's own MessageTimeout is 10 s."""
     retry_seconds: Annotated[float, Field(ge=0, le=600)] = 20
-    """How long a read is tried again while the controller is away, before it is an error."""
+    """How long reads are repeated while the controller is away; then they fail."""
 
 
 class ViewSettings(Section):
@@ -100,13 +100,13 @@ class ImageSettings(Section):
     debian_mirror: str | None = None
     """Where builds get Debian from; unset means the mirror in the machine's own apt sources."""
     recipes: tuple[Path, ...] = ()
-    """Folders with recipes of the site; one with the name of a recipe of Carme's replaces it."""
+    """The site's folders of recipes; a recipe replaces the bundled one of the same name."""
     own_images: bool = True
     """Whether users may start SIF files of their own; as Slurm jobs they could do so anyway."""
     signing_key: Path | None = None
     """Private key (PEM) that published images are signed with; readable by the publisher only."""
     verify_key: Path | None = None
-    """Public key (PEM); when set, only images that it vouches for are offered or accepted."""
+    """Public key (PEM); if set, only images signed with its private key are offered or accepted."""
     node_cache: Path | None = None
     """A folder on each node's own disk that `carme images cache` fills; sessions start from it."""
 
@@ -167,7 +167,7 @@ class SessionSettings(Section):
     idle_hours: Annotated[float, Field(ge=0, le=24 * 30)] = 0
     """A session whose kernels and terminals did nothing for this long ends; 0 turns that off."""
     max_nodes: Annotated[int, Field(ge=1, le=10_000)] = 16
-    """The most nodes of one session; 1 takes the choice away. The partition's limit holds too."""
+    """Maximum nodes of one session; 1 hides the field. The partition's limit applies, too."""
     warn_minutes: Annotated[float, Field(ge=1, le=1440)] = 10
     """JupyterLab warns this long before the session ends."""
     stop_seconds: Annotated[float, Field(ge=0, le=300)] = 10
@@ -217,8 +217,8 @@ class ExporterSettings(Section):
     profiles: tuple[Literal["dcgm", "nvidia-gpu", "cgroup", "slurm-exporter"], ...] = ()
     """Further names for the same values, for dashboards made for other exporters."""
     unrecorded_jobs: bool = True
-    """Also count jobs that have a cgroup and no record of the prolog; off where clusters share
-    a machine, and so the cgroups."""
+    """Also count jobs that have a cgroup but no record of the prolog; turn this off where
+    clusters share a machine, and with it the cgroups."""
     readers: tuple[UnixName, ...] = ()
     """Unix users besides root who see every job in `carme top`; others see their own."""
     bursts: Literal["asked", "always", "never"] = "asked"
@@ -231,7 +231,7 @@ class ExporterSettings(Section):
     price_per_kwh: Annotated[float, Field(ge=0)] | None = None
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "EUR"
     factors_file: Path | None = None
-    """JSON kept current by another program (grams_per_kwh, price_per_kwh); wins over the above."""
+    """JSON that another program updates (grams_per_kwh, price_per_kwh); overrides the above."""
 
 
 class ServiceSettings(Section):
@@ -257,11 +257,11 @@ class ServiceSettings(Section):
     """Suites up to this size are answered at once, larger ones as a task."""
     most_points: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
     grams_co2_per_kwh: Annotated[float, Field(ge=0)] = 480
-    """World average of 2023 (Ember); `exporter.emissions_grams_per_kwh` wins if it is set."""
+    """World average of 2023 (Ember); `exporter.emissions_grams_per_kwh` overrides it if set."""
     pue: Annotated[float, Field(ge=1, le=5)] = 1.0
     """Facility energy over node energy."""
     hardware: dict[str, str] = Field(default_factory=dict)
-    """Slurm's GPU types by what `carme hardware` calls them, where the names do not tell."""
+    """Slurm's GPU type to the name in `carme hardware`, where the two names do not match."""
 
 
 class PrometheusSettings(Section):
@@ -364,9 +364,9 @@ class LocalSettings(Section):
     first_job_id: Annotated[int, Field(ge=1, le=60_000_000)] = 1
     """Two clusters on a machine share the jobs' cgroups: give them different numbers."""
     users: tuple[UnixName, ...] = ("alice", "bob")
-    """Made with random passwords; gone after `down --purge`."""
+    """Created with random passwords; removed by `down --purge`."""
     admins: tuple[UnixName, ...] = ("ada",)
-    """Made likewise, and JupyterHub admins."""
+    """Created in the same way; JupyterHub admins."""
     ports: LocalPorts = LocalPorts()
     nodes: Annotated[tuple[LocalNode, ...], Field(min_length=1)] = (
         LocalNode(name="gpu01", gpus=LocalGpus(type="virtual-a100", count=4)),

@@ -1,4 +1,4 @@
-"""What a check is, what it found, and how checks run beside each other."""
+"""Checks, their findings, and running them in parallel."""
 
 import os
 import threading

@@ -63,15 +63,15 @@ class HelperClient:
         files: Mapping[str, str] | None = None,
         in_use: Sequence[str] = (),
     ) -> SubmitReply:
-        """Submit a session's script after writing its files; the job's id and folder.
+        """Write a session's files and submit its script; returns the job's id and folder.
 
-        Old folders of other sessions go meanwhile, but none of those `in_use`.
+        Also removes old folders of other sessions, except those `in_use`.
         """
         fields = {"name": name, "script": script, "files": dict(files or {}), "in_use": in_use}
         return await self._run(user, "submit", SubmitReply, **fields)
 
     async def cancel(self, user: str, job_id: int) -> None:
-        """End a job; one that is gone already is no error."""
+        """End a job; no error if it has ended already."""
         await self._run(user, "cancel", HelperReply, job_id=job_id)
 
     async def signal(self, user: str, job_id: int, signal: str) -> None:
@@ -79,7 +79,7 @@ class HelperClient:
         await self._run(user, "signal", HelperReply, job_id=job_id, signal=signal)
 
     async def extend(self, user: str, job_id: int, seconds: int) -> ExtendReply:
-        """More time, within what the site and the partition allow."""
+        """Extend a job's time limit, within what the site and the partition allow."""
         return await self._run(user, "extend", ExtendReply, job_id=job_id, seconds=seconds)
 
     async def tail_log(self, user: str, name: str, lines: int = 50, file: str = LOG_FILE) -> str:

@@ -66,7 +66,7 @@ class Helper:
         self._run = run
 
     def submit(self, request: SubmitRequest) -> dict[str, Any]:
-        """Write the session's files, then submit its script; the job's id."""
+        """Write the session's files, then submit its script; returns the job's id."""
         home = self._home
         if not home.is_dir():
             raise MissingError(f"your home folder {home} does not exist", "ask the administrators")
@@ -90,7 +90,7 @@ class Helper:
         return {"job_id": int(job_id), "folder": str(folder.path)}
 
     def cancel(self, request: CancelRequest) -> dict[str, Any]:
-        """End a job; a job that is gone already is no error."""
+        """End a job; no error if it has ended already."""
         done = self._run(["scancel", str(request.job_id)])
         if done.returncode:
             error = failure(done.stderr, "scancel")
@@ -108,7 +108,7 @@ class Helper:
         return {}
 
     def extend(self, request: ExtendRequest) -> dict[str, Any]:
-        """More time for a job; the view checks the owner and the limits."""
+        """Extend a job's time limit; the view checks the owner and the limits."""
         # Imported here: the other verbs start in half the time without it.
         from carme.view.client import ViewClient
 

@@ -30,7 +30,7 @@ class SessionFolder:
     @classmethod
     @contextmanager
     def open(cls, home: Path, name: str, create: bool = False) -> Iterator["SessionFolder"]:
-        """The folder; made with mode 0700 if `create`. Typed errors for all that can be wrong."""
+        """The folder; made with mode 0700 if `create`. A typed error says why it cannot be used."""
         _check_name(name, "a session")
         path = home
         try:
@@ -70,7 +70,7 @@ class SessionFolder:
     def tail(self, name: str, lines: int) -> str:
         """The last lines of a regular file there, safe to show; at most 64 KiB."""
         _check_name(name, "a session's file")
-        # Not blocking: a pipe in the place of the log must not hold us up.
+        # Not blocking: a pipe in the place of the log must not block the helper.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(name, flags, dir_fd=self._fd)
@@ -92,7 +92,7 @@ def _check_name(name: str, of: str) -> None:
 
 
 def remove_old(home: Path, keep: Collection[str], before: float) -> list[str]:
-    """Remove folders of sessions in which nothing changed since `before`; their names.
+    """Remove folders of sessions in which nothing changed since `before`; returns their names.
 
     Follows no link and raises no error: an old folder does no harm.
     """
@@ -116,7 +116,7 @@ def remove_old(home: Path, keep: Collection[str], before: float) -> list[str]:
 
 
 def _changed_at(name: str, parent: int) -> float:
-    """When something in the folder last changed; an OSError if it is none, or not ours."""
+    """When something in the folder last changed; OSError if it is no folder or not this user's."""
     folder = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
     try:
         folder_status = os.fstat(folder)

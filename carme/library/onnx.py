@@ -23,10 +23,10 @@ from carme.simulator.layers import (
 from carme.simulator.workload import Dataset, Workload
 
 MAX_BYTES = 2 * 2**30
-"""Protocol buffers end there, too."""
+"""Also the limit of protocol buffers."""
 MAX_NODES = 200_000
 MAX_PASSES = 100
-"""Over operators in a wrong order; a file in reverse would take hours."""
+"""Passes over unsorted operators; a file in reverse order would take hours."""
 
 _FREE = frozenset(
     """
@@ -115,7 +115,7 @@ def from_model(model: Any, name: str, source: str) -> Workload:
 
 
 def _check_order(graph: Any, source: str) -> None:
-    """Every input must come from an earlier operator: ONNX wants it so, and it rules out cycles."""
+    """Check that inputs come from earlier operators, as ONNX requires; this rules out cycles."""
     available = {i.name for i in graph.input} | {i.name for i in graph.initializer} | {""}
     available |= {i.values.name for i in graph.sparse_initializer}
     outputs = {output for node in graph.node for output in node.output}
@@ -125,7 +125,8 @@ def _check_order(graph: Any, source: str) -> None:
         passes += 1
         if passes > MAX_PASSES:
             raise InputError(
-                f"{source}: its operators stand in no usable order", "ONNX wants them sorted"
+                f"{source}: its operators are not in a usable order",
+                "ONNX requires them to be sorted",
             )
         unplaced = []
         for node in remaining:

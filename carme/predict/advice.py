@@ -20,7 +20,7 @@ from carme.units import format_duration, format_joules, hours_within
 SMALLER_TIME_RATIO = 1.15
 """Fewer GPUs are suggested if training takes less than this many times as long."""
 BETTER_TIME_RATIO, BETTER_ENERGY_RATIO = 1.02, 0.8
-"""Other GPUs are suggested if they take at most so much of the time and of the energy."""
+"""Other GPUs are suggested if they take at most these shares of the time and of the energy."""
 
 PredictOther = Callable[[AdviceRequest], Prediction]
 Alternative = tuple[AdviceRequest, Prediction]
@@ -96,7 +96,7 @@ def suggestions(
 def _smaller(
     request: AdviceRequest, prediction: Prediction, fitting: list[Alternative]
 ) -> Iterator[Suggestion]:
-    """Fewer GPUs of the same type: their prediction errs in the same way, so points compare."""
+    """Fewer GPUs of the same type; predictions for both have the same error, so values compare."""
     seconds = prediction.time.value
     smaller = [
         (alternative, figures)

@@ -102,7 +102,7 @@ def _guard(app: Flask, config: Config, prefix: str) -> None:
 
 
 def _metrics(app: Flask, prefix: str) -> None:
-    """Count and time requests; serve the figures to Prometheus, which has its own token."""
+    """Count and time requests; serve the metrics to Prometheus, which has its own token."""
     registry = CollectorRegistry()
     labels = ("endpoint", "method", "status")
     requests = Counter(

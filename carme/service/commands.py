@@ -38,7 +38,7 @@ def calibrate(workload: str, file: Path, job_id: int | None, as_json: bool, **op
     """
     subject, cluster, plan = simulation_inputs(workload, options)
     if not isinstance(plan, Synchronous):
-        raise InputError("only synchronous plans can be fitted", "leave --plan away")
+        raise InputError("only synchronous plans can be fitted", "leave --plan out")
     steps = parse_steps(_read(file), str(file))
     if job_id is not None:
         steps = with_watts(steps, ViewClient.of(load().view).report(job_id))

@@ -40,7 +40,7 @@ class Owned(Base):
 
     __abstract__ = True
     noun: ClassVar[str]
-    """What messages call a row; its plural is the path in the API."""
+    """A row's name in messages; its plural is the path in the API."""
     id: Mapped[str] = mapped_column(
         String(32), primary_key=True, default=lambda: secrets.token_hex(12)
     )

@@ -16,7 +16,7 @@ The modules and subpackages lead from the inputs to a result; each imports only 
     events     the discrete-event engine, and compiled queues for plans without a closed form
     runs       whole runs: `simulate` sums steps into a SimulationResult
     analysis   timelines, scaling limits, Monte Carlo, suites of many runs
-    papers     published figures beside ours
+    papers     published figures beside simulated ones
     commands   the command line, the only part that reads files and prints
 
 Pure, except for `commands`: no I/O, no wall clock, no global random state. `carme.library` reads

@@ -1,4 +1,4 @@
-"""The protocol for reading Slurm, and the choice of its backend: commands, slurmrestd, pyslurm."""
+"""The protocol of clients that read Slurm, and the choice of one: commands, slurmrestd, pyslurm."""
 
 import logging
 import time

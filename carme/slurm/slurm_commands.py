@@ -62,7 +62,7 @@ _REFUSALS: tuple[tuple[str, type[CarmeError], str, str], ...] = (
     ("requested node configuration is not available", InputError,
      "no node of this partition has what you ask for", "ask for fewer GPUs, CPUs or less memory"),
     ("node count specification invalid", InputError, "there are not that many nodes", ""),
-    ("more processors requested", InputError, "this partition gives not that many CPUs", ""),
+    ("more processors requested", InputError, "this partition does not have that many CPUs", ""),
     ("memory specification can not", InputError, "no node here has that much memory", ""),
     ("memory required by task is not", InputError, "no node here has that much memory", ""),
     ("invalid partition name", InputError, "there is no such partition", ""),

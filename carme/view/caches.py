@@ -54,9 +54,9 @@ class ExpectedStarts:
     async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
         """Slurm's estimate, with its age in `asked_at`; raises Slurm's refusal as a typed error.
 
-        Raises UnavailableError if Slurm is away, or must not be asked now and no answer is kept.
+        Raises UnavailableError if Slurm is away, or must not be asked now and no answer is cached.
         """
-        # One question at a time: of two equal ones the second gets the first one's answer.
+        # One query at a time: the second of two equal ones gets the first one's answer.
         async with self._lock:
             at, answer = self._answers.get(choice, (float("-inf"), None))
             age = self._clock() - at

@@ -1,4 +1,4 @@
-"""What Apptainer does with images: build from a definition file, look inside, sign."""
+"""Apptainer: builds images from definition files, runs commands in them, signs them."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What a build runs with: a Unix user, and the machine's mirrors, certificates and proxies.
+"""The environment of a build: a Unix user, and the machine's mirrors, certificates and proxies.
 
 The settings reach the recipe through variables and the folder /mnt, both during the build only: the
 recipe names no host, and the finished image has neither settings nor passwords of the machine.

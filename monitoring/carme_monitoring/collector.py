@@ -29,7 +29,7 @@ Reading = TypeVar("Reading")
 
 @dataclass(frozen=True)
 class Roots:
-    """Where the kernel's files lie, and the clocks; tests have their own."""
+    """Roots of the kernel's files, and clocks; tests pass their own."""
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
@@ -93,7 +93,7 @@ class Collector(Generic[Reading]):
         self.context = context
 
     def read(self) -> Reading:
-        """What the source says now. Raises, or takes too long, when it does not answer."""
+        """Read the source. May raise or hang if the source does not answer."""
         raise NotImplementedError
 
     def add_samples(self, out: Samples, reading: Reading) -> None:

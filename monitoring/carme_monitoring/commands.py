@@ -89,7 +89,7 @@ def exporter(
         tls = web.tls_server_config
         if not web.basic_auth_users and not (tls and tls.client_ca_file):
             raise ConfigError(
-                f"{settings.web_config} asks nobody for credentials", "add users, or use --open"
+                f"{settings.web_config} requires no credentials", "add users, or use --open"
             )
     _make_state_folder(settings.state)
     ExporterProcess(make_pipeline(carme_config, settings, mode, name, roots), web).run()
@@ -100,7 +100,7 @@ def exporter(
 @click.option("--user", default="prometheus", show_default=True)
 @click.option("--password-file", type=_path, help="Where to write the password, mode 0600.")
 @click.option("--password-stdin", is_flag=True, help="Take the password from standard input.")
-@click.option("--keep", is_flag=True, help="Leave a file alone that asks for this password.")
+@click.option("--keep", is_flag=True, help="Keep the file if it has this password already.")
 def web_config(
     path: Path, user: str, password_file: Path | None, password_stdin: bool, keep: bool
 ) -> None:
@@ -109,7 +109,7 @@ def web_config(
     if own_password == "":
         raise InputError("standard input holds no password")
     if keep and own_password and webconfig.accepts(path, user, own_password):
-        click.echo(f"{path}: as it should be")
+        click.echo(f"{path}: already has this password")
         return
     password = webconfig.write(path, user, own_password)
     if own_password:

@@ -31,7 +31,7 @@ _OFF = {"POWERED_DOWN", "POWERING_DOWN"}
 
 
 class SnapshotSource(Protocol):
-    """What is needed of carme.view.client.ViewClient."""
+    """The method of carme.view.client.ViewClient that discovery uses."""
 
     def snapshot(self) -> Snapshot: ...
 

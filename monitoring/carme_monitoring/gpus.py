@@ -78,7 +78,7 @@ class GpuReading:
 
     @property
     def place(self) -> int:
-        """Where Slurm counts it: it goes by minor number."""
+        """Its position in Slurm's order, which follows the minor numbers."""
         return self.minor if self.minor is not None else self.index
 
 
@@ -87,8 +87,8 @@ def with_absent(
 ) -> list[GpuReading]:
     """`answering`, and those that do not answer now, as they were last read.
 
-    A GPU that fell off the bus keeps its place and its slices: Slurm counts on. One that answers
-    is as it says it is, however it was sliced before.
+    A GPU that fell off the bus keeps its place and its slices, because Slurm still counts it. Of
+    one that answers, the new reading counts, however it was sliced before.
     """
     by_uuid = {gpu.uuid: gpu for gpu in previous}
     now = {gpu.uuid: by_uuid.get(gpu.uuid, gpu) if gpu.lost else gpu for gpu in answering}
@@ -98,7 +98,7 @@ def with_absent(
 
 
 def slots(gpus: Iterable[GpuReading]) -> list[GpuSlot]:
-    """What Slurm allocates, in the order of its index: by minor number, slices one by one."""
+    """The slots in the order of Slurm's index: by minor number, slices one by one."""
     slots = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.place):
         if gpu.mig and gpu.slices:

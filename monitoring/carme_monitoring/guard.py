@@ -88,7 +88,7 @@ class Guards:
         self.value_errors = LabelledCounter()
 
     def add(self, name: str) -> Guard:
-        """The guard of the collector `name`, new when there is none."""
+        """The guard of the collector `name`, created if there is none."""
         if name not in self._guards:
             limit = self._limits.get(name, _DEFAULT_LIMIT_SECONDS)
             self._guards[name] = Guard(name, limit)

@@ -76,7 +76,7 @@ SERVICE = metric_group(
      " measured once it has run to its end."),
     ("prediction_joules", "gauge", "jobid kind", "The same for the energy of its GPUs."),
 )  # fmt: skip
-"""What the prediction service exports; its own test holds it to this."""
+"""The metrics of the prediction service; its tests check that they match."""
 
 
 LabelValues = tuple[str, ...]

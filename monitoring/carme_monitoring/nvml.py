@@ -99,7 +99,7 @@ class NvmlGpus:
         for index in range(self._ask("count", pynvml.nvmlDeviceGetCount) or 0):
             handle = self._ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
             uuid = _text(self._ask("uuid", pynvml.nvmlDeviceGetUUID, handle)) if handle else ""
-            if not uuid:  # lost before it was ever seen: nothing to call it by
+            if not uuid:  # lost before its first reading: it has no known UUID
                 continue
             pci = self._ask("pci", pynvml.nvmlDeviceGetPciInfo, handle)
             gpu = GpuReading(

@@ -24,7 +24,7 @@ from carme_monitoring.webconfig import WebConfig
 
 log = logging.getLogger(__name__)
 LISTENER = "50-exporter"
-BOARDS = "top"
+TOP_FOLDER = "top"
 """The folder of the sockets that `carme top` reads, below the run folder."""
 
 
@@ -50,7 +50,9 @@ class ExporterProcess:
 
     def run(self) -> None:
         """Collect, serve and listen."""
-        sys.setswitchinterval(0.001)  # a scrape must not wait for a collection to finish a loop
+        sys.setswitchinterval(
+            0.001
+        )  # switch threads often: a scrape must not wait for a collection
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop.set())
         self.collect()
@@ -97,8 +99,8 @@ class ExporterProcess:
         try:
             events = gpu_allocations.listener(self.config.run, f"{LISTENER}.{node.context.node}")
             sockets.append(events)
-            tops = _board_socket(self.config.run / BOARDS / f"{node.context.node}.sock")
-            sockets.append(tops)
+            top_server = _top_socket(self.config.run / TOP_FOLDER / f"{node.context.node}.sock")
+            sockets.append(top_server)
         except OSError as error:
             log.error("no socket in %s: %s; jobs are then seen only at collections",
                       self.config.run, error)  # fmt: skip
@@ -110,9 +112,9 @@ class ExporterProcess:
                 if server is sockets[0]:
                     gpu_allocations.answer(server, self.handle)
                 else:
-                    self._show_board(server, node)
+                    self._answer_top(server, node)
 
-    def _show_board(self, server: socket.socket, node: NodePipeline) -> None:
+    def _answer_top(self, server: socket.socket, node: NodePipeline) -> None:
         """Answer `carme top` with the jobs that the caller may see."""
         with contextlib.suppress(OSError), server.accept()[0] as client:
             client.settimeout(2)
@@ -132,7 +134,7 @@ class ExporterProcess:
             return False
 
 
-def _board_socket(path: Path) -> socket.socket:
+def _top_socket(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

@@ -12,7 +12,7 @@ from carme_monitoring.metrics import Kind, Metric, Samples
 
 @dataclass(frozen=True)
 class Context:
-    """What a profile needs besides samples."""
+    """Data that profiles need besides samples."""
 
     host: str = ""
     uid_of: Mapping[str, int] = field(default_factory=dict)

@@ -94,7 +94,7 @@ class GpuSampler(PeriodicThread):
                     self._profiles[jobid] = BurstProfile(tuple(gpus))
 
     def drain(self) -> dict[str, GpuActivity]:
-        """What was seen of each GPU since the last call, up to this moment."""
+        """Activity of each GPU since the last call."""
         self.step()
         with self._lock:
             activity, self._activity = self._activity, {}

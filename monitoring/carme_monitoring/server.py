@@ -66,7 +66,7 @@ _HOME = b"""<!doctype html><meta charset="utf-8"><title>Carme exporter</title>
 
 
 class MetricsPage:
-    """The last answer, in the four forms it may be asked for; each is made once."""
+    """The last answer: as text or OpenMetrics, plain or compressed; each form is made once."""
 
     def __init__(self, table: tuple[Metric, ...], limit: int) -> None:
         self._series_limit, self._renderer = SeriesLimit(limit, table), Renderer(table)

@@ -15,7 +15,7 @@ from rich.text import Text
 from carme.config import load
 from carme.errors import UnavailableError
 from carme.units import format_bytes, format_duration, format_joules
-from carme_monitoring.process import BOARDS
+from carme_monitoring.process import TOP_FOLDER
 from carme_monitoring.top_rows import JobRow, read_cluster
 
 _COLUMNS = ("job", "user", "node", "time", "GPUs", "GPU use", "GPU mem", "power", "memory",
@@ -30,7 +30,7 @@ _COLUMNS = ("job", "user", "node", "time", "GPUs", "GPU use", "GPU mem", "power"
 @click.option("--login", type=click.Path(path_type=Path), help="File with its user:password.")
 @click.option("--once", is_flag=True, help="Print the table once.")
 @click.option("--json", "as_json", is_flag=True, help="For programs; once.")
-@click.option("--every", default=2.0, show_default=True, help="Seconds between looks.")
+@click.option("--every", default=2.0, show_default=True, help="Seconds between updates.")
 def top(
     config: Path | None,
     run_folder: Path | None,
@@ -42,7 +42,7 @@ def top(
     every: float,
 ) -> None:
     """Show jobs live: GPUs, utilisation, power, energy so far, waste. You see your own."""
-    folder = (run_folder or load(config).exporter.run) / BOARDS if not url else Path()
+    folder = (run_folder or load(config).exporter.run) / TOP_FOLDER if not url else Path()
 
     def job_rows() -> list[JobRow]:
         rows = read_cluster(url, login) if url else read(folder, node)

@@ -100,7 +100,7 @@ def cluster_rows(series: Iterable[Sample], now: float) -> list[JobRow]:
             samples.add(one.name, key, one.value)
     rows: list[JobRow] = []
     for jobid, node, user, account, partition in samples.families.get("carme_job_info", {}):
-        if not jobid.isdigit():  # the series that many share
+        if not jobid.isdigit():  # the series of all jobs beyond the limit
             continue
         ended = samples.value("carme_job_end_timestamp_seconds", jobid, node)
         job = NodeJob(

@@ -20,7 +20,7 @@ from carme.validation import explain_first
 _REMEMBERED = 64
 _NOBODY = bcrypt.hashpw(b"nobody", bcrypt.gensalt(rounds=4))
 _VERSIONS = {
-    "TLS10": ssl.TLSVersion.TLSv1_2,  # what Python's ssl still offers is the least that is meant
+    "TLS10": ssl.TLSVersion.TLSv1_2,  # older versions are not secure
     "TLS11": ssl.TLSVersion.TLSv1_2,
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
@@ -74,7 +74,7 @@ def load(path: Path) -> WebConfig:
         config = WebConfig.model_validate(content)
     except FileNotFoundError:
         raise ConfigError(
-            f"{path}: no such file; the exporter asks for credentials by default",
+            f"{path}: no such file; the exporter requires credentials by default",
             f"carme-exporter web-config {path} makes one; --open serves everybody",
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -135,7 +135,7 @@ class Users:
 
 
 def write(path: Path, user: str = "prometheus", password: str | None = None) -> str:
-    """Make a file that asks `user` for a password, and return the password."""
+    """Write a file with the password of `user`; returns the password."""
     chosen = password or secrets.token_urlsafe(24)
     hashed = bcrypt.hashpw(chosen.encode(), bcrypt.gensalt(rounds=10)).decode()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ OWNER = ("user", "account", "partition")
 _BY = "cluster"
 _JOB = ("cluster", "jobid", *OWNER)
 _HELD_BACK = "10m"
-"""An exporter may be away for so long (it is started again) and its series still count."""
+"""Series still count if their exporter is away for this long, for instance to restart."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _jobs() -> Iterator[RecordingRule]:
     )
     job_info = f"{recorded}\n  or on (cluster, jobid, node) {any_}"
     yield RecordingRule(info, f"max by ({', '.join(labels)}) (\n  {job_info}\n)", labels,
-               "Whose job it is; to join with.")  # fmt: skip
+               "The owner of the job, for joins.")  # fmt: skip
     counted = f"last_over_time(carme_job_energy_joules_total[{_HELD_BACK}])"
     by = ("cluster", "jobid", "component")
     total = f"sum by ({', '.join(by)}) ({counted})"
@@ -217,9 +217,9 @@ def _cluster(window: str) -> Iterator[RecordingRule]:
     yield from _ratios("cluster", (_BY,), window)
     by = (_BY, "consumer", "component")
     energy = _figure("cluster_part", by, "node", _BY_NAME["energy_joules"], window,
-                     "by who used it and component")  # fmt: skip
+                     "by consumer and component")  # fmt: skip
     yield energy
-    for part, grouping in (("consumer", "by who used it: jobs, unallocated, system"),
+    for part, grouping in (("consumer", "by consumer: jobs, unallocated, system"),
                         ("component", "by component: gpu, cpu, dram, rest")):  # fmt: skip
         yield RecordingRule(f"cluster_{part}:carme_power_watts:avg{window}",
                    f"sum by ({_BY}, {part}) ({energy.record}) / {WINDOWS[window]}", (_BY, part),

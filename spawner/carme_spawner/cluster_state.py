@@ -19,7 +19,7 @@ RIGHTS_SECONDS = 2.0
 
 
 class ClusterState:
-    """The view's answers. Sessions that wait at the same time share one question."""
+    """The view's answers. Sessions that wait at the same time share one request."""
 
     def __init__(self, client: AsyncViewClient) -> None:
         self._client = client

@@ -21,7 +21,7 @@ START_SECONDS = 120
 
 
 def main(folder: Path) -> int:
-    """Run Jupyter until it ends; its exit code, or 1 with a line on why it did not start."""
+    """Run Jupyter to its end; returns its exit code, or 1 if it did not start, and prints why."""
     settings = json.loads((folder / "session.json").read_text(encoding="utf-8"))
     environment = {**os.environ, **settings["environment"]}
     environment.update(lay_out(folder, settings.get("files", {}), environment))
@@ -53,7 +53,7 @@ def main(folder: Path) -> int:
 def lay_out(
     folder: Path, files: "dict[str, str]", environment: "dict[str, str]"
 ) -> "dict[str, str]":
-    """Write the files for Jupyter below `folder`; the variables by which Jupyter finds them.
+    """Write the files for Jupyter below `folder`; returns the variables by which it finds them.
 
     Without the files only the time left is missing, so a full disk does not stop the start.
     """

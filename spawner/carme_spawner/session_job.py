@@ -80,7 +80,7 @@ class SessionJob:
         return f"http://{self.saved.address}:{self.saved.port}"
 
     def report(self, port: int) -> None:
-        """Take note that the session listens on `port` of its node."""
+        """Record that the session listens on `port` of its node."""
         self.saved.port = port
         self._reported.set()
 

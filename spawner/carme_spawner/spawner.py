@@ -36,15 +36,15 @@ from carme_spawner.session_job import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob
 CHECKED_SECONDS = 10
 """A form that was accepted is not checked again if the session spawns within this time."""
 EVENT_SECONDS = 0.3
-"""Between looks for a new event of a starting session."""
+"""Time between checks for a new event of a starting session."""
 
 
 class CarmeSpawner(batchspawner.BatchSpawnerBase):
     """Sessions in containers on a Slurm cluster."""
 
-    context = Instance(HubContext, help="What `configure` has made for all spawners").tag(
-        config=True
-    )
+    context = Instance(
+        HubContext, help="The objects that all spawners share, from `configure`"
+    ).tag(config=True)
     # Waiting in the queue has its own limit, and so has starting: see `SessionJob`. The hub's
     # single limit over both stays out of the way.
     start_timeout = Integer(30 * 86400).tag(config=True)
@@ -286,7 +286,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         return bool(token_hash) and hmac.compare_digest(_hash(token), token_hash)
 
     def port_reported(self, port: int) -> None:
-        """Take note that the session listens on `port` of its node."""
+        """Record that the session listens on `port` of its node."""
         self._job.report(port)
         self._save_state()
 

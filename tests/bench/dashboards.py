@@ -36,7 +36,7 @@ ROUNDS = 5
 LIMIT_MS = 500
 _ELSEWHERE = ("up", "ALERTS", "jupyterhub_", "process_", "carme_service_", "carme_prediction_",
               "carme_view_")  # fmt: skip
-"""What only a whole cluster has."""
+"""Metrics that only a whole cluster has."""
 
 
 def spans() -> dict[str, float]:
@@ -72,7 +72,7 @@ def ask(prometheus: PrometheusClient) -> list[Checked]:
 
 
 def rules_ms(prometheus: PrometheusClient) -> float:
-    """One evaluation of all recording rules; says what that is of the machine's time."""
+    """Milliseconds of one evaluation of all recording rules; prints the share of the time."""
     default_seconds = Config().prometheus.evaluation_seconds
     total = share = 0.0
     for name, cost in rule_costs(prometheus).items():

@@ -35,7 +35,7 @@ NODES, JOBS = 1000, 5000
 LIMIT_MS = 200
 LOADS = 8
 PAUSE_SECONDS = 5.2
-"""The page asks every five seconds; what is shown is older than that then, and is read anew."""
+"""The page asks every five seconds; figures older than that are read again."""
 READ_SECONDS = 0.4
 GIB = 2**30
 USER = "ann"
@@ -229,7 +229,7 @@ CHOICE = {"partition": "gpu", "gpus": 8, "cpus": 64, "memory_gb": 500, "hours": 
 
 
 def load(web: Any, number: int) -> tuple[float, float]:
-    """Milliseconds for the two answers that a page needs, each in its own choice."""
+    """Milliseconds for the two answers that a page needs; `number` varies the request."""
     milliseconds = []
     for path, query in (("cluster", {}), ("outlook", {**CHOICE, "cpus": 64 + number % 60})):
         started = time.perf_counter()

@@ -130,7 +130,7 @@ class Controller:
                 raise SystemExit(f"bench: sbatch: {done.stderr.strip()}")
 
     def calls(self) -> int:
-        """What slurmctld has counted since the last reset, our own questions left out."""
+        """Calls that slurmctld counted since the last reset, without those of sdiag."""
         output = self.run("sdiag").stdout
         by_type = output.split("by message type")[-1].split("by user")[0]
         counts = re.findall(r"^\s*(\w+)\s*\(\s*\d+\) count:(\d+)", by_type, re.MULTILINE)

@@ -221,7 +221,7 @@ class Bench:
             )
 
     def reading_calls(self) -> int:
-        """What slurmctld counted since the last reset, calls that change something left out."""
+        """Reading calls that slurmctld counted since the last reset."""
         output = self.cluster.run(["sdiag"]).stdout
         by_type = output.split("by message type")[-1].split("by user")[0]
         counts = re.findall(r"^\s*(\w+)\s*\(\s*\d+\) count:(\d+)", by_type, re.MULTILINE)

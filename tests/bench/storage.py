@@ -42,7 +42,7 @@ _TARGET = """
 
 
 class Page:
-    """An exporter's answer, told again for another node, later."""
+    """An exporter's page, replayed for other nodes and later times."""
 
     def __init__(self, text: str) -> None:
         info = re.search(r'carme_exporter_info\{[^}]*node="([^"]+)"', text)
@@ -54,7 +54,7 @@ class Page:
         self.series = len(self._parts)
 
     def of(self, node: str, seconds: float) -> bytes:
-        """As that node would answer so many seconds later."""
+        """The page of a node after a number of seconds."""
         if node not in self._heads:
             self._heads[node] = list(self._named(node))
         return "".join(
@@ -77,7 +77,7 @@ class Page:
 
 
 def measure(page: Page, nodes: int) -> dict[str, float]:
-    """What a Prometheus with so many such nodes has in memory."""
+    """Series and memory of a Prometheus with this number of nodes."""
     with tempfile.TemporaryDirectory(prefix="carme-storage-", dir="/var/tmp") as scratch:
         folder = Path(scratch)
         (folder / "data").mkdir()

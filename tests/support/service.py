@@ -85,9 +85,9 @@ class SmallView:
         self.rights = {}
         """By user: accounts and QoS."""
         self.expected_start_seconds = None
-        """How long it takes to say that it does not know when a job would start; None: no time."""
+        """Delay before it answers that the expected start is not known; None: no delay."""
         self.missing = False
-        """Whether it knows that there are no others."""
+        """Whether other requests get 404; else 503."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
         self._socket.listen(16)
@@ -125,7 +125,7 @@ class SmallView:
     def _send(connection, status, text):
         body = text.encode()
         head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        with suppress(BrokenPipeError):  # who asked did not wait
+        with suppress(BrokenPipeError):  # the client did not wait
             connection.sendall(head.encode() + body)
 
     def close(self):

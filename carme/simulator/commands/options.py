@@ -127,7 +127,7 @@ def simulation_inputs(name: str, options: dict[str, Any]) -> tuple[Workload, Clu
         count, _ = library.parse_gpus(gpus)
         cluster = library.cluster_of(gpus, node_name=node, network=network)
     else:
-        raise InputError("no hardware given", "say --gpus 8xV100 or --cluster FILE")
+        raise InputError("no hardware given", "give --gpus 8xV100 or --cluster FILE")
     if storage:
         cluster = cluster.model_copy(update={"storage": library.storage(storage)})
     kind, jitter_file = options.pop("kind"), options.pop("jitter_file")

@@ -29,7 +29,7 @@ from carme.units import format_duration, format_joules
 
 
 class Objective(NamedTuple):
-    """A figure of a run that less is better of."""
+    """A figure of a run to minimise."""
 
     title: str
     format: Callable[[float], str]
@@ -61,13 +61,16 @@ _RANGE = re.compile(r"(-?[\d.]+):(-?[\d.]+)(?::([\d.]+))?")
     "--keep", multiple=True, metavar="FIGURE=LOW:HIGH", help="Only points with a figure in a range."
 )
 @click.option(
-    "--random", "random_count", type=click.IntRange(1), help="So many random points instead of all."
+    "--random",
+    "random_count",
+    type=click.IntRange(1),
+    help="Number of random points, instead of all.",
 )
 @click.option(
     "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes."
 )
 @click.option(
-    "--store", type=click.Path(path_type=Path), help="Keep results here, and go on from them."
+    "--store", type=click.Path(path_type=Path), help="Store results here, and resume from them."
 )
 @click.option(
     "--html",

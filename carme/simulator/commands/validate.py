@@ -1,5 +1,5 @@
-"""`carme reproduce`: the published figures of a paper beside ours. `carme validate`: errors of the
-simulator against published measurements.
+"""`carme reproduce`: the published figures of a paper beside simulated ones. `carme validate`:
+errors of the simulator against published measurements.
 
 The measurements are not part of Carme: --data or CARME_DATA names their folder. Nothing is fitted
 here: the figures are those of the bundled hardware files, some of which were fitted to part of

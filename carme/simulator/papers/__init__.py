@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class PublishedFigure(NamedTuple):
-    """A published figure beside ours. A figure that no band was set for is shown, not judged."""
+    """A published figure beside the simulated one; without a band it is shown, not judged."""
 
     figure: str
     published: str

@@ -44,7 +44,7 @@ NODE_FIGURES = (
     "cpu_asked_seconds",
     "cpu_idle_seconds",
 )
-"""What the node publishes from the sum over its jobs."""
+"""Figures that the node exports as a sum over its jobs."""
 USE_FIGURES = ("gpu_held_seconds", "gpu_idle_seconds", *NODE_FIGURES)
 
 
@@ -66,7 +66,7 @@ class JobCounter:
     """`method/direction` → bytes."""
 
     def figures(self, factors: EmissionFactors, currency: str) -> dict[tuple[str, ...], float]:
-        """What users' counters have, too: by name and further labels."""
+        """The figures that are also counted for users, by name and further labels."""
         figures: dict[tuple[str, ...], float] = {
             (name,): getattr(self, name) for name in USE_FIGURES
         }
@@ -88,7 +88,7 @@ class JobCounters:
         """Emissions and cost of all energy of the node, by consumer."""
 
     def of(self, jobid: int) -> JobCounter:
-        """The job's figures, new when there are none."""
+        """The job's counter, created if there is none."""
         return self.jobs.setdefault(jobid, JobCounter())
 
     def count_use(
@@ -160,7 +160,7 @@ class JobCounters:
             _count_cost(self.consumers.setdefault(consumer, JobCounter()), uj, factors)
 
     def forget(self, jobid: int) -> None:
-        """The job's series have ended."""
+        """Forget a job whose series have ended."""
         self.jobs.pop(jobid, None)
 
     def save(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ Figure = tuple[str, ...]
 JobFigures = tuple[int, Owner, Mapping[Figure, float]]
 """A job, its owner and its figures."""
 _FORGET_NS = 24 * 3600 * 10**9
-"""The series of an owner without a job here for a day end: there would be ever more of them."""
+"""An owner's series end after a day without a job here, so that their number does not only grow."""
 
 
 @dataclass
@@ -204,7 +204,7 @@ class _Total:
 
 
 class UserCounters:
-    """The totals, which `count` increases."""
+    """Totals for each owner of jobs; `count` increases them."""
 
     def __init__(self, hold_seconds: float) -> None:
         self._hold_ns = round(hold_seconds * 1e9)
@@ -234,7 +234,7 @@ class UserCounters:
             del self._totals[owner]
 
     def forget(self, jobid: int) -> None:
-        """The job's series have ended; its owner's keep what it used."""
+        """Forget a job whose series have ended; its owner's totals keep what it used."""
         self._counted.pop(jobid, None)
 
     def add_samples(self, out: Samples, at_ns: int) -> None:

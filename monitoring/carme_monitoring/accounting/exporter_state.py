@@ -1,4 +1,4 @@
-"""What is kept over a restart of the exporter: one list, one file."""
+"""The exporter's state, which one file keeps over restarts."""
 
 import json
 import os
@@ -49,8 +49,8 @@ class PreviousReading:
     ) -> dict[int, float]:
         """Processor time by job since the last charge.
 
-        A job's cgroup is gone before its epilog runs; its last stretch goes on at the rate it
-        had, because otherwise it would be charged to the system.
+        A job's cgroup is gone before its epilog runs. Its last seconds are counted at its last
+        rate; otherwise they would be charged to the system.
         """
         gains = {
             jobid: max(0.0, use.cpu_seconds - self.cpu_seconds.get(jobid, 0.0))
@@ -92,7 +92,7 @@ class PreviousReading:
             self.traffic = (traffic.receive_bytes, traffic.send_bytes)
 
     def forget(self, jobid: int) -> None:
-        """The job is over and its series have ended."""
+        """Forget a job whose series have ended."""
         self.cpu_seconds.pop(jobid, None)
         self.cpu_rate.pop(jobid, None)
 
@@ -104,7 +104,7 @@ DAMAGED = (KeyError, TypeError, ValueError, AttributeError)
 
 @dataclass
 class ExporterState:
-    """Everything that the accounting keeps."""
+    """Everything that the accounting keeps over a restart."""
 
     energy: EnergyAccountant
     table: JobTable

@@ -1,6 +1,6 @@
-"""Which job is on this node, from when to when, and which GPUs it holds.
+"""The jobs on this node: from when to when, and the GPUs that each holds.
 
-The prolog's record says so. A site without the prolog still gets its jobs from their cgroups.
+They come from the prolog's records; on a site without the prolog, from their cgroups.
 """
 
 from collections.abc import Mapping, Sequence
@@ -118,10 +118,10 @@ class JobTable:
         if job.has_record:
             self.closed.add((job.jobid, job.restart))
 
-    def see_uses(self, uses: Mapping[int, JobUse], at_ns: int, time_s: float) -> list[int]:
-        """Take processors and memory from the cgroups, and jobs that have no record.
+    def update_uses(self, uses: Mapping[int, JobUse], at_ns: int, time_s: float) -> list[int]:
+        """Update processors and memory from the cgroups, and add jobs that have no record.
 
-        Returned are jobs with a record that are over because their cgroup has stayed away.
+        Returns jobs with a record that are over because their cgroup has not come back.
         """
         for jobid, use in uses.items():
             is_empty = use.processes == 0  # a folder that was left behind

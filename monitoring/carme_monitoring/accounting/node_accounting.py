@@ -40,9 +40,9 @@ class NodeAccounting:
         """The jobs by the names that Slurm gives to their cgroups."""
         self.factors = EmissionFactors()
         self.meter_source = "none"
-        """What the node's power was last read from."""
+        """The source of the node's last power reading."""
         self.gpu_activity: dict[str, GpuActivity] = {}
-        """What was seen of each GPU since the last collection."""
+        """Activity of each GPU since the last collection."""
         self.sm_share: dict[tuple[str, int], float] = {}
         """SM time of what runs on the GPUs, by slot and job."""
 
@@ -72,8 +72,8 @@ class NodeAccounting:
         self._count(readings, cpu_seconds)
         for change in changes:
             self.state.table.apply(change, at_ns)
-        if readings.of(CgroupCollector) is not None:  # what could not be read has not gone away
-            for _ in self.state.table.see_uses(self.uses, at_ns, time_s):
+        if readings.of(CgroupCollector) is not None:  # unreadable cgroups do not end jobs
+            for _ in self.state.table.update_uses(self.uses, at_ns, time_s):
                 self.crosscheck.conflicts.add(("stale_record",))
         previous.remember(at_ns, self.uses, host, readings.of(NetworkCollector))
         for expired in self.state.table.expired(at_ns):
@@ -113,11 +113,11 @@ class NodeAccounting:
         host: Host | None,
         zones: Mapping[str, Zone],
     ) -> tuple[list[JobChange], int | None]:
-        """Start and end the jobs that did so since the last charge; those of `jobid` are returned.
+        """Apply the starts and ends since the last charge; returns those of `jobid` unapplied.
 
         Where the hook read the counters because no exporter answered, its readings are charged
-        first, in their order: the change of hands is then exact, however long ago it was. The
-        moment of the last of them is returned, too.
+        first, in their order: the split between jobs is then exact, however long ago it was. Also
+        returns the moment of the last of them.
         """
         right_now, charged_ns = [], None
         for change in self.state.table.changes(allocations, at_ns):

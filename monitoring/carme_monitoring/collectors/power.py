@@ -40,7 +40,7 @@ _RAPL_ZONE = re.compile(r"intel-rapl:\d+(?::\d+)?")
 """Packages and their parts; the names of other zones differ."""
 METRICS = metric_group(
     "Power",
-    ("node_power_watts", "gauge", "source", "What the source says the whole node draws."),
+    ("node_power_watts", "gauge", "source", "Power of the whole node, according to the source."),
     ("power_source_info", "info", "source", "The source of node power in use; always 1."),
 )  # fmt: skip
 
@@ -191,7 +191,7 @@ class PowerCollector(Collector[list[PowerReading]]):
     stage, order = Stage.CHARGED, 1
 
     def read(self) -> list[PowerReading]:
-        """The sources that answer, best first; a failure too when one has not for long."""
+        """The sources that answer, best first; a failure if one has not answered for long."""
         slow = self.context.slow_power
         sources = [hwmon(self.context.roots.sys), *(reader.latest() for reader in slow)]
         readings = [reading for reading in sources if reading]

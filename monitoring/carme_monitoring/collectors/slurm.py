@@ -74,7 +74,7 @@ ClusterReading = tuple[Snapshot, Mapping[str, Any]]
 
 
 class SlurmView(Protocol):
-    """What is needed of carme.view.client.ViewClient."""
+    """The methods of carme.view.client.ViewClient that the exporter uses."""
 
     def snapshot(self) -> Snapshot: ...
 
@@ -221,7 +221,7 @@ def parse_sdiag(text: str) -> dict[str, int]:
 
 
 def add_scheduler(out: Samples, values: Mapping[str, int]) -> None:
-    """The scheduler's samples; a release that names a figure differently lacks it, no more."""
+    """The scheduler's samples; a figure that a release names differently is left out."""
     out.add("carme_slurm_scheduler_threads", (), values.get("Server thread count"))
     out.add("carme_slurm_scheduler_agent_queue", (), values.get("Agent queue size"))
     out.add("carme_slurm_scheduler_dbd_queue", (), values.get("DBD Agent queue size"))
@@ -259,12 +259,12 @@ class SchedulerReader(PeriodicThread):
         return self._every
 
     def step(self) -> None:
-        """Ask once; without an answer there are no figures rather than old ones."""
+        """Ask once; without an answer there are no figures, not old ones."""
         answer = self._answer([self._command])
         self.values = parse_sdiag(answer) if answer else {}
         sacctmgr = str(Path(self._command).with_name("sacctmgr"))
         try:
-            # Its own way to slurmdbd: the controller goes on without it and only queues up.
+            # sacctmgr asks slurmdbd itself: without slurmdbd, the controller only queues records.
             answer = self._answer([sacctmgr, "-nP", "show", "cluster", "format=cluster"])
         except FileNotFoundError:
             self.accounting_up = None

@@ -104,7 +104,7 @@ class Checker:
             )
 
         if promql.is_padded(query.expr):
-            return result("padded", note="it makes up a value where there is none")
+            return result("padded", note="it returns a value even without series")
         try:
             rows, milliseconds = self._ask(board, panel, query, values)
         except InputError as error:

@@ -65,7 +65,7 @@ def names(expression: str) -> Names:
 
 
 def is_padded(expression: str) -> bool:
-    """Whether the query makes up a value where there is none, so that its panel is never empty."""
+    """Whether the query returns a value even without series, so that its panel is never empty."""
     return bool(_PADDING.search(_STRING.sub('""', expression)))
 
 

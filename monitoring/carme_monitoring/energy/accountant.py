@@ -84,7 +84,7 @@ class CounterSource:
 
 @dataclass
 class GaugeSource:
-    """A power reading, integrated by the trapezoidal rule; gaps are estimated and say so."""
+    """A power reading, integrated by the trapezoidal rule; gaps are marked as estimated."""
 
     max_watts: float
     max_step_ns: int
@@ -147,7 +147,7 @@ class EnergyReading:
 
 
 class EnergyAccountant:
-    """Charges what every source gained to the jobs that were there."""
+    """Charges the gain of every source to the jobs of that time."""
 
     def __init__(self, max_step_seconds: float = 60.0) -> None:
         self.ledger = Ledger()

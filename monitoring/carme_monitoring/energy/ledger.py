@@ -56,7 +56,7 @@ class Ledger:
         weights: Mapping[Consumer, float],
         estimated: bool = False,
     ) -> None:
-        """Divide what a component used."""
+        """Charge a component's energy to consumers, by their weights."""
         if amount <= 0:
             return
         if self.has_meter:
@@ -67,7 +67,7 @@ class Ledger:
         self._book(component, amount, weights, estimated)
 
     def meter(self, amount: int, weights: Mapping[Consumer, float], estimated: bool) -> None:
-        """Book what the node's meter read; what components have not used is the rest."""
+        """Add what the node's meter read; the part that no component used is charged as rest."""
         self.has_meter = True
         self._since_meter = 0
         self.metered += max(0, amount)
@@ -93,7 +93,7 @@ class Ledger:
         return dict(self.accounts.get(jobid, {}))
 
     def forget(self, jobid: int) -> None:
-        """A job's series have ended; the node's totals keep its energy."""
+        """Forget a job whose series have ended; the node's totals keep its energy."""
         self.accounts.pop(jobid, None)
         self.estimated.pop(jobid, None)
 

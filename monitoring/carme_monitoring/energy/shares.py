@@ -42,7 +42,7 @@ class JobPresence:
 
 @dataclass(frozen=True)
 class GpuSlot:
-    """What Slurm allocates of a GPU: all of it, or a MIG slice."""
+    """The unit that Slurm allocates: a whole GPU, or a MIG slice."""
 
     name: str
     gpu: str
@@ -51,7 +51,7 @@ class GpuSlot:
 
 @dataclass(frozen=True)
 class NodeActivity:
-    """What happened on the node in an interval."""
+    """Use of the node's processors, memory and GPUs in an interval."""
 
     cpus: int = 0
     memory_bytes: float = 0.0
@@ -67,8 +67,8 @@ class NodeActivity:
     def scaled(self, fraction: float) -> "NodeActivity":
         """A part of the interval, in proportion.
 
-        What ran outside of the jobs that are still here may have been a job that is not, so
-        nothing of it is the system's.
+        Processor time outside of the present jobs may be that of a job that has ended, so none
+        of it is charged to the system.
         """
         if fraction == 1:
             return self

@@ -1,4 +1,4 @@
-// The live half of the form: what is free now, and when this request would start.
+// Live updates of the form: what is free now, and when this request would start.
 (function () {
   "use strict";
   const { add } = carmeElements;
@@ -134,7 +134,7 @@
       // The hub answers with the last figures and reads new ones meanwhile: ask again soon.
       clearTimeout(soonTimer);
       if (figures.age_seconds > 6 && figures.controller === "up") soonTimer = setTimeout(refreshCluster, 1500);
-      // The outlook is of the same moment as the panel beside it.
+      // The outlook must match the panel beside it.
       if (before && content(before) !== content(figures)) later(0);
     } catch (error) {
       field("cluster").textContent = "The free resources cannot be read now: " + error.message;

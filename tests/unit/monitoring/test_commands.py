@@ -57,12 +57,12 @@ def test_once_prints_a_collection(tmp_path: Path) -> None:
 def test_without_credentials_it_does_not_start(tmp_path: Path) -> None:
     done = call("--web-config", tmp_path / "none.yml", "--state", tmp_path)
     assert done.returncode == 1
-    assert "asks for credentials by default" in done.stderr
+    assert "requires credentials by default" in done.stderr
     empty = tmp_path / "empty.yml"
     empty.write_text("{}")
     done = call("--web-config", empty, "--state", tmp_path)
     assert done.returncode == 1
-    assert "asks nobody for credentials" in done.stderr
+    assert "requires no credentials" in done.stderr
 
 
 def test_the_service_serves_hears_the_hook_and_ends(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ def test_it_renders_and_asks_for_little(mode: str) -> None:
         config="/etc/carme/carme.toml",
         run="/run/carme",
         user="carme-exporter",
-        what="measures gpu01",
+        description="measures gpu01",
         mode=mode,
     )
     lines = text.splitlines()

@@ -14,7 +14,7 @@
 umask 077
 cd "$HOME" || exit 1
 
-# The container starts with a clean environment: these alone come along.
+# The container starts with a clean environment; it gets only these variables.
 for name in ${!SLURM_@} ${!PMI@} SLURMD_NODENAME CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; do
   [ -n "${!name+set}" ] && export "APPTAINERENV_$name=${!name}"
 done

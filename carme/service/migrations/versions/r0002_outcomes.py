@@ -1,4 +1,4 @@
-"""What came of predictions: how the job ended, what was measured, whether the intervals held."""
+"""Outcomes of predictions: the job's end, the measurements, whether the intervals contain them."""
 
 import sqlalchemy as sa
 from alembic import op
