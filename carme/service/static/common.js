@@ -44,12 +44,12 @@ const carme = (function () {
   }
 
   // Plotly's colours follow the system's light or dark theme.
-  function layout(more) {
+  function layout(options) {
     const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line") };
     return Object.assign({
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--text") },
       margin: { l: 60, r: 20, t: 20, b: 50 }, hoverlabel: { align: "left" },
-    }, more, { xaxis: Object.assign({}, axis, (more || {}).xaxis), yaxis: Object.assign({}, axis, (more || {}).yaxis) });
+    }, options, { xaxis: Object.assign({}, axis, (options || {}).xaxis), yaxis: Object.assign({}, axis, (options || {}).yaxis) });
   }
 
   return { ask, add, coverage, amount, interval, digits, duration, joules, watts, grams, bytes, problem, layout, colour, prefix, api };

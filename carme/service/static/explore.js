@@ -28,9 +28,9 @@
       if (choices.some((value) => Number.isNaN(value))) throw new Error(titles[name] + ": not a number");
       if (choices.length) vary[name] = choices;
     }
-    const most = Math.max(...(vary.gpus || [1]));
-    const first = vary.gpu ? vary.gpu[0] : clusterGpus[0] || FALLBACK_GPUS[0];
-    return { workload: field("workload").value, hardware: hardware(first, most), vary: vary, objectives: [field("x").value, field("y").value] };
+    const maxGpus = Math.max(...(vary.gpus || [1]));
+    const firstGpu = vary.gpu ? vary.gpu[0] : clusterGpus[0] || FALLBACK_GPUS[0];
+    return { workload: field("workload").value, hardware: hardware(firstGpu, maxGpus), vary: vary, objectives: [field("x").value, field("y").value] };
   }
   // `PARTITION:TYPE` names GPUs of this cluster, anything else a GPU with known figures.
   function hardware(gpu, count) {
@@ -39,13 +39,13 @@
   }
   // Every type of GPU in this cluster once, in the partition that has most of it.
   async function readClusterGpus() {
-    const most = {};
+    const largest = {};
     try {
       for (const partition of (await carme.ask("/cluster")).partitions)
         for (const gpu of partition.gpus)
-          if (gpu.total > (most[gpu.type]?.total || 0)) most[gpu.type] = { total: gpu.total, name: partition.name + ":" + gpu.type };
+          if (gpu.total > (largest[gpu.type]?.total || 0)) largest[gpu.type] = { total: gpu.total, name: partition.name + ":" + gpu.type };
     } catch { return []; } // the page also works with known GPUs
-    return Object.values(most).map((gpu) => gpu.name);
+    return Object.values(largest).map((gpu) => gpu.name);
   }
 
   function save() {
@@ -104,7 +104,7 @@
   }
 
   const key = (p) => JSON.stringify(varied.map((name) => p.point[name] ?? null));
-  const shown = () => result.points.filter((p) => Object.entries(limits).every(([name, most]) => p[name] <= most));
+  const shown = () => result.points.filter((p) => Object.entries(limits).every(([name, maximum]) => p[name] <= maximum));
   const hoverText = (p) => varied.filter((n) => n in p.point).map((n) => "<b>" + n + " = " + (p.point[n] ?? "none") + "</b>")
     .concat(Object.entries(axes).map(([n, a]) => a[0].replace(/ \(.*/, "") + " " + a[2](p[n]))).join("<br>");
 

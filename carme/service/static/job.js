@@ -5,11 +5,11 @@
   const box = document.getElementById("job");
   const plots = document.getElementById("plots");
 
-  function figure(parent, label, text, more) {
+  function figure(parent, label, text, note) {
     const card = carme.add(parent, "div", null, "card figure");
     carme.add(card, "span", label, "soft small");
     carme.add(card, "strong", text);
-    if (more) carme.add(card, "span", more, "soft small");
+    if (note) carme.add(card, "span", note, "soft small");
   }
   function plot(name, title, unit, series, start) {
     let place = document.getElementById(name);

@@ -66,15 +66,15 @@
 
     function show() {
       if (!endsAt) return;
-      const left = endsAt - Date.now() / 1000 - clockOffset;
-      const near = left < warnSeconds;
-      text.textContent = timeLeft(left);
+      const secondsLeft = endsAt - Date.now() / 1000 - clockOffset;
+      const endsSoon = secondsLeft < warnSeconds;
+      text.textContent = timeLeft(secondsLeft);
       text.title = "This session ends " + new Date(1000 * (endsAt - clockOffset)).toLocaleString();
-      text.style.cssText = near ? ALARM : "";
+      text.style.cssText = endsSoon ? ALARM : "";
       button.hidden = !mayExtend;
-      if (near && warnedFor !== endsAt) {
+      if (endsSoon && warnedFor !== endsAt) {
         warnedFor = endsAt;
-        notify("This session ends in " + timeLeft(left).replace(" left", "") + ". Save your work" + (mayExtend ? ", or ask for more time above." : "."), "warning", false);
+        notify("This session ends in " + timeLeft(secondsLeft).replace(" left", "") + ". Save your work" + (mayExtend ? ", or ask for more time above." : "."), "warning", false);
       }
     }
 

@@ -78,7 +78,7 @@
     return moment.toLocaleString([], { weekday: "short", day: "numeric", month: "short", ...short });
   }
 
-  function when(seconds) {
+  function startTime(seconds) {
     const wait = seconds - Date.now() / 1000;
     return clock(seconds) + (wait < 5400 ? " (in about " + Math.max(1, Math.round(wait / 60)) + " min)" : "");
   }
@@ -94,7 +94,7 @@
       if (outlook.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");
       else if (outlook.held) showOutlook("This choice would wait. " + outlook.held, "", outlook.smaller);
       else if (outlook.refused) showOutlook("This would be refused. " + outlook.refused, "text-danger");
-      else if (outlook.expected_at) showOutlook("Not now. Slurm expects it to start " + when(outlook.expected_at) + "; this guess is often wrong.", "", outlook.smaller);
+      else if (outlook.expected_at) showOutlook("Not now. Slurm expects it to start " + startTime(outlook.expected_at) + "; this guess is often wrong.", "", outlook.smaller);
       else showOutlook("This choice would wait.", "", outlook.smaller);
       if (outlook.again) later(1000);
     } catch (error) {
@@ -106,12 +106,12 @@
 
   // Problems are shown at their fields while the user chooses, not only after "Start".
   function showProblems(errors) {
-    for (const old of form.querySelectorAll(".carme-live")) {
-      const input = field(old.dataset.field);
+    for (const message of form.querySelectorAll(".carme-live")) {
+      const input = field(message.dataset.field);
       input.classList.remove("is-invalid");
       input.removeAttribute("aria-invalid");
       input.removeAttribute("aria-describedby");
-      old.remove();
+      message.remove();
     }
     for (const error of errors) {
       const input = error.field && field(error.field);
@@ -128,14 +128,14 @@
 
   async function refreshCluster() {
     try {
-      const before = figures;
+      const previous = figures;
       figures = await ask("cluster");
       showCluster();
       // The hub answers with the last figures and reads new ones meanwhile: ask again soon.
       clearTimeout(soonTimer);
       if (figures.age_seconds > 6 && figures.controller === "up") soonTimer = setTimeout(refreshCluster, 1500);
       // The outlook must match the panel beside it.
-      if (before && content(before) !== content(figures)) later(0);
+      if (previous && content(previous) !== content(figures)) later(0);
     } catch (error) {
       field("cluster").textContent = "The free resources cannot be read now: " + error.message;
     }
@@ -155,17 +155,17 @@
     // For a preset with GPUs, take the first partition that has some.
     const current = figures?.partitions.find((p) => p.name === field("partition").value);
     if (values.gpus && current && !current.gpus.length) {
-      const other = figures.partitions.find((p) => p.gpus.length);
-      if (other) field("partition").value = other.name;
+      const gpuPartition = figures.partitions.find((p) => p.gpus.length);
+      if (gpuPartition) field("partition").value = gpuPartition.name;
     }
-    const rest = Object.assign({}, values);
-    if (rest.whole_node && figures) {
+    const fields = Object.assign({}, values);
+    if (fields.whole_node && figures) {
       const partition = figures.partitions.find((p) => p.name === field("partition").value);
-      Object.assign(rest, partition && partition.largest);
+      Object.assign(fields, partition && partition.largest);
       field("gpu_type").value = "";
     }
-    delete rest.whole_node;
-    fill(rest);
+    delete fields.whole_node;
+    fill(fields);
   }
 
   function updateChoices() {
@@ -182,11 +182,11 @@
     const row = field("qos-row");
     if (!row) return;
     const account = field("account")?.value || row.dataset.account;
-    const own = JSON.parse(row.dataset.associations).filter((item) => item.account === account);
-    const association = own.find((item) => item.partition === field("partition").value) || own.find((item) => !item.partition);
+    const associations = JSON.parse(row.dataset.associations).filter((item) => item.account === account);
+    const association = associations.find((item) => item.partition === field("partition").value) || associations.find((item) => !item.partition);
     const select = field("qos");
-    const before = select.value || select.dataset.value;
-    const chosen = association?.qos.includes(before) ? before : association?.default_qos;
+    const previous = select.value || select.dataset.value;
+    const chosen = association?.qos.includes(previous) ? previous : association?.default_qos;
     select.replaceChildren();
     for (const name of association ? association.qos : []) {
       const option = add(select, "option", name + (name === association.default_qos ? " (default)" : ""));
