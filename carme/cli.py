@@ -32,7 +32,7 @@ class CommandGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List every command; one whose package is not installed says so instead of failing."""
+        """List every command; a note replaces one whose package is not installed."""
         rows = []
         for name in self.list_commands(ctx):
             try:

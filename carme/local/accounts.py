@@ -81,7 +81,7 @@ def ensure(layout: Layout) -> CreatedAccounts:
 
 
 def remove(layout: Layout) -> list[str]:
-    """Remove every user (with home) and group that `ensure` created; their names."""
+    """Remove every user (with home) and group that `ensure` created; returns their names."""
     accounts = created(layout)
     for user in accounts.users:
         if _exists(pwd.getpwnam, user):

@@ -225,7 +225,7 @@ def check_is_cluster(layout: Layout) -> None:
 
 
 def remove_files(layout: Layout) -> list[str]:
-    """Remove all files that `up` created; the names of other files in the folder, which stay."""
+    """Remove all files that `up` created; returns the names of other files, which stay."""
     rule = render.sudoers_path(layout)
     # Another cluster may have the same hub user; then the rule belongs to that cluster.
     if rule.exists() and str(layout.carme_toml) in rule.read_text(encoding="utf-8"):

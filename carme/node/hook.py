@@ -222,7 +222,7 @@ if __name__ == "__main__":
     signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
     try:
         main(sys.argv[1], sys.argv[2])
-    except BaseException as problem:  # a job must start and end all the same
+    except BaseException as problem:  # no error may keep a job from starting or ending
         with contextlib.suppress(Exception):
             print(f"carme hook: {problem!r}", file=sys.stderr)
     os._exit(0)

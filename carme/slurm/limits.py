@@ -44,7 +44,7 @@ class Limit:
         )
 
     def used(self, jobs: Iterable[Job]) -> int:
-        """How much `jobs` use; 0 if the limit holds for each job by itself."""
+        """How much `jobs` use; 0 for a limit on single jobs."""
         if self.scope in ("job", "node"):
             return 0
         return sum(amount(job, self.resource) for job in jobs if self.counts(job))

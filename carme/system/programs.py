@@ -89,7 +89,7 @@ def stream(
     own_session: bool = False,
     silence_seconds: float | None = None,
 ) -> int:
-    """Run a program, pass each line that it prints to `on_line` at once; its exit code.
+    """Run a program and pass each line that it prints to `on_line` at once; returns its exit code.
 
     `on_line` also gets an empty line whenever the program was silent for `silence_seconds`. When
     an exception ends this function (a signal, for example), a program in its `own_session` is

@@ -39,7 +39,7 @@ class ApptainerEngine:
     def build(
         self, recipe: Recipe, parent: Path | None, folder: Path, log: BuildLog, user: BuildUser
     ) -> Path:
-        """Build the recipe that was copied to `folder`/recipe; the path of the SIF file."""
+        """Build the recipe that was copied to `folder`/recipe; returns the path of the SIF file."""
         definition = folder / "recipe/image.def"
         if not definition.is_file():
             raise MissingError(f"recipe {recipe.name}: {recipe.folder / 'image.def'} is missing")

@@ -51,7 +51,7 @@ class BuildLog:
         return explain_log(self.path.read_text(encoding="utf-8", errors="replace"))
 
     def run(self, command: list[str], environ: dict[str, str], cwd: Path, user: BuildUser) -> int:
-        """Run `command` with its output in this log; its exit code. An exception here stops it."""
+        """Run `command`, log its output, return its exit code. An exception here stops it."""
         return stream(
             command,
             self.line,

@@ -32,7 +32,7 @@ class Engine(Protocol):
     def build(
         self, recipe: Recipe, parent: Path | None, folder: Path, log: BuildLog, user: BuildUser
     ) -> Path:
-        """Build the recipe that was copied to `folder`/recipe; the path of the SIF file."""
+        """Build the recipe that was copied to `folder`/recipe; returns the path of the SIF file."""
 
 
 @dataclass(frozen=True)

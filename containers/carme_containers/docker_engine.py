@@ -67,7 +67,7 @@ class DockerEngine:
     def build(
         self, recipe: Recipe, parent: Path | None, folder: Path, log: BuildLog, user: BuildUser
     ) -> Path:
-        """Build the recipe in the engine and convert the image; the path of the SIF file."""
+        """Build the recipe in the engine, convert the image; returns the path of the SIF file."""
         del parent  # the engine stores its own parents
         try:
             tag = self._ensure(recipe, folder, log, user)

@@ -11,7 +11,7 @@ from carme_monitoring.metrics import LabelledCounter
 
 try:
     import pynvml
-except ImportError:  # the one place that needs it says so
+except ImportError:  # `_begin` raises an error that names the package
     pynvml = None
 
 _ALL_LINKS = 0xFFFFFFFF

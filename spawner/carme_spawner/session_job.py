@@ -195,7 +195,7 @@ class SessionJob:
         return 20, messages.in_queue(job, snapshot.queue_position(job.id))
 
     async def extend(self, seconds: int) -> int:
-        """Extend the job by `seconds`; its new end in Unix seconds."""
+        """Extend the job by `seconds`; returns its new end in Unix seconds."""
         extended = await self._context.helper.extend(self._user, self.saved.job_id, seconds)
         await self.look(0)
         return extended.ends_at or 0

@@ -46,7 +46,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         HubContext, help="The objects that all spawners share, from `configure`"
     ).tag(config=True)
     # Waiting in the queue has its own limit, and so has starting: see `SessionJob`. The hub's
-    # single limit over both stays out of the way.
+    # single limit over both is set so high that it never applies.
     start_timeout = Integer(30 * 86400).tag(config=True)
     poll_interval = Integer(10).tag(config=True)
     env_keep = List(help="Empty: sessions must not see the environment of the hub").tag(config=True)
@@ -141,7 +141,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         return self._idle_policy.warning
 
     async def extend(self, seconds: int) -> int:
-        """More time, where the site allows it; when the session now ends."""
+        """Extend the session, where the site allows it; returns its new end."""
         return await self._job.extend(seconds)
 
     def get_env(self) -> dict[str, str]:
@@ -154,7 +154,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         return [*super().get_args(), *idle_options(self.carme.session.idle_hours)]
 
     async def start(self) -> str:
-        """Submit the job and wait until its session listens; the session's address."""
+        """Submit the job and wait until its session listens; returns the session's address."""
         if self._options is None:
             await self._apply(self.user_options)
         self.ended_message = ""
@@ -162,7 +162,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         return await self._until_up()
 
     async def submit_batch_script(self) -> str:
-        """Submit the job through the helper; its id. Raises SessionFailure if Slurm refuses it."""
+        """Submit the job; returns its id. Raises SessionFailure if Slurm refuses it."""
         script, files = await self._script()
         # Folders of other sessions that must not be removed.
         in_use = tuple(other.session_name for other in self.user.spawners.values() if other.active)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Have the relay run srun; the exit code of srun, or 1 without an answer."""
+    """Have the relay run srun; returns srun's exit code, or 1 without an answer."""
     folder = os.environ.get("CARME_RELAY", "")
     relay = socket.socket(socket.AF_UNIX)
     try:

@@ -1,11 +1,11 @@
 """`./dev bench dashboards [--json]`: what dashboards, rules and discovery cost with 1,000 jobs.
 
 A private Prometheus scrapes the series of 1,000 jobs on 250 nodes every 15 s and evaluates the
-rules on them. Of what a dashboard shows over time it has a history as long as the dashboard's span.
-Every query of every dashboard is asked as Grafana would ask it, in five rounds; a query's time is
+rules on them. Metrics that a dashboard shows over time have a history as long as its span.
+Every query of every dashboard is sent as Grafana would send it, in five rounds; a query's time is
 the median of the five, and the slowest query's counts. A group of rules takes the median of three
-evaluations; the groups' sum counts. Queries about parts that are not there (the hub, the service)
-are checked on the live cluster by tests.
+evaluations; the groups' sum counts. Queries about services that are not there (hub,
+prediction service) are checked on the live cluster by tests.
 """
 
 import json

@@ -79,7 +79,7 @@ def bare_python(image: Path, apptainer: Path, home: Path) -> list[str]:
 
 
 def run_as_nobody(command: list[str], home: Path) -> None:
-    """Run as the kind of user who starts sessions; its output only when it fails."""
+    """Run as a normal user, as sessions do; prints the output only if it fails."""
     nobody = pwd.getpwnam("nobody")
     root = os.geteuid() == 0
     run = subprocess.run(

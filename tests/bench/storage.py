@@ -2,8 +2,8 @@
 
 PAGE is what an exporter answered (`curl -u … http://NODE:9401/metrics > PAGE`). A private
 Prometheus reads it as that of 40 nodes and then of 120, each for as long as a chunk takes to fill
-(120 samples, here every second or two); what the second holds more is what the further nodes cost.
-The rules run as they would. Values move as a busy node's do: every counter by a random amount.
+(120 samples, here every second or two); the difference between the two is the cost of the further
+nodes. The rules are evaluated as usual. As on a busy node, every counter grows by random amounts.
 """
 
 import json

@@ -62,7 +62,7 @@ def open_lab(page: Page, cluster: Cluster, user: str) -> None:
 
 
 def run_cell(page: Page, code: str, seconds: float = 30) -> str:
-    """Open a notebook in JupyterLab, run `code` in its first cell; what it printed.
+    """Open a notebook in JupyterLab, run `code` in its first cell; returns its output.
 
     The code must print "done here" at the end.
     """

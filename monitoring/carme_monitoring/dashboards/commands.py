@@ -39,9 +39,9 @@ def check(
 ) -> None:
     """Run every query of every dashboard (or of NAMES) against Prometheus; exit 1 if one is wrong.
 
-    Wrong is an error, an empty answer, a metric or label that nobody exports. A panel that needs
-    what is not here (a job that waits, InfiniBand) may be empty, and says so. Dashboards made for
-    other exporters are checked by the kind of queries they have, where exporter.profiles is on.
+    Wrong are errors, empty answers, and metrics or labels that nothing exports. A panel with a
+    need that is not met here (a waiting job, InfiniBand) may be empty. Dashboards made for other
+    exporters are checked by typical queries, if exporter.profiles is on.
     """
     config = load(path)
     settings = config.prometheus
@@ -125,6 +125,6 @@ def summary(results: Sequence[Checked]) -> str:
     absent = sum(result.status == "not here" for result in results)
     slowest = max((result.milliseconds for result in results), default=0)
     return (
-        f"{len(results)} queries at {time.strftime('%H:%M')}: {wrong} wrong, {absent} of things"
-        f" that are not here; the slowest took {slowest:.0f} ms"
+        f"{len(results)} queries at {time.strftime('%H:%M')}: {wrong} wrong, {absent} with"
+        f" unmet needs; the slowest took {slowest:.0f} ms"
     )
