@@ -103,9 +103,7 @@ def _typos(inventory: Inventory) -> Iterator[str]:
             role = next((r for r in inventory.roles if str(name).startswith(f"{r}_")), None)
             if role and name not in inventory.defaults and name not in reported:
                 reported.add(name)
-                others = ", ".join(
-                    sorted(n for n in inventory.defaults if n.startswith(f"{role}_"))
-                )
+                others = sorted(n for n in inventory.defaults if n.startswith(f"{role}_"))
                 yield f"{name}: the role {role} has no such variable; it has {', '.join(others)}"
 
 

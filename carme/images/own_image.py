@@ -110,6 +110,8 @@ def _run(command: list[str | Path], deadline: float) -> CommandResult:
     try:
         return execute(command, timeout_seconds=seconds, env=environ, cwd="/")
     except UnavailableError:
+        if time.monotonic() < deadline:
+            raise  # the program could not be started
         raise UnavailableError(
             f"the image could not be checked within {CHECK_SECONDS} s",
             "try again; a large image is faster from a local disk",

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from carme.data import names as names
 from carme.errors import ConfigError, InputError, MissingError
 from carme.simulator.hardware import (
     Cluster,
@@ -37,13 +38,6 @@ PLANS: dict[str, type[BasePlan]] = {
     "averaging": Averaging,
 }
 _COUNTED = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([A-Za-z0-9][A-Za-z0-9._ -]*)")
-
-
-def names(kind: str) -> list[str]:
-    """Bundled names of one kind: gpus, links, nodes, storage, workloads, clusters."""
-    folder = files("carme.data").joinpath(kind)
-    files_there = (entry.name for entry in folder.iterdir())
-    return sorted(name.removesuffix(".toml") for name in files_there if name.endswith(".toml"))
 
 
 def gpu(name: str) -> Gpu:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import distribution
 from pathlib import Path
+from urllib.parse import urljoin
 
 from carme.config.services import LOOPBACK, Service
 from carme.errors import ConfigError, MissingError
@@ -122,7 +123,8 @@ def _health_check(layout: Layout, secrets: Secrets, service: Service) -> HealthC
     }
     address = _address(layout, service)
     base = address if "://" in address else f"http://{address}"
-    return lambda: health_checks.http_ok(base + service.health, logins.get(service.program))
+    url = urljoin(base, service.health)  # both may have the path of the hub
+    return lambda: health_checks.http_ok(url, logins.get(service.program))
 
 
 def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) -> Command:

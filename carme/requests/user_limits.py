@@ -71,11 +71,10 @@ def with_allowed_hours(
     """The defaults `values` with a time that the account, QoS and reservation in `raw` allow."""
     chosen = {**values, **{name: value for name, value in raw.items() if isinstance(value, str)}}
     # Without validation: the names that a user sent may be wrong, and have no limits then.
-    limits = request_time_limits(ResourceRequest.model_construct(**chosen), snapshot, user, now)
-    return {
-        **values,
-        "hours": min(values["hours"], 8760, *(hours_within(i.maximum) for i in limits)),
-    }
+    fields = {name: chosen[name] for name in ResourceRequest.model_fields if name in chosen}
+    limits = request_time_limits(ResourceRequest.model_construct(**fields), snapshot, user, now)
+    allowed_hours = (hours_within(limit.maximum) for limit in limits)
+    return {**values, "hours": min(values["hours"], 8760, *allowed_hours)}
 
 
 def as_job(request: ResourceRequest, user: SlurmUser) -> Job:

@@ -21,7 +21,7 @@ def cache_dir() -> Path:
 def write(path: Path, text: str, *, mode: int = 0o644, owner: str | None = None) -> bool:
     """Replace the file by `text` in one step; True if that changed its text."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    changed = not path.exists() or path.read_text(encoding="utf-8") != text
+    changed = not path.exists() or path.read_bytes() != text.encode()
     if changed:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         temporary = Path(name)

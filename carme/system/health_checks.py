@@ -70,11 +70,12 @@ def get(url: str, login: tuple[str, str] | None = None, seconds: float = 5) -> H
         urllib.request.ProxyHandler({}), _NoRedirect, urllib.request.HTTPSHandler(context=context)
     )
     try:
-        with opener.open(request, timeout=seconds) as response:
+        try:
+            response = opener.open(request, timeout=seconds)
+        except urllib.error.HTTPError as error:
+            response = error
+        with response:
             return HttpResponse(response.status, response.headers, response.read(_MAX_BODY_BYTES))
-    except urllib.error.HTTPError as error:
-        with error:
-            return HttpResponse(error.code, error.headers, error.read(_MAX_BODY_BYTES))
     except (OSError, http.client.HTTPException) as error:
         raise UnavailableError(f"{url} does not answer: {_reason(error)}") from None
 

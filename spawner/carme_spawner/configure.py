@@ -4,6 +4,7 @@ import asyncio
 import os
 import pwd
 from pathlib import Path
+from subprocess import STDOUT
 from typing import Any
 
 from jupyterhub import apihandlers
@@ -101,7 +102,8 @@ async def _make_home(authenticator: Any, _handler: Any, authentication: Any) -> 
         authenticator.log.info("Making the home folder of %s", name)
         argv = ["sudo", "-n", "/usr/sbin/mkhomedir_helper", name, "0077"]
         try:
-            done = await asyncio.to_thread(execute, argv, merge_stderr=True)
+            # No time limit: the hub cannot end sudo, which runs as root.
+            done = await asyncio.to_thread(execute, argv, stderr=STDOUT, timeout_seconds=None)
             problem = f"exit code {done.returncode}: {done.stdout}" if done.returncode else ""
         except CarmeError as error:
             problem = str(error)

@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 import carme.web
-from carme import library
+from carme import data
 from carme.config import Config
 from carme.images.catalogue import Catalogue
 from carme.requests.placement import features as features_of
@@ -34,7 +34,7 @@ STATIC_FOLDERS = {
 }
 """Scripts and styles of the hub's pages."""
 
-_environment.globals["bundled_workloads"] = library.names("workloads")
+_environment.globals["bundled_workloads"] = data.names("workloads")
 # The scripts of the form send these fields.
 _environment.globals["fields"] = {
     "outlook": [*ResourceRequest.model_fields, "image"],

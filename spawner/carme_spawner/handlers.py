@@ -51,7 +51,9 @@ def parse_body(model: type[Body], body: bytes) -> Body:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise web.HTTPError(400, explain_first(error, root="body")) from None
+        # On one line: it may contain a key of the body, and the hub logs it.
+        text = " ".join(explain_first(error, root="body").split())
+        raise web.HTTPError(400, text[:500]) from None
 
 
 def spawner_of(handler: Any) -> Any:

@@ -156,7 +156,7 @@ class GpuIdleness:
 async def read_session(url: str, token: str) -> SessionActivity:
     """The activity of the session at `url` (with its base path); raises OSError or ValueError
     without an answer."""
-    contents = []
+    contents: list[list[dict[str, Any]]] = []
     for resource in ("kernels", "terminals"):
         try:
             response = await AsyncHTTPClient().fetch(

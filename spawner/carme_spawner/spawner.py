@@ -49,7 +49,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
     # single limit over both is set so high that it never applies.
     start_timeout = Integer(30 * 86400).tag(config=True)
     poll_interval = Integer(10).tag(config=True)
-    env_keep = List(help="Empty: sessions must not see the environment of the hub").tag(config=True)
+    env_keep: Any = List(help="Empty: sessions do not see the hub's environment").tag(config=True)
     options_from_form = AnyTrait()
 
     @default("context")
@@ -119,7 +119,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         try:
             return await self._checker.check(raw)
         except SessionFailure as refused:
-            self._problems = refused.problems
+            self._problems = dict(refused.problems)
             raise
 
     # --- the job --------------------------------------------------------------------------------

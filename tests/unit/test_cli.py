@@ -56,10 +56,11 @@ sys.meta_path.insert(0, Blocked())
 """
 
 
-def test_a_node_needs_no_numpy():
+def test_node_and_hub_need_no_numpy():
     modules = "carme_monitoring.commands", "carme_monitoring.discovery", "carme.cli"
     modules += "carme.doctor.commands", "carme.doctor.checklist", "carme.node.hook"
     modules += "carme.helper.program", "carme.slurm.commands", "carme.jobs.commands"
+    modules += "carme.view.program", "carme_spawner.spawner", "carme_spawner.configure"
     code = f"{BLOCKED}for name in {modules}: importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -75,10 +76,10 @@ def test_without_numpy_a_command_names_the_extra(name):
 
 
 def test_extras():
-    """Nodes get no NumPy; `reproduce` needs no more than the simulator."""
+    """Nodes and hub get no NumPy; `reproduce` needs no more than the simulator."""
     wanted = [line for line in requires("carme") or [] if "numpy" in line or "numba" in line]
     assert {line.split("extra == ")[-1].strip("'\"") for line in wanted} == {
-        *("dev", "local", "service", "simulator", "spawner"),
+        *("dev", "local", "service", "simulator"),
     }
     code = BLOCKED.replace('("numpy", "numba", "llvmlite", "scipy")', '("scipy", "flask")')
     code += "from carme.simulator.commands import pareto, simulate, validate"

@@ -104,7 +104,7 @@ class GpuEnergyCollector(Collector[dict[str, int]]):
 class GpuActivityCollector(Collector[dict[str, GpuActivity]]):
     """Each GPU's activity since the last read, by the sampler, and the bursts of profiled jobs."""
 
-    name, metrics = "gpu", BURST_METRICS
+    name, metrics, requires = "gpu", BURST_METRICS, "sampler"
     stage, order = Stage.CHARGED, 6
 
     def read(self) -> dict[str, GpuActivity]:

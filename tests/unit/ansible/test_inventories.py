@@ -35,6 +35,30 @@ def test_the_example_inventories_have_no_problem(name: str) -> None:
     assert _filter().problems(hosts, groups, str(ANSIBLE / "roles")) == []
 
 
+def test_a_variable_that_no_role_has_is_named_with_those_that_it_has() -> None:
+    hosts = {"h1": {"grafana_prot": 3001}, "n1": {}}
+    groups = {"carme": ["h1", "n1"], "head": ["h1"], "compute": ["n1"]}
+    problems = _filter().problems(hosts, groups, str(ANSIBLE / "roles"))
+    (typo,) = (problem for problem in problems if problem.startswith("grafana_prot: "))
+    defaults = yaml.safe_load((ANSIBLE / "roles/grafana/defaults/main.yml").read_text())
+    assert typo.endswith(f"it has {', '.join(sorted(defaults))}")
+
+
+def test_the_roles_name_the_tree_of_carme_toml_as_it_is_called() -> None:
+    variables = yaml.safe_load((ANSIBLE / "roles/carme/vars/main.yml").read_text())
+    named = {
+        match[1]
+        for path in (ANSIBLE / "roles").glob("*/*/*")
+        if path.suffix in (".yml", ".j2")
+        for match in re.finditer(
+            r"(?<![\w./-])(carme_[a-z_]+)\.(?:hub|prometheus|alerts|service|cluster)\b",
+            path.read_text(),
+        )
+    }
+    assert named - {"carme_services"} == {"carme_toml"}
+    assert "carme_toml" in variables
+
+
 @pytest.mark.parametrize("role", sorted(path.name for path in (ANSIBLE / "roles").iterdir()))
 def test_every_variable_of_a_role_is_in_its_argument_specs(role: str) -> None:
     folder = ANSIBLE / "roles" / role

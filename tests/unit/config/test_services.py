@@ -103,6 +103,25 @@ def test_each_process_has_a_command_and_a_health_check(
         assert has_build == service.service.entry.carme_code, service.name
 
 
+@pytest.mark.parametrize("path", ["", "/", "/jupyter", "/jupyter/"])
+def test_hub_and_proxy_are_checked_below_the_path_of_the_hub(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls: list[str] = []
+    monkeypatch.setattr(services, "program", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(Layout, "vgpu_library", tmp_path)
+    monkeypatch.setattr(services.health_checks, "http_ok", lambda url, _: urls.append(url))
+    hub = CONFIG.hub.model_copy(update={"url": f"http://127.0.0.1:16888{path}"})
+    local = CONFIG.local.model_copy(update={"dir": tmp_path})
+    layout = Layout(CONFIG.model_copy(update={"local": local, "hub": hub}), tmp_path)
+    secrets = ensure_secrets(tmp_path)
+    for service in services.local_services(layout, secrets, tmp_path / "proxy.js"):
+        if service.name in ("proxy", "hub"):
+            service.health_check()
+    base = path.rstrip("/")
+    assert urls == [f"http://127.0.0.1:{port}{base}/hub/health" for port in (16888, 8081)]
+
+
 def test_docs_name_the_same_users() -> None:
     """A table row of the docs that begins with a service and a user names the inventory's user."""
     users = {entry.name: entry.user for entry in entries() if entry.unit and "." not in entry.user}

@@ -316,7 +316,7 @@ def test_what_is_written_fits_the_configured_scrape_interval(tmp_path: Path) -> 
 @pytest.mark.parametrize("scrape_seconds", range(1, 61))
 def test_ansible_makes_the_same_steps(scrape_seconds: int) -> None:
     variables = yaml.safe_load((ROOT / "ansible/roles/grafana/vars/main.yml").read_text())
-    values = {"carme_whole": {"prometheus": {"scrape_seconds": scrape_seconds}}}
+    values = {"carme_toml": {"prometheus": {"scrape_seconds": scrape_seconds}}}
     for name in ("grafana_scrape_seconds", "grafana_min_step_seconds"):
         values[name] = jinja2.Template(variables[name]).render(values)
     assert int(values["grafana_min_step_seconds"]) == min_step_seconds(scrape_seconds)

@@ -59,6 +59,17 @@ def test_a_source_that_fails_takes_nothing_else_with_it(
     assert "carme_gpu_power_watts" in samples.families
 
 
+def test_gpus_that_fail_are_a_failure_without_a_sampler_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `carme-exporter --once`, which samples nothing."""
+    for name in ("read", "energy_mj"):
+        monkeypatch.setattr(world.gpus, name, lambda: 1 // 0)
+    samples = world.exporter().collect()
+    assert samples.value("carme_collector_success", "gpu") == 0
+    assert world.guards.errors()["gpu"].startswith("ZeroDivisionError")
+
+
 def test_what_is_published_is_what_was_charged(world: World) -> None:
     """The wrap and the reset of a RAPL counter follow one rule in the metric and in the ledger."""
     path = "sys/class/powercap/intel-rapl:0/energy_uj"

@@ -186,3 +186,9 @@ def test_a_qos_in_a_line():
     assert user_limits.describe(limits) == (
         "up to 1 h; at most 1 GiB in a job; at most 1 GPU of type a100 in all your jobs"
     )
+
+
+def test_unknown_options_do_not_matter_to_the_time(snapshot):
+    values = {"partition": "gpu", "account": "", "qos": "", "reservation": "", "hours": 1}
+    for name in ("cls", "self", "_fields_set", "no-such-option"):
+        assert user_limits.with_allowed_hours(values, {name: "x"}, snapshot, ANN, NOW) == values

@@ -1,13 +1,19 @@
 """The one line that turns Carme on."""
 
+import asyncio
 import copy
 import hashlib
+import os
+import pwd
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import pytest
 from batchspawner import BatchSpawnerBase
 from jupyterhub import apihandlers
+from tornado.web import HTTPError
 from traitlets.config import Config as HubConfig
 
 from carme.config import Config
@@ -79,3 +85,24 @@ def test_a_session_can_read_its_users_jobs(monkeypatch):
     spawner = CarmeSpawner(config=c, user=SimpleNamespace(name="ann"))
     assert spawner.get_env() == {"CARME_HUB_URL": "https://example.org/jupyter", **own}
     assert spawner.env_keep == []
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_missing_home_is_made_at_the_login(monkeypatch, tmp_path, succeeds):
+    home = tmp_path / "ann"
+    sudo = tmp_path / "sudo"
+    command = f"mkdir {home}" if succeeds else "echo no space left >&2; exit 1"
+    sudo.write_text(f"#!/bin/sh\n{command}\n")
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: SimpleNamespace(pw_dir=tmp_path / name))
+    make_home = configured(monkeypatch).Authenticator.post_auth_hook
+    log, login = Mock(), {"name": "ann"}
+    making = make_home(SimpleNamespace(log=log), None, login)
+    if succeeds:
+        assert asyncio.run(making) is login
+        assert home.is_dir()
+    else:
+        with pytest.raises(HTTPError, match="home folder"):
+            asyncio.run(making)
+        assert "no space left" in log.error.call_args.args[-1]

@@ -45,6 +45,13 @@ def test_nothing_else_is(body):
     assert caught.value.status_code == 400
 
 
+def test_a_refused_body_fills_one_short_line_of_the_log():
+    with pytest.raises(HTTPError) as caught:
+        parse_body(PortReport, b'{"port": 40001, "a\\nb' + b"c" * 10_000 + b'": 1}')
+    assert "\n" not in caught.value.log_message
+    assert len(caught.value.log_message) <= 500
+
+
 def test_batchspawners_endpoint_is_not_served():
     served = list(default_handlers)
     assert [entry for entry in served if "batchspawner" in entry[0]], "importing it serves it"

@@ -22,3 +22,11 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path):
         write(file, "new\n", owner="no-such-user")
     assert [path.name for path in tmp_path.iterdir()] == ["b.conf"]
     assert file.read_text() == "old\n"
+
+
+def test_a_damaged_file_is_replaced(tmp_path):
+    file = tmp_path / "b.json"
+    file.write_bytes(b"\xff\xfe")
+    assert write(file, "ü\n")
+    assert not write(file, "ü\n")
+    assert file.read_text(encoding="utf-8") == "ü\n"
