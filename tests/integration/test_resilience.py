@@ -24,8 +24,29 @@ def session(cluster):
     person = User.fresh(cluster, cluster.users[0])
     person.start(partition="gpu", gpus=1, gpu_type="virtual-a100", cpus=1, memory_gb=1, hours=1)
     kernel = person.server("POST", "/api/kernels", json={"name": "python3"}).json()["id"]
+    _wait_for_saved_state(cluster, person)
     yield person, kernel
     person.stop()
+
+
+def _wait_for_saved_state(cluster, person):
+    """Return when slurmctld has saved that the session's job runs.
+
+    It saves changes of jobs within five seconds. If it is killed earlier, Slurm itself loses the job.
+    """
+    [job] = cluster.jobs(person.name)
+    changed_at = time.time()
+    update = cluster.run(["scontrol", "update", f"JobId={job['id']}", "AdminComment=running"])
+    assert update.returncode == 0, update.stderr
+    state = cluster.dir / "state/slurm/ctld/job_state"
+
+    def is_saved():
+        try:
+            return state.stat().st_mtime > changed_at
+        except FileNotFoundError:  # between two names, while slurmctld replaces it
+            return False
+
+    wait_for(is_saved, 30, "Slurm has saved the job's state")
 
 
 def test_the_list_of_parts_is_whole(cluster):
