@@ -26,31 +26,31 @@ def made():
     return predict(workload, cluster, Synchronous(epochs=1), detail=False)
 
 
-def figures(made, request, seconds, joules=1e6, nodes=None):
-    """A prediction for the request that takes so long."""
+def figures(made, wish, seconds, joules=1e6, nodes=None):
+    """A prediction for the wish that takes so long."""
     time = made.time.model_copy(update={"value": seconds, "low": seconds / 2, "high": 2 * seconds})
     energy = made.node_energy.model_copy(update={"value": joules})
-    changes = {"time": time, "node_energy": energy, "gpus": request.nodes * request.gpus}
-    return made.model_copy(update={**changes, "nodes": nodes or request.nodes})
+    changes = {"time": time, "node_energy": energy, "gpus": wish.nodes * wish.gpus}
+    return made.model_copy(update={**changes, "nodes": nodes or wish.nodes})
 
 
-def said(made, request, *, here=2000, other=2000, **more):
+def said(made, wish, *, here=2000, other=2000, **more):
     """The suggestions where every other choice takes `other` seconds."""
     found = suggestions(
-        request,
+        wish,
         snapshot(NODES),
-        figures(made, request, here, **more),
+        figures(made, wish, here, **more),
         lambda w: figures(made, w, other),
     )
     return {item.kind: item for item in found}
 
 
 def test_fewer_gpus_are_meant_on_each_node(made):
-    request = AdviceRequest(partition="gpu", nodes=2, gpus=4, hours=1.2)
-    found = said(made, request)["smaller"]
+    wish = AdviceRequest(partition="gpu", nodes=2, gpus=4, hours=1.2)
+    found = said(made, wish)["smaller"]
     assert found.gpus == 1
     assert found.why.startswith("1 instead of 4 GPUs on each of 2 nodes take only 0% longer")
-    alone = said(made, request.model_copy(update={"nodes": 1}))["smaller"]
+    alone = said(made, wish.model_copy(update={"nodes": 1}))["smaller"]
     assert alone.why.startswith("1 instead of 4 GPUs take only")
 
 
@@ -63,17 +63,17 @@ def test_no_more_gpus_than_so_many_nodes_have(made):
         asked.append(other.gpus)
         return figures(made, other, 2000)
 
-    request = AdviceRequest(partition="gpu", nodes=2, gpus=1, hours=1)
-    list(suggestions(request, snapshot([large, small]), figures(made, request, 2000), ask))
+    wish = AdviceRequest(partition="gpu", nodes=2, gpus=1, hours=1)
+    list(suggestions(wish, snapshot([large, small]), figures(made, wish, 2000), ask))
     assert asked == [2]
 
 
 def test_what_is_predicted_closer_together_is_not_compared(made):
-    request = AdviceRequest(partition="gpu", nodes=2, gpus=4, hours=1.2)
+    wish = AdviceRequest(partition="gpu", nodes=2, gpus=4, hours=1.2)
     found = suggestions(
-        request,
+        wish,
         snapshot(NODES),
-        figures(made, request, 2000),
+        figures(made, wish, 2000),
         lambda w: figures(made, w, 2000, nodes=1),
     )
     assert "smaller" not in {item.kind for item in found}
@@ -89,23 +89,23 @@ def test_what_is_predicted_closer_together_is_not_compared(made):
 )
 def test_the_time_offered_is_one_that_the_partition_allows(made, hours, seconds, says):
     """100 minutes are 1.67 hours, and 1.67 hours are more than 100 minutes."""
-    request = AdviceRequest(partition="gpu", gpus=1, hours=hours)
-    found = said(made, request, here=seconds, other=10 * seconds)["time"]
+    wish = AdviceRequest(partition="gpu", gpus=1, hours=hours)
+    found = said(made, wish, here=seconds, other=10 * seconds)["time"]
     assert says in found.why
     assert found.hours == 1.66
 
 
 def test_a_time_that_is_the_most_already_is_not_offered_again(made):
-    request = AdviceRequest(partition="gpu", gpus=1, hours=1.66)
-    assert said(made, request, here=7000, other=70_000)["time"].hours is None
+    wish = AdviceRequest(partition="gpu", gpus=1, hours=1.66)
+    assert said(made, wish, here=7000, other=70_000)["time"].hours is None
 
 
 def test_energies_that_are_compared_have_one_unit(made):
-    request = AdviceRequest(partition="gpu", gpus=1, hours=1)
+    wish = AdviceRequest(partition="gpu", gpus=1, hours=1)
     found = suggestions(
-        request,
+        wish,
         snapshot(NODES),
-        figures(made, request, 2000, joules=400e3),
+        figures(made, wish, 2000, joules=400e3),
         lambda w: figures(made, w, 2000, joules=300e3),
     )
     [better] = [item for item in found if item.kind == "better"]
@@ -117,11 +117,11 @@ def test_energies_that_are_compared_have_one_unit(made):
 )
 def test_not_slower_is_said_only_if_the_intervals_say_so(made, seconds, says):
     """Both intervals reach from half to twice the time."""
-    request = AdviceRequest(partition="gpu", gpus=1, hours=1)
+    wish = AdviceRequest(partition="gpu", gpus=1, hours=1)
     found = suggestions(
-        request,
+        wish,
         snapshot(NODES),
-        figures(made, request, 2000, joules=400e3),
+        figures(made, wish, 2000, joules=400e3),
         lambda w: figures(made, w, seconds, joules=300e3),
     )
     [better] = [item for item in found if item.kind == "better"]
