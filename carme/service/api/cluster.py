@@ -40,7 +40,7 @@ def get_cluster() -> ClusterAnswer:
     return ClusterAnswer(
         name=settings.name,
         title=settings.title,
-        taken_at=snapshot.taken_at,
+        taken_at=snapshot.oldest_taken_at,
         controller=snapshot.controller,
         error=snapshot.error,
         partitions=tuple(_partition(snapshot, p) for p in snapshot.partitions if not p.hidden),
@@ -149,8 +149,8 @@ def _wait(
         return QueueWait(starts_now=False, words=f"would be refused: {text}")
     if result.starts_now:
         return QueueWait(starts_now=True, words="can start now")
-    if result.held:
-        return QueueWait(starts_now=False, words=f"would wait. {result.held}")
+    if result.wait_reason:
+        return QueueWait(starts_now=False, words=f"would wait. {result.wait_reason}")
     if result.starts_at:
         text = "would wait until the reservation begins"
         return QueueWait(starts_now=False, expected_at=result.starts_at, words=text)
