@@ -33,6 +33,8 @@ class ServiceEntry(Section):
     on: Literal["head", "nodes", "head after nodes"] = "head"
     carme_code: bool = False
     restored: Literal["", "data", "keys"] = ""
+    reads_view: bool = False
+    login: str = ""
     removed: bool = False
 
 

@@ -171,7 +171,8 @@ def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) ->
         case "proxy":
             argv = [program("node"), str(proxy), "--ip", LOOPBACK, "--port", port]
             argv += ["--api-ip", LOOPBACK, "--api-port", str(service.ports[1])]
-            argv += ["--default-target", hub_url, "--error-target", f"{hub_url}/hub/error"]
+            error_url = f"{hub_url}{config.hub.base_url}hub/error"
+            argv += ["--default-target", hub_url, "--error-target", error_url]
             return Command(argv, {"CONFIGPROXY_AUTH_TOKEN": secrets.proxy_token})
         case "hub":
             hub_config = etc / "jupyterhub_config.py"

@@ -70,7 +70,7 @@ def test_every_variable_of_a_role_is_in_its_argument_specs(role: str) -> None:
 
 @pytest.mark.parametrize("state", ["down*", "drained", "fail", "inval", "error", "idle", "mixed"])
 def test_a_node_that_takes_no_jobs_is_told_of(state: str) -> None:
-    tasks = yaml.safe_load((ANSIBLE / "roles/slurm/tasks/joined.yml").read_text())
+    tasks = yaml.safe_load((ANSIBLE / "roles/slurm/tasks/wait_for_nodes.yml").read_text())
     found = re.fullmatch(r"slurm_state\.stdout is search\('(.+)'\)", tasks[-1]["when"])
     assert found
     assert bool(re.search(found[1], state)) == (state not in ("idle", "mixed"))
