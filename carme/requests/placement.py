@@ -1,38 +1,40 @@
 """Whether and when a request would start, from a snapshot: the one answer for hub and service."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from carme.errors import InputError
 from carme.requests import user_limits
 from carme.requests.resource_request import GIB, Problems, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
-from carme.slurm.models import Gpus, Node, Reservation
+from carme.slurm.models import ExpectedStart, Gpus, Node, Reservation
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_bytes
 
 AT_ONCE_SECONDS = 5
 """An expected start within this time counts as now."""
+_AWAY = "Slurm does not answer now."
 _ALL_CLOSED = "All nodes for it are down, drained or reserved before it would end."
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """The start of a request as the snapshot shows it. If no field is set, only Slurm knows it."""
+    """Whether and when a request would start, as far as the snapshot shows it."""
 
     problems: Problems = field(default_factory=dict)
     """Why it can never start."""
     starts_now: bool = False
-    held: str = ""
+    wait_reason: str = ""
     """Why it would wait, where the snapshot is enough to tell."""
     starts_at: int | None = None
-    """When its reservation begins, in Unix seconds."""
+    """When its reservation begins or Slurm expects its start, in Unix seconds."""
     smaller: dict[str, int] | None = None
     """The fields of a smaller request that would start now."""
 
     @property
-    def is_open(self) -> bool:
+    def needs_slurm_estimate(self) -> bool:
         """Whether only Slurm knows when it would start."""
-        return not (self.problems or self.starts_now or self.held or self.starts_at)
+        return not (self.problems or self.starts_now or self.wait_reason or self.starts_at)
 
 
 def outlook(
@@ -43,6 +45,8 @@ def outlook(
     max_nodes: int | None = None,
 ) -> Outlook:
     """The outlook for a user's request; `max_nodes` is the site's limit for a session."""
+    if snapshot.controller == "away":
+        return Outlook(wait_reason=_AWAY)
     if problems := all_problems(request, snapshot, user, now, max_nodes):
         return Outlook(problems)
     short = user_limits.shortages(request, snapshot, user)
@@ -51,13 +55,27 @@ def outlook(
     room = user_limits.reduced(request, short)
     smaller = smaller_request(room, snapshot, now) if room else None
     if short:
-        return Outlook(held=user_limits.wait_reason(short), smaller=smaller)
+        return Outlook(wait_reason=user_limits.wait_reason(short), smaller=smaller)
     reservation = _reservation(request, snapshot)
     if reservation and (reservation.starts_at or 0) > now:
         return Outlook(starts_at=reservation.starts_at, smaller=smaller)
     if not usable_nodes(request, snapshot, now):
-        return Outlook(held=_ALL_CLOSED, smaller=smaller)
+        return Outlook(wait_reason=_ALL_CLOSED, smaller=smaller)
     return Outlook(smaller=smaller)
+
+
+def with_expected_start(
+    outlook: Outlook, expected: ExpectedStart | InputError | None, now: float
+) -> Outlook:
+    """The outlook with Slurm's answer to `sbatch --test-only`; an InputError if Slurm refused the
+    request, None if Slurm gave no answer."""
+    if expected is None:
+        return outlook
+    if isinstance(expected, InputError):
+        return replace(outlook, problems={"": expected.message})
+    if is_at_once(expected.starts_at, now):
+        return replace(outlook, starts_now=True)
+    return replace(outlook, starts_at=expected.starts_at)
 
 
 def is_at_once(starts_at: float, now: float) -> bool:

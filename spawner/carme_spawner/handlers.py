@@ -170,10 +170,10 @@ class OutlookHandler(ContextHandler):
         if problems := outlook.problems:
             answer |= {"refused": SessionOptions.summary(problems), "errors": _errors(problems)}
         elif not outlook.starts_now:
-            answer |= {"held": outlook.held, "smaller": outlook.smaller}
+            answer |= {"held": outlook.wait_reason, "smaller": outlook.smaller}
             if outlook.starts_at:
                 answer["expected_at"] = outlook.starts_at
-            elif outlook.is_open:
+            elif outlook.needs_slurm_estimate:
                 answer |= await self._expected(request)
         self.write(answer)
 

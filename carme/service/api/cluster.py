@@ -149,8 +149,8 @@ def _wait(
         return QueueWait(starts_now=False, words=f"would be refused: {text}")
     if result.starts_now:
         return QueueWait(starts_now=True, words="can start now")
-    if result.held:
-        return QueueWait(starts_now=False, words=f"would wait. {result.held}")
+    if result.wait_reason:
+        return QueueWait(starts_now=False, words=f"would wait. {result.wait_reason}")
     if result.starts_at:
         text = "would wait until the reservation begins"
         return QueueWait(starts_now=False, expected_at=result.starts_at, words=text)

@@ -3,16 +3,19 @@
 import pytest
 from pydantic import ValidationError
 
+from carme.errors import InputError
 from carme.requests.placement import (
+    Outlook,
     has_features,
     outlook,
     smaller_request,
     starts_now,
     usable_nodes,
+    with_expected_start,
 )
 from carme.requests.resource_request import ResourceRequest
 from carme.requests.slurm_user import SlurmUser
-from carme.slurm.models import Node, Reservation
+from carme.slurm.models import ExpectedStart, Node, Reservation
 
 NOW = 1000.0
 
@@ -82,13 +85,32 @@ def test_an_outlook_says_why_it_waits(snapshot):
     ann = SlurmUser("ann")
     assert outlook(choice(), snapshot, ann, NOW).starts_now
     waiting = outlook(choice(gpus=4, gpu_type="a100"), snapshot, ann, NOW)
-    assert waiting.is_open
+    assert waiting.needs_slurm_estimate
     assert waiting.smaller == {"gpus": 1, "cpus": 2, "memory_gb": 4}
     assert "gpus" in outlook(choice(gpus=9), snapshot, ann, NOW).problems
     assert "nodes" in outlook(choice(nodes=2), snapshot, ann, NOW, max_nodes=1).problems
     course = Reservation(name="course", starts_at=0, nodes=("gpu01", "gpu02"))
     closed = snapshot.model_copy(update={"reservations": (course,)})
-    assert "reserved" in outlook(choice(), closed, ann, NOW).held
+    assert "reserved" in outlook(choice(), closed, ann, NOW).wait_reason
+
+
+def test_nothing_starts_now_while_slurm_is_away(snapshot):
+    away = snapshot.model_copy(update={"controller": "away", "error": "timeout"})
+    assert outlook(choice(), away, SlurmUser("ann"), NOW) == Outlook(
+        wait_reason="Slurm does not answer now."
+    )
+
+
+def test_an_outlook_with_the_start_that_slurm_expects():
+    waiting = Outlook(smaller={"gpus": 1})
+    at_once = with_expected_start(waiting, ExpectedStart(starts_at=int(NOW) + 1), NOW)
+    assert at_once.starts_now
+    later = with_expected_start(waiting, ExpectedStart(starts_at=int(NOW) + 60), NOW)
+    assert (later.starts_now, later.starts_at) == (False, NOW + 60)
+    assert later.smaller == waiting.smaller
+    refused = with_expected_start(waiting, InputError("Slurm did not take the job"), NOW)
+    assert refused.problems == {"": "Slurm did not take the job"}
+    assert with_expected_start(waiting, None, NOW) == waiting
 
 
 def with_features(snapshot, **features):
