@@ -65,6 +65,11 @@ def entries() -> tuple[ServiceEntry, ...]:
     return tuple(ServiceEntry.model_validate(row) for row in data["services"])
 
 
+def login_name(program: str) -> str:
+    """The user name that the HTTP port of `program` requires."""
+    return next(entry.login for entry in entries() if entry.program == program)
+
+
 def local_services(config: Config, *, virtual_gpus: bool) -> tuple[Service, ...]:
     """The services of the one-machine cluster."""
     nodes = [node.name for node in config.local.nodes]

@@ -52,7 +52,7 @@ def ensure(layout: Layout) -> CreatedAccounts:
             groups.append(group)
             record()
             run(["groupadd", "--system", group])
-    for service in (hub.user, local.view_user, local.exporter_user, local.service_user):
+    for service in layout.service_users():
         if not _exists(pwd.getpwnam, service):
             users[service] = ""
             record()

@@ -13,6 +13,8 @@ from carme.config.services import LOOPBACK, Service
 from carme.errors import ConfigError, MissingError
 from carme.local import vgpu
 from carme.local.layout import Layout, Secrets
+from carme.slurm import daemon_checks
+from carme.slurm.slurm_commands import clean_environment
 from carme.system import health_checks
 from carme.system.programs import STANDARD_PATH, run
 from carme.templates import PROMETHEUS_RULES
@@ -100,17 +102,17 @@ def _address(layout: Layout, service: Service) -> str:
 
 def _health_check(layout: Layout, secrets: Secrets, service: Service) -> HealthCheck:
     config = layout.config
-    slurm = {"SLURM_CONF": str(layout.slurm_conf)}
+    slurm = clean_environment(config.slurm)
     checks: dict[str, HealthCheck] = {
         "virtual GPUs": lambda: run(
             vgpu.health_command(layout.gpu_allocations), timeout_seconds=10
         ).strip(),
-        "munge": lambda: health_checks.munge(layout.munge_socket),
-        "mariadb": lambda: health_checks.mariadb(layout.mariadb_socket),
-        "slurmdbd": lambda: health_checks.slurmdbd(slurm),
-        "slurmctld": lambda: health_checks.slurmctld(slurm),
-        "slurmd": lambda: health_checks.slurmd(service.node, slurm),
-        "slurmrestd": lambda: health_checks.slurmrestd(_rest_socket(layout)),
+        "munge": lambda: daemon_checks.munge(layout.munge_socket),
+        "mariadb": lambda: daemon_checks.mariadb(layout.mariadb_socket),
+        "slurmdbd": lambda: daemon_checks.slurmdbd(config.cluster.name, slurm),
+        "slurmctld": lambda: "; ".join(("answers", *daemon_checks.slurmctld(slurm))),
+        "slurmd": lambda: daemon_checks.slurmd(service.node, slurm),
+        "slurmrestd": lambda: daemon_checks.slurmrestd(_rest_socket(layout)),
         "view": lambda: health_checks.unix_http_ok(config.view.socket, "/healthz"),
         "targets": lambda: health_checks.nonempty(config.prometheus.targets),
     }

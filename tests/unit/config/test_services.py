@@ -58,7 +58,7 @@ def test_a_deployed_cluster() -> None:
     assert table["carme-exporter"][2] == (9810,)
     assert table["carme-exporter-controller"][2] == (9811,)
     assert table["prometheus"][2] == (9090,)
-    assert table["grafana-server"] == ("grafana", "grafana", (), "127.0.0.1")
+    assert table["grafana-server"] == ("grafana", "grafana", (3000,), "127.0.0.1")
 
 
 def test_a_hub_below_a_path_is_asked_there() -> None:
@@ -118,7 +118,10 @@ def test_hub_and_proxy_are_checked_below_the_path_of_the_hub(
     for service in services.local_services(layout, secrets, tmp_path / "proxy.js"):
         if service.name in ("proxy", "hub"):
             service.health_check()
+        if service.name == "proxy":
+            error_target = service.command.argv[-1]
     base = path.rstrip("/")
+    assert error_target == f"http://127.0.0.1:8081{base}/hub/error"
     assert urls == [f"http://127.0.0.1:{port}{base}/hub/health" for port in (16888, 8081)]
 
 
