@@ -88,7 +88,7 @@ def test_each_process_has_a_command_and_a_health_check(
     local = CONFIG.local.model_copy(update={"dir": tmp_path})
     layout = Layout(CONFIG.model_copy(update={"local": local}), tmp_path)
     secrets = ensure_secrets(tmp_path)
-    local = services.local_services(layout, secrets, tmp_path / "proxy.js")
+    local = services.supervised_services(layout, secrets, tmp_path / "proxy.js")
     processes = {service.name: service for service in local}
     assert list(processes) == [service.unit for service in layout.services()]
     assert processes["slurmd-cpu01"].command.argv == ["/bin/slurmd", "-D", "-N", "cpu01"]
@@ -115,7 +115,7 @@ def test_hub_and_proxy_are_checked_below_the_path_of_the_hub(
     local = CONFIG.local.model_copy(update={"dir": tmp_path})
     layout = Layout(CONFIG.model_copy(update={"local": local, "hub": hub}), tmp_path)
     secrets = ensure_secrets(tmp_path)
-    for service in services.local_services(layout, secrets, tmp_path / "proxy.js"):
+    for service in services.supervised_services(layout, secrets, tmp_path / "proxy.js"):
         if service.name in ("proxy", "hub"):
             service.health_check()
         if service.name == "proxy":
