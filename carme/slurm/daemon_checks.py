@@ -33,7 +33,7 @@ class SlurmNodeState:
 
 def munge(socket: Path | None = None) -> str:
     """The daemon encodes and decodes a credential; without `socket`, the host's own daemon."""
-    options = ["--socket", socket] if socket else []
+    options = ["--socket", str(socket)] if socket else []
     credential = output(["munge", "--no-input", *options], seconds=_SECONDS)
     try:
         output(["unmunge", "--no-output", *options], stdin=credential, seconds=_SECONDS)
@@ -45,7 +45,7 @@ def munge(socket: Path | None = None) -> str:
 
 def mariadb(socket: Path | None = None) -> str:
     """The server answers a query; without `socket`, the host's own server."""
-    options = ["--no-defaults", "-S", socket] if socket else []
+    options = ["--no-defaults", "-S", str(socket)] if socket else []
     version = output(["mariadb", *options, "-NBe", "select version()"], seconds=_SECONDS)
     return f"answers, version {version.split('-')[0].strip()}"
 
