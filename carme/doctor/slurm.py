@@ -13,9 +13,9 @@ from carme.doctor.host_services import HostServices, is_virtual
 from carme.doctor.slurmconf import ConfiguredNode
 from carme.errors import UnavailableError
 from carme.slurm import daemon_checks
+from carme.slurm.command_runner import clean_environment
 from carme.slurm.daemon_checks import SlurmNodeState
 from carme.slurm.hostlist import compress
-from carme.slurm.slurm_commands import clean_environment
 from carme.slurm.states import NodeAvailability
 from carme.system.gpus import read_gpus
 from carme.system.health_checks import output

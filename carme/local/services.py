@@ -14,7 +14,7 @@ from carme.errors import ConfigError, MissingError
 from carme.local import vgpu
 from carme.local.layout import Layout, Secrets
 from carme.slurm import daemon_checks
-from carme.slurm.slurm_commands import clean_environment
+from carme.slurm.command_runner import clean_environment
 from carme.system import health_checks
 from carme.system.programs import STANDARD_PATH, run
 from carme.templates import PROMETHEUS_RULES

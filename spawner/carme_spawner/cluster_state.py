@@ -28,13 +28,16 @@ class ClusterState:
         self._starts: dict[ResourceRequest, asyncio.Future[ExpectedStart]] = {}
 
     async def snapshot(self, max_age: float = 5) -> Snapshot:
-        """The cluster at most `max_age` seconds ago; UnavailableError if Slurm does not answer."""
+        """The cluster with its jobs at most `max_age` seconds ago; its nodes may be older.
+
+        Raises UnavailableError if Slurm does not answer.
+        """
         # Of many callers at once the first asks the view, and the others get its answer.
         async with self._lock:
             newest = self._client.newest
-            if newest and newest.age_seconds(time.time()) < max_age:
+            if newest and newest.jobs_age_seconds(time.time()) < max_age:
                 return newest
-            return await self._client.refresh(max_age)
+            return await self._client.refresh(max_age, jobs_only=True)
 
     async def recent(self, max_age: float = 5) -> Snapshot:
         """The snapshot that the view has already, without waiting for Slurm.
@@ -49,7 +52,7 @@ class ClusterState:
 
     async def _renew(self, max_age: float) -> None:
         try:
-            await self.snapshot(max_age)
+            await self._client.refresh(max_age)
         except CarmeError as error:
             log.info("Slurm cannot be read now: %s", error)
 

@@ -1,4 +1,4 @@
-"""The hub's look at the view: nobody waits for Slurm, and everybody sees how old it is."""
+"""The hub's access to the view: pages do not wait for Slurm and show how old the data is."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from carme.requests.resource_request import ResourceRequest
 from carme.view.client import AsyncViewClient
 from carme_spawner import cluster_state as cluster_state
 from carme_spawner.cluster_state import ClusterState
-from support.slurm_memory import Cluster, Serving, config
+from support.slurm_memory import Cluster, RunningView, config
 
 
 class Slow(Cluster):
@@ -21,18 +21,18 @@ class Slow(Cluster):
         time.sleep(self.seconds)
         return super().jobs()
 
-    def expected_start(self, choice):
+    def expected_start(self, sbatch_options):
         time.sleep(self.seconds)
-        return super().expected_start(choice)
+        return super().expected_start(sbatch_options)
 
 
 @pytest.fixture
 def serving(tmp_path):
-    with Serving(Slow(), config(tmp_path)) as serving:
+    with RunningView(Slow(), config(tmp_path)) as serving:
         yield serving
 
 
-def test_what_is_known_is_told_at_once_and_renewed_behind(serving):
+def test_recent_returns_the_last_snapshot_at_once_and_starts_a_refresh(serving):
     async def run():
         state = ClusterState(AsyncViewClient(serving.path))
         await state.snapshot(5)
@@ -67,12 +67,12 @@ def test_a_slow_guess_is_not_waited_for(serving):
     async def run():
         state = ClusterState(AsyncViewClient(serving.path))
         serving.cluster.seconds = 0.5
-        choice = ResourceRequest(partition="gpu")
+        resources = ResourceRequest(partition="gpu")
         with pytest.raises(TimeoutError):
-            await state.expected_start(choice)
+            await state.expected_start(resources)
         while state._starts:
             await asyncio.sleep(0.05)
-        assert (await state.expected_start(choice)).starts_at == 5
+        assert (await state.expected_start(resources)).starts_at == 5
 
     asyncio.run(run())
 

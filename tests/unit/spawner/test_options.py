@@ -60,8 +60,8 @@ def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, cata
         ({"partition": "none"}, "partition", "there are gpu, cpu, old"),
         ({"partition": "secret"}, "partition", "there is no partition secret"),
         ({"partition": "old", "gpus": 0}, "partition", "takes no jobs now"),
-        ({"nodes": 3}, "nodes", "gpu has 2 nodes with this much on each"),
-        ({"nodes": 2, "gpus": 4}, "nodes", "gpu has 1 nodes with this much on each"),
+        ({"nodes": 3}, "nodes", "gpu has 2 nodes with enough GPUs, cores and memory"),
+        ({"nodes": 2, "gpus": 4}, "nodes", "gpu has 1 node with enough GPUs, cores and memory"),
         ({"nodes": 0}, "nodes", "greater than or equal to 1"),
         ({"nodes": True}, "nodes", "not a number"),
         ({"gpus": 5}, "gpus", "at most 4 GPUs"),
@@ -84,9 +84,9 @@ def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, cata
         ({"partition": ["gpu"]}, "partition", "string"),
         ({"image": None}, "image", "string"),
         ({"application": "editor"}, "application", "base:1.0 offers lab"),
-        ({"own_image": "x.sif"}, "own_image", "not a name"),
+        ({"own_image": "x.sif"}, "own_image", "characters that are not allowed"),
         ({"project": "theirs"}, "project", "you have no project folder theirs; yours: none"),
-        ({"project": "../root"}, "project", "not a name"),
+        ({"project": "../root"}, "project", "characters that are not allowed"),
     ],
 )
 def test_what_does_not_fit_is_said_at_its_field(raw, field, says, snapshot, catalogue):
@@ -148,13 +148,13 @@ def test_the_site_and_the_partition_limit_the_nodes(snapshot, catalogue):
     choice, _ = options.SessionOptions.parse({**GOOD, "nodes": 2})
     assert options.option_problems(choice, snapshot, catalogue, max_nodes=2) == {}
     problems = options.option_problems(choice, snapshot, catalogue, max_nodes=1)
-    assert problems == {"nodes": "this site allows at most 1 nodes"}
+    assert problems == {"nodes": "this site allows at most 1 node"}
     gpu, *others = snapshot.partitions
     narrow = snapshot.model_copy(
         update={"partitions": (gpu.model_copy(update={"max_nodes": 1}), *others)}
     )
     problems = options.option_problems(choice, narrow, catalogue, max_nodes=5)
-    assert problems == {"nodes": "gpu allows at most 1 nodes"}
+    assert problems == {"nodes": "gpu allows at most 1 node"}
 
 
 def test_the_field_for_nodes_is_there_where_there_is_a_choice(snapshot, catalogue):

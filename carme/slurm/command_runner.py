@@ -89,14 +89,14 @@ def clean_environment(slurm: SlurmSettings) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class SlurmCommands:
+class SlurmCommandRunner:
     """Runs commands with one environment and one time limit each."""
 
     timeout_seconds: float
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, slurm: SlurmSettings) -> "SlurmCommands":
+    def of(cls, slurm: SlurmSettings) -> "SlurmCommandRunner":
         """Commands as the configuration has them."""
         # Slurm's commands themselves would wait a minute for the file to appear.
         if slurm.conf and not slurm.conf.exists():
@@ -148,7 +148,7 @@ def read_failure(printed: str, command: str) -> CarmeError:
 def explain_refusal(printed: str) -> CarmeError:
     """The typed error for what a refusing sbatch printed."""
     error = failure(printed, "sbatch")
-    if error.reason == "unavailable":
+    if error.reason in ("unavailable", "config"):
         return error
     line = first_line(printed)
     for sign, error_class, message, hint in _REFUSALS:

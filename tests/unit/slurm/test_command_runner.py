@@ -12,9 +12,10 @@ from carme.errors import (
     MissingError,
     UnavailableError,
 )
-from carme.slurm.slurm_commands import (
-    SlurmCommands,
+from carme.slurm.command_runner import (
+    SlurmCommandRunner,
     clean_environment,
+    explain_refusal,
     failure,
     first_line,
     output,
@@ -27,7 +28,7 @@ def test_runs_with_a_clean_environment(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("SBATCH_ACCOUNT", "other")
     conf = tmp_path / "slurm.conf"
     conf.touch()
-    run = SlurmCommands.of(SlurmSettings(conf=conf))
+    run = SlurmCommandRunner.of(SlurmSettings(conf=conf))
     shown = output(run(["env"]), "env")
     assert f"SLURM_CONF={conf}" in shown
     assert "SBATCH_ACCOUNT" not in shown
@@ -40,18 +41,18 @@ def test_bin_folder_comes_first() -> None:
 
 def test_missing_configuration_is_said_at_once() -> None:
     with pytest.raises(ConfigError, match=r"no file /nowhere/slurm\.conf"):
-        SlurmCommands.of(SlurmSettings(conf=Path("/nowhere/slurm.conf")))
+        SlurmCommandRunner.of(SlurmSettings(conf=Path("/nowhere/slurm.conf")))
 
 
 def test_broken_bytes_and_standard_input() -> None:
-    run = SlurmCommands(5, {"PATH": "/usr/bin:/bin"})
+    run = SlurmCommandRunner(5, {"PATH": "/usr/bin:/bin"})
     assert run(["printf", r"a\377b"]).stdout == "a\ufffdb"
     assert run(["cat"], "hello").stdout == "hello"
     assert run(["cat"]).stdout == ""
 
 
 def test_failures() -> None:
-    run = SlurmCommands(0.2, {"PATH": "/usr/bin:/bin"})
+    run = SlurmCommandRunner(0.2, {"PATH": "/usr/bin:/bin"})
     with pytest.raises(MissingError, match="no program does-not-exist"):
         run(["does-not-exist"])
     started = time.monotonic()
@@ -80,6 +81,11 @@ def test_failures() -> None:
 )
 def test_what_commands_say(printed: str, kind: type[CarmeError]) -> None:
     assert type(failure(printed, "x")) is kind
+
+
+def test_a_broken_slurm_conf_is_not_the_user_s_fault() -> None:
+    printed = "sbatch: fatal: Unable to process configuration file\n"
+    assert isinstance(explain_refusal(printed), ConfigError)
 
 
 def test_first_line() -> None:
