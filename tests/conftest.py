@@ -12,7 +12,7 @@ LONG = (
     "browser/test_images",
     *(f"integration/test_{name}" for name in (
         "lifecycle", "ending", "images_docker", "rules", "job_report", "gpu_idle", "resilience",
-        "exporter_energy", "service", "doctor", "session_care",
+        "exporter_energy", "service", "doctor", "time_limits",
     )),
 )  # fmt: skip
 """Files that take minutes, the longest first. Workers start with these, so that no long file runs

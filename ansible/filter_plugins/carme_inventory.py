@@ -41,8 +41,8 @@ class Inventory:
     def system_names(self) -> set[str]:
         """Users that run services; other users cannot have these names."""
         users = {row["user"] for row in self.services if row.get("unit")}
-        # Keys of carme.toml: hub.user and service.user.
-        return {"carme", "carme-service", *(user for user in users if "." not in user)}
+        keys = {"hub.user": self.get("jupyterhub_user"), "service.user": "carme-service"}
+        return {str(keys.get(user, user)) for user in users}
 
     @property
     def port_variables(self) -> list[str]:
@@ -219,8 +219,6 @@ def _hub(inventory: Inventory) -> Iterator[str]:
         parts = urlsplit(str(url))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             yield f"jupyterhub_url: {url!r} must look like https://hub.example.org"
-        elif parts.path not in ("", "/"):
-            yield f"jupyterhub_url: {url!r} must have no path; the hub has a name of its own"
     certificate, key = (
         inventory.get("jupyterhub_certificate"),
         inventory.get("jupyterhub_certificate_key"),

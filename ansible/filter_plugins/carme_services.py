@@ -24,6 +24,7 @@ def services(settings: dict[str, Any], playbooks: str) -> dict[str, dict[str, An
             "health": row["health"].format(base_url=base_url(settings.get("hub", {}))),
             "restart_on_upgrade": row.get("restart_on_upgrade", False),
             "on_restore": row.get("on_restore", ""),
+            "reads_view": row.get("reads_view", False),
             "stopped_by_remove": row.get("stopped_by_remove", False),
         }
         for row in tomllib.loads(text)["services"]
@@ -45,8 +46,17 @@ def _user(user: str, settings: dict[str, Any]) -> str:
     return str(value or user)
 
 
+def from_toml(text: str) -> dict[str, Any]:
+    """The content of a TOML file as a tree."""
+    return tomllib.loads(text)
+
+
 class FilterModule:
     """The filters of this plugin, for Ansible."""
 
     def filters(self) -> dict[str, Any]:
-        return {"carme_services": services, "carme_base_url": base_url}
+        return {
+            "carme_services": services,
+            "carme_base_url": base_url,
+            "carme_from_toml": from_toml,
+        }

@@ -34,6 +34,8 @@ class ServiceEntry(Section):
     restart_on_upgrade: bool = False
     on_restore: Literal["", "stop", "restart"] = ""
     stopped_by_remove: bool = False
+    reads_view: bool = False
+    login: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ def entries() -> tuple[ServiceEntry, ...]:
     """Every row, in the order in which the services start."""
     data = tomllib.loads((files("carme.config") / "services.toml").read_text(encoding="utf-8"))
     return tuple(ServiceEntry.model_validate(row) for row in data["services"])
+
+
+def login_name(program: str) -> str:
+    """The user name that the HTTP port of `program` requires."""
+    return next(entry.login for entry in entries() if entry.program == program)
 
 
 def local_services(config: Config, *, virtual_gpus: bool) -> tuple[Service, ...]:

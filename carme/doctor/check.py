@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from carme.errors import CarmeError, UnavailableError
+from carme.errors import CarmeError
 from carme.system.programs import CommandResult, execute
 
 _COMMAND_SECONDS = 12.0
@@ -76,16 +76,6 @@ def call(
 ) -> CommandResult:
     """Run a program to its end, in `/`: other users may not enter the current folder."""
     return execute(argv, stdin=stdin, env=env, timeout_seconds=seconds, cwd="/")
-
-
-def output(
-    argv: Sequence[str | Path], *, stdin: str | None = None, env: Mapping[str, str] | None = None
-) -> str:
-    """What a program prints; UnavailableError with its last line if it fails."""
-    result = call(argv, stdin=stdin, env=env)
-    if result.returncode:
-        raise UnavailableError(f"{Path(argv[0]).name}: {result.last_line}")
-    return result.stdout
 
 
 def run_checks(checks: Sequence[Check], is_root: bool | None = None) -> list[Finding]:

@@ -74,9 +74,8 @@ def _sessions(site: HostServices) -> Iterator[Check]:
     yield _present(container, runs_sessions)
     of = partial(_service_check, site, group)
     yield of("view", sessions.read_view)
-    if site.service("view"):
-        user = site.config.local.view_user if site.folder else "carme-view"
-        run = partial(slurm.read_operator, site, user)
+    if reader := site.service("view"):
+        run = partial(slurm.read_operator, site, reader.user)
         needs = ("supervisor", "munge", "slurmdbd")
         yield Check("view's right", run, group, needs_root=True, needs=needs)
     run = partial(sessions.read_sudo_rule, site)

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import psutil
 
 from carme.config.services import Service
-from carme.doctor.check import Finding, absent, call, fault, ok, output, warning
+from carme.doctor.check import Finding, absent, call, fault, ok, warning
 from carme.doctor.host_services import HostServices
 from carme.errors import CarmeError, UnavailableError
-from carme.system.health_checks import get
+from carme.system.health_checks import get, output
 from carme.units import format_bytes, format_duration
 
 CERTIFICATE = Path("/etc/carme/tls/hub.crt")

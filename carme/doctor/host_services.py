@@ -14,7 +14,9 @@ from carme.doctor.slurmconf import ConfiguredNode, SlurmConf
 _SYSTEMD = Path("/run/systemd/system")
 _UNIT_FILES = Path("/etc/systemd/system")
 _SECRETS = Path("/etc/carme/secrets")
-_PORT = re.compile(r"--(?:port|web\.listen-address)[ =]\"?(?:[^\s\"]*:)?(\d+)")
+_PORT = re.compile(
+    r"(?:--(?:port|web\.listen-address)|GF_SERVER_HTTP_PORT)[ =]\"?(?:[^\s\"]*:)?(\d+)"
+)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def read_exporter(site: HostServices, service: Service) -> Finding:
     password = site.secret("exporter")
     scheme = _scheme(site.config.exporter.web_config)
     url = f"{scheme}://{service.address}:{service.ports[0]}/metrics"
-    response = get(url, ("prometheus", password) if password else None)
+    response = get(url, (service.entry.login, password) if password else None)
     text = response.body.decode("utf-8", "replace") if password else ""
     return exporter(service.name, response.status, text, site.repair(service))
 
@@ -134,11 +134,11 @@ def alertmanager(status: int, listed: int, todo: str) -> Finding:
 
 def read_alertmanager(site: HostServices, service: Service) -> Finding:
     password = site.secret("alertmanager")
-    login = ("carme", password) if password else None
+    login = (service.entry.login, password) if password else None
     status = get(f"http://{service.address}:{service.ports[0]}{service.health}", login).status
     return alertmanager(status, len(_prometheus(site).alertmanagers()), site.repair(service))
 
 
 def read_grafana(_: HostServices, service: Service) -> Finding:
-    """Grafana has no check beyond its systemd unit."""
+    """Only its systemd unit is checked: the site may set address and TLS in grafana_settings."""
     return ok(service.name, f"{service.unit} runs")

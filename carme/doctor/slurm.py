@@ -2,24 +2,24 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from carme.config.services import Service
 from carme.doctor import slurmconf
-from carme.doctor.check import Finding, Level, absent, call, fault, ok, output, warning
+from carme.doctor.check import Finding, Level, absent, call, fault, ok, warning
 from carme.doctor.host import first_items, port_owners
 from carme.doctor.host_services import HostServices, is_virtual
 from carme.doctor.slurmconf import ConfiguredNode
 from carme.errors import UnavailableError
+from carme.slurm import daemon_checks
 from carme.slurm.command_runner import clean_environment
+from carme.slurm.daemon_checks import SlurmNodeState
 from carme.slurm.hostlist import compress
-from carme.system import health_checks
+from carme.slurm.states import NodeAvailability
 from carme.system.gpus import read_gpus
+from carme.system.health_checks import output
 
-# "inval": the node has less than slurm.conf declares.
-_DOWN = ("down", "fail", "unk", "inval", "error", "*")
-_DRAINED = ("drain", "maint", "reboot")
 _MAX_NODES_SHOWN = 6
 _V1_CONTROLLERS = {
     "freezer": "",
@@ -38,97 +38,70 @@ def slurm(site: HostServices, argv: Sequence[str]) -> str:
     return output(argv, env=clean_environment(site.config.slurm))
 
 
-def munge(encoded: str, returncode: int, message: str, todo: str) -> Finding:
-    """`returncode` and `message`: of unmunge, or of munge if there is no credential `encoded`."""
-    if not encoded or returncode:
-        return fault("munge", message or "no credential could be made", todo)
-    return ok("munge", "encodes and decodes credentials")
-
-
 def read_munge(site: HostServices, service: Service) -> Finding:
     socket = site.slurm.munge_socket if site.slurm else ""
-    options = ["--socket", socket] if socket else []
-    encoded = call(["munge", "--no-input", *options])
-    if encoded.returncode:
-        return munge("", 0, encoded.last_line, site.repair(service))
-    decoded = call(["unmunge", "--no-output", *options], stdin=encoded.stdout)
-    todo = "is the clock right, and /etc/munge/munge.key the same on every host?"
-    return munge(encoded.stdout, decoded.returncode, decoded.last_line, todo)
+    return _finding(site, service, lambda: daemon_checks.munge(Path(socket) if socket else None))
 
 
-def controller(ping: str, todo: str) -> Finding:
-    """`ping`: the output of scontrol ping, a line for each controller."""
-    # With none up, scontrol adds a frame of asterisks.
-    lines = [line.strip() for line in ping.splitlines() if line.strip(" *")]
-    lines = [line for line in lines if " is " in line] or lines
-    up = [line for line in lines if line.endswith(" UP")]
-    if not up:
-        return fault("slurmctld", lines[-1] if lines else "no answer", todo)
-    if len(up) < len(lines):
-        down = next(line for line in lines if line not in up)
-        return warning("slurmctld", f"answers, but {down}", todo)
+def read_accounting(site: HostServices, service: Service) -> Finding:
+    """Whether slurmdbd has this cluster."""
+    name = site.slurm.cluster if site.slurm else ""
+    environment = clean_environment(site.config.slurm)
+    return _finding(site, service, lambda: daemon_checks.slurmdbd(name, environment))
+
+
+def read_mariadb(site: HostServices, service: Service) -> Finding:
+    socket = site.folder / "run/mariadb/mariadb.sock" if site.folder else None
+    return _finding(site, service, lambda: daemon_checks.mariadb(socket))
+
+
+def _finding(site: HostServices, service: Service, check: Callable[[], str]) -> Finding:
+    """What the health check says; its own hint is more precise than a restart."""
+    try:
+        return ok(service.name, check())
+    except UnavailableError as error:
+        return fault(service.name, error.message, error.hint or site.repair(service))
+
+
+def controller(down: Sequence[str], todo: str) -> Finding:
+    """`down`: a line for each controller that does not answer, while another one does."""
+    if down:
+        return warning("slurmctld", f"answers, but {down[0]}", todo)
     return ok("slurmctld", "answers")
 
 
 def read_controller(site: HostServices, service: Service | None) -> Finding:
     """Every host checks this: nodes and sessions need the controller, too."""
-    result = call(["scontrol", "ping"], env=clean_environment(site.config.slurm))
     remote = "on the head: carme doctor; from here: is its port open, is munge.key the same?"
-    return controller(result.stdout or result.stderr, site.repair(service) if service else remote)
-
-
-def read_accounting(site: HostServices, service: Service) -> Finding:
-    """Whether slurmdbd has this cluster."""
-    clusters = slurm(site, ["sacctmgr", "-nP", "show", "cluster", "format=cluster"]).split()
-    name = site.slurm.cluster if site.slurm else ""
-    if name.lower() not in clusters:
-        message = f"the cluster {name} is not registered, only: {', '.join(clusters) or 'none'}"
-        return fault(service.name, message, f"sacctmgr -i add cluster {name}; restart slurmctld")
-    return ok(service.name, f"stores the jobs of {name}")
-
-
-def read_mariadb(site: HostServices, service: Service) -> Finding:
-    options = ["--no-defaults", "-S", f"{site.folder}/run/mariadb/mariadb.sock"]
-    version = output(["mariadb", *(options if site.folder else ()), "-NBe", "select version()"])
-    return ok(service.name, f"answers, version {version.split('-')[0].strip()}")
+    todo = site.repair(service) if service else remote
+    try:
+        return controller(daemon_checks.slurmctld(clean_environment(site.config.slurm)), todo)
+    except UnavailableError as error:
+        return fault("slurmctld", error.message, todo)
 
 
 def read_rest(site: HostServices, service: Service) -> Finding:
     path = site.config.slurm.rest_socket
-    return ok(service.name, health_checks.slurmrestd(path)) if path else absent(service.name)
+    return ok(service.name, daemon_checks.slurmrestd(path)) if path else absent(service.name)
 
 
-def node_state(check: str, states: Sequence[tuple[str, str, str]], todo: str) -> Finding:
-    """`states`: name, state and reason of nodes, as sinfo shows them."""
-    down = [row for row in states if any(word in row[1] for word in _DOWN)]
-    drained = [row for row in states if any(word in row[1] for word in _DRAINED)]
+def node_state(check: str, states: Sequence[SlurmNodeState], todo: str) -> Finding:
+    """Whether the nodes accept jobs."""
+    down = [node for node in states if node.availability is NodeAvailability.DOWN]
+    drained = [node for node in states if node.availability is NodeAvailability.DRAINED]
     if down:
-        problems = [*down, *(row for row in drained if row not in down)]
-        return fault(check, _describe_nodes(problems), todo)
+        return fault(check, _describe_nodes([*down, *drained]), todo)
     if drained:
-        names = compress(row[0] for row in drained)
+        names = compress(node.node for node in drained)
         resume = f"when it is repaired: scontrol update nodename={names} state=resume"
         return warning(check, f"accepts no new jobs: {_describe_nodes(drained)}", resume)
     if not states:
         return fault(check, "Slurm does not know it", "is it in slurm.conf? site.yml --tags slurm")
-    return ok(check, states[0][1] if len(states) == 1 else f"{len(states)} accept jobs")
+    return ok(check, states[0].state if len(states) == 1 else f"{len(states)} accept jobs")
 
 
-def _describe_nodes(states: Sequence[tuple[str, str, str]]) -> str:
-    nodes = [
-        f"{name} is {state}" + (f" ({reason})" if reason not in ("", "none") else "")
-        for name, state, reason in states
-    ]
-    return first_items(nodes, _MAX_NODES_SHOWN)
-
-
-def read_states(site: HostServices, node: str = "") -> list[tuple[str, str, str]]:
-    options = ["-n", node] if node else []
-    states: dict[str, tuple[str, str, str]] = {}
-    for line in slurm(site, ["sinfo", "-h", "-N", *options, "-o", "%N|%T|%E"]).splitlines():
-        name, state, reason = (*line.split("|", 2), "", "")[:3]
-        states[name] = (name, state, reason.strip())
-    return list(states.values())
+def _describe_nodes(states: Sequence[SlurmNodeState]) -> str:
+    return first_items([str(node) for node in states], _MAX_NODES_SHOWN)
 
 
 def read_slurmd(site: HostServices, service: Service) -> Finding:
@@ -137,11 +110,15 @@ def read_slurmd(site: HostServices, service: Service) -> Finding:
     if service.ports and not port_owners(service.ports):
         message = f"does not run: nothing listens on {service.ports[0]}"
         return fault(service.name, message, todo)
-    return node_state(service.name, read_states(site, service.node), todo)
+    return node_state(service.name, _node_states(site, service.node), todo)
+
+
+def _node_states(site: HostServices, node: str = "") -> list[SlurmNodeState]:
+    return daemon_checks.node_states(clean_environment(site.config.slurm), node)
 
 
 def read_nodes(site: HostServices) -> Finding:
-    return node_state("nodes", read_states(site), "on that node: carme doctor")
+    return node_state("nodes", _node_states(site), "on that node: carme doctor")
 
 
 def operator(level: str, user: str, todo: str) -> Finding:

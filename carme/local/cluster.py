@@ -16,9 +16,9 @@ import tomli_w
 
 from carme.config import Config
 from carme.errors import CarmeError, InputError, UnavailableError
-from carme.local import accounts, devices, host_checks, packages, render
+from carme.local import devices, host_checks, packages, render, slurm_database, unix_users
 from carme.local.layout import Layout, ensure_secrets, layout_for
-from carme.local.services import LocalService, local_services
+from carme.local.services import SupervisedService, supervised_services
 from carme.local.supervisor import ProcessStatus, Supervisor, end_strays
 from carme.system import apptainer
 from carme.system.files import write
@@ -37,7 +37,7 @@ _FOLDERS = ("etc", "images", "run", "state", "log")
 class ServiceHealth:
     """One line of `carme status`."""
 
-    service: LocalService
+    service: SupervisedService
     process: ProcessStatus | None
     is_healthy: bool
     message: str
@@ -81,8 +81,8 @@ class LocalCluster:
         self.layout = layout_for(self._config, program)
         self.supervisor = Supervisor(self.layout)
 
-        existing = accounts.created(self.layout)
-        if accounts.ensure(self.layout) != existing:
+        existing = unix_users.created(self.layout)
+        if unix_users.ensure(self.layout) != existing:
             progress("Created users and groups")
             changed = True
         secrets = ensure_secrets(self.layout.secrets)
@@ -91,10 +91,10 @@ class LocalCluster:
         write(self.layout.dir / SITE_FILE, tomli_w.dumps(settings))
         written = render.write_files(self.layout, secrets)
         changed |= devices.ensure(self.layout) | render.write_sudoers(self.layout) | bool(written)
-        changed |= accounts.make_database_files(self.layout)
+        changed |= slurm_database.make_database_files(self.layout)
         run_module("carme_containers", "base", added_env=self._env, progress=progress)
 
-        services = local_services(self.layout, secrets, proxy)
+        services = supervised_services(self.layout, secrets, proxy)
         self.supervisor.configure(services)
         self.supervisor.start()
         if not is_running:
@@ -108,16 +108,18 @@ class LocalCluster:
                 progress(f"  {service.name}: {service.service.description}, {service.address}")
             if service.name == "mariadbd":
                 self._until(service, service.health_check)
-                accounts.make_database(self.layout, secrets)
+                slurm_database.make_database(self.layout, secrets)
             if service.name == "slurmdbd":
-                changed |= self._until(service, lambda: accounts.make_associations(self.layout))
+                changed |= self._until(
+                    service, lambda: slurm_database.make_associations(self.layout)
+                )
             if service.name == "slurmctld" and not is_running:
-                self._until(service, lambda: accounts.set_limits(self.layout))
+                self._until(service, lambda: slurm_database.set_limits(self.layout))
         for service in services:
             self._until(service, service.health_check)
         return changed
 
-    def _until(self, service: LocalService, step: Callable[[], T]) -> T:
+    def _until(self, service: SupervisedService, step: Callable[[], T]) -> T:
         """The result of `step`, which is repeated until the service is ready for it."""
         deadline = time.monotonic() + _READY_SECONDS
         while True:
@@ -131,10 +133,10 @@ class LocalCluster:
                     ) from error
                 time.sleep(0.2)
 
-    def services(self) -> list[LocalService]:
+    def services(self) -> list[SupervisedService]:
         """Every service of the cluster."""
         secrets = ensure_secrets(self.layout.secrets)
-        return local_services(self.layout, secrets, packages.proxy_program(self.layout.cache))
+        return supervised_services(self.layout, secrets, packages.proxy_program(self.layout.cache))
 
     def health(self) -> list[ServiceHealth]:
         """The health of every service; all checks run at the same time."""
@@ -142,7 +144,7 @@ class LocalCluster:
         services = self.services()
         processes = self.supervisor.processes() if self.supervisor.is_alive() else {}
 
-        def check(service: LocalService) -> ServiceHealth:
+        def check(service: SupervisedService) -> ServiceHealth:
             process = processes.get(service.name)
             try:
                 return ServiceHealth(service, process, True, service.health_check())
@@ -187,7 +189,7 @@ class LocalCluster:
         check_is_cluster(self.layout)
         existed = self.layout.dir.exists()
         self.down(progress)
-        removed = accounts.remove(self.layout)
+        removed = unix_users.remove(self.layout)
         devices.remove(self.layout)
         remaining = remove_files(self.layout)
         if existed and not has_other_cluster():

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from carme.config import Config, config_path, load
-from carme.local import accounts
+from carme.local import unix_users
 from carme.local.cluster import SITE_FILE, LocalCluster
 from carme.local.layout import Layout
 from carme.units import format_duration
@@ -99,7 +99,7 @@ def _summary(cluster: LocalCluster) -> None:
     if layout.virtual:
         console.print("GPUs named virtual are stand-ins: they compute nothing.")
     console.print(f"\n[bold]Open [cyan]{config.hub.url}[/] and log in[/]")
-    users = accounts.created(layout).users
+    users = unix_users.created(layout).users
     table = _table("login", "password", "")
     for name in (*config.local.users, *config.local.admins):
         table.add_row(name, users.get(name, ""), "admin" if name in config.local.admins else "")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from carme.config import Config, LocalGpus, LocalNode
-from carme.config.services import LOOPBACK, Service, local_services
+from carme.config.services import LOOPBACK, Service, local_services, login_name
 from carme.errors import ConfigError
 from carme.local import vgpu
 from carme.system.files import cache_dir, write
@@ -61,6 +61,12 @@ class Layout:
         has_gpus = any(node.gpus for node in self.config.local.nodes)
         return local_services(self.config, virtual_gpus=self.virtual and has_gpus)
 
+    def service_users(self) -> list[str]:
+        """The Unix users that the configuration names; the other services' are of packages."""
+        services = self.services()
+        names = [s.user for s in services if "." in (s.entry.local_user or s.entry.user)]
+        return list(dict.fromkeys(names))
+
     def ports(self) -> dict[str, int]:
         """Every TCP port that the cluster listens on, by the service's name in supervisor."""
         first = {service.unit: service.ports[0] for service in self.services() if service.ports}
@@ -74,13 +80,12 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
         raise ConfigError(f"local.dir must be an absolute path, not {base}")
     _check_nodes(config)
     real = vgpu.detect_real_gpus() if Path("/dev/nvidiactl").exists() else []
-    readers = (config.hub.user, config.local.exporter_user, config.local.service_user)
     changes: dict[str, Any] = {
         "slurm": {
             "conf": base / "etc/slurm/slurm.conf",
             "rest_socket": base / "run/rest/slurmrestd.sock",
         },
-        "view": {"socket": base / "run/view/view.sock", "readers": readers},
+        "view": {"socket": base / "run/view/view.sock"},
         "hub": {"database": f"sqlite:///{base}/state/hub/hub.sqlite"},
         "exporter": {
             "run": base / "run/carme",
@@ -111,7 +116,10 @@ def layout_for(config: Config, apptainer: Path | None = None) -> Layout:
             for name, values in changes.items()
         }
     )
-    return Layout(derived, cache_dir(), virtual=not real)
+    services = local_services(derived, virtual_gpus=False)
+    readers = dict.fromkeys(service.user for service in services if service.entry.reads_view)
+    view = derived.view.model_copy(update={"readers": tuple(readers)})
+    return Layout(derived.model_copy(update={"view": view}), cache_dir(), virtual=not real)
 
 
 def with_gpus(nodes: tuple[LocalNode, ...], real: list[vgpu.RealGpu]) -> tuple[LocalNode, ...]:
@@ -153,15 +161,15 @@ class Secrets:
 
     @property
     def prometheus_login(self) -> tuple[str, str]:
-        return ("carme", self.prometheus_password)
+        return (login_name("prometheus"), self.prometheus_password)
 
     @property
     def alertmanager_login(self) -> tuple[str, str]:
-        return ("carme", self.alertmanager_password)
+        return (login_name("alertmanager"), self.alertmanager_password)
 
     @property
     def exporter_login(self) -> tuple[str, str]:
-        return ("prometheus", self.exporter_password)
+        return (login_name("carme-exporter"), self.exporter_password)
 
 
 def ensure_secrets(folder: Path) -> Secrets:

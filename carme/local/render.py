@@ -13,6 +13,7 @@ import bcrypt
 import tomli_w
 
 from carme.config.services import LOOPBACK
+from carme.helper.models import VERBS
 from carme.local import host_checks, vgpu
 from carme.local.layout import Layout, Secrets
 from carme.node import hook_interface
@@ -225,6 +226,7 @@ def write_sudoers(layout: Layout) -> bool:
         users_group=hub.users_group,
         helper=Path(sys.prefix) / "bin/carme-helper",
         config=layout.carme_toml,
+        verbs=VERBS,
         make_homes=hub.make_homes,
     )
     path = sudoers_path(layout)

@@ -13,6 +13,8 @@ from carme.config.services import LOOPBACK, Service
 from carme.errors import ConfigError, MissingError
 from carme.local import vgpu
 from carme.local.layout import Layout, Secrets
+from carme.slurm import daemon_checks
+from carme.slurm.command_runner import clean_environment
 from carme.system import health_checks
 from carme.system.programs import STANDARD_PATH, run
 from carme.templates import PROMETHEUS_RULES
@@ -22,7 +24,7 @@ HealthCheck = Callable[[], str]
 
 
 @dataclass(frozen=True)
-class Command:
+class ServiceCommand:
     """How supervisor starts a service."""
 
     argv: list[str]
@@ -33,13 +35,13 @@ class Command:
 
 
 @dataclass(frozen=True)
-class LocalService:
+class SupervisedService:
     """One process under supervision."""
 
     service: Service
     address: str
     """Its address, or the path of its socket or file."""
-    command: Command
+    command: ServiceCommand
     health_check: HealthCheck
 
     @property
@@ -58,10 +60,10 @@ def program(name: str) -> str:
     return path
 
 
-def local_services(layout: Layout, secrets: Secrets, proxy: Path) -> list[LocalService]:
+def supervised_services(layout: Layout, secrets: Secrets, proxy: Path) -> list[SupervisedService]:
     """Every service, in the order in which they start. `proxy` is the proxy's program."""
     return [
-        LocalService(
+        SupervisedService(
             service,
             _address(layout, service),
             _command(layout, secrets, proxy, service),
@@ -100,17 +102,17 @@ def _address(layout: Layout, service: Service) -> str:
 
 def _health_check(layout: Layout, secrets: Secrets, service: Service) -> HealthCheck:
     config = layout.config
-    slurm = {"SLURM_CONF": str(layout.slurm_conf)}
+    slurm = clean_environment(config.slurm)
     checks: dict[str, HealthCheck] = {
         "virtual GPUs": lambda: run(
             vgpu.health_command(layout.gpu_allocations), timeout_seconds=10
         ).strip(),
-        "munge": lambda: health_checks.munge(layout.munge_socket),
-        "mariadb": lambda: health_checks.mariadb(layout.mariadb_socket),
-        "slurmdbd": lambda: health_checks.slurmdbd(slurm),
-        "slurmctld": lambda: health_checks.slurmctld(slurm),
-        "slurmd": lambda: health_checks.slurmd(service.node, slurm),
-        "slurmrestd": lambda: health_checks.slurmrestd(_rest_socket(layout)),
+        "munge": lambda: daemon_checks.munge(layout.munge_socket),
+        "mariadb": lambda: daemon_checks.mariadb(layout.mariadb_socket),
+        "slurmdbd": lambda: daemon_checks.slurmdbd(config.cluster.name, slurm),
+        "slurmctld": lambda: "; ".join(("answers", *daemon_checks.slurmctld(slurm))),
+        "slurmd": lambda: daemon_checks.slurmd(service.node, slurm),
+        "slurmrestd": lambda: daemon_checks.slurmrestd(_rest_socket(layout)),
         "view": lambda: health_checks.unix_http_ok(config.view.socket, "/healthz"),
         "targets": lambda: health_checks.nonempty(config.prometheus.targets),
     }
@@ -127,7 +129,7 @@ def _health_check(layout: Layout, secrets: Secrets, service: Service) -> HealthC
     return lambda: health_checks.http_ok(url, logins.get(service.program))
 
 
-def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) -> Command:
+def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) -> ServiceCommand:
     """The command of one service."""
     config, etc = layout.config, layout.etc
     port = str(service.ports[0]) if service.ports else ""
@@ -140,39 +142,40 @@ def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) ->
     match service.entry.process:
         case "vgpu":
             argv = vgpu.daemon_command(layout.vgpu_state, layout.gpu_allocations, layout.carme_toml)
-            return Command(argv, {"CARME_BUILD": build_id()}, reads=reads_config)
+            return ServiceCommand(argv, {"CARME_BUILD": build_id()}, reads=reads_config)
         case "munged":
             argv = [program("munged"), "--foreground", "--force"]
             argv += ["--socket", str(layout.munge_socket)]
             argv += ["--key-file", str(etc / "munge/munge.key")]
             argv += ["--pid-file", str(layout.run / "munge/munged.pid")]
             argv += ["--seed-file", str(layout.state / "munge/munged.seed")]
-            return Command([*argv, "--log-file", str(layout.log / "munge/munged.log")])
+            return ServiceCommand([*argv, "--log-file", str(layout.log / "munge/munged.log")])
         case "mariadbd":
             argv = [program("mariadbd"), "--no-defaults", f"--datadir={layout.state}/mariadb"]
             argv += [f"--socket={layout.mariadb_socket}", f"--port={port}"]
             argv += [f"--bind-address={LOOPBACK}", "--skip-name-resolve"]
             argv += [f"--pid-file={layout.run}/mariadb/mariadbd.pid"]
             argv += ["--innodb-buffer-pool-size=128M", "--innodb-log-file-size=64M"]
-            return Command([*argv, "--innodb-lock-wait-timeout=900", "--skip-log-bin"])
+            return ServiceCommand([*argv, "--innodb-lock-wait-timeout=900", "--skip-log-bin"])
         case "slurmdbd":
             slurmdbd_conf = etc / "slurm/slurmdbd.conf"
-            return Command([program("slurmdbd"), "-D"], slurm, reads=(slurmdbd_conf,))
+            return ServiceCommand([program("slurmdbd"), "-D"], slurm, reads=(slurmdbd_conf,))
         case "slurmctld":
-            return Command([program("slurmctld"), "-D"], slurm, reads=slurm_files)
+            return ServiceCommand([program("slurmctld"), "-D"], slurm, reads=slurm_files)
         case "slurmd-{node}":
             argv = [program("slurmd"), "-D", "-N", service.node]
-            return Command(argv, slurm, reads=slurm_files)
+            return ServiceCommand(argv, slurm, reads=slurm_files)
         case "slurmrestd":
             argv = [program("slurmrestd"), "-a", "rest_auth/local", f"unix:{_rest_socket(layout)}"]
-            return Command(argv, slurm, reads=(layout.slurm_conf,))
+            return ServiceCommand(argv, slurm, reads=(layout.slurm_conf,))
         case "view":
-            return Command([program("carme-view")], {**slurm, **carme}, reads=reads_config)
+            return ServiceCommand([program("carme-view")], {**slurm, **carme}, reads=reads_config)
         case "proxy":
             argv = [program("node"), str(proxy), "--ip", LOOPBACK, "--port", port]
             argv += ["--api-ip", LOOPBACK, "--api-port", str(service.ports[1])]
-            argv += ["--default-target", hub_url, "--error-target", f"{hub_url}/hub/error"]
-            return Command(argv, {"CONFIGPROXY_AUTH_TOKEN": secrets.proxy_token})
+            error_url = f"{hub_url}{config.hub.base_url}hub/error"
+            argv += ["--default-target", hub_url, "--error-target", error_url]
+            return ServiceCommand(argv, {"CONFIGPROXY_AUTH_TOKEN": secrets.proxy_token})
         case "hub":
             hub_config = etc / "jupyterhub_config.py"
             environment = {
@@ -188,7 +191,7 @@ def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) ->
                 [program("jupyterhub"), "-f", str(hub_config)],
                 (*reads_config, hub_config),
             )
-            return Command(argv, environment, str(layout.hub_dir), reads)
+            return ServiceCommand(argv, environment, str(layout.hub_dir), reads)
         case "exporter-{node}" | "exporter-controller":
             mode = ["--node", service.node] if service.node else ["--mode", "controller"]
             nodes = {node.name: node for node in config.local.nodes}
@@ -198,9 +201,11 @@ def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) ->
             web_config = config.exporter.web_config or etc / "exporter/web.yml"
             argv = [program("carme-exporter"), *mode, "--port", port]
             reads = (layout.carme_toml, web_config)
-            return Command(argv, {**slurm, **carme, **library}, reads=reads)
+            return ServiceCommand(argv, {**slurm, **carme, **library}, reads=reads)
         case "discovery":
-            return Command([program("carme-discovery"), "--local"], carme, reads=reads_config)
+            return ServiceCommand(
+                [program("carme-discovery"), "--local"], carme, reads=reads_config
+            )
         case "prometheus":
             settings = config.prometheus
             argv = [program("prometheus"), f"--config.file={prometheus}/prometheus.yml"]
@@ -211,7 +216,7 @@ def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) ->
             if settings.retention_gb:
                 argv += [f"--storage.tsdb.retention.size={settings.retention_gb}GB"]
             names = ("prometheus.yml", "web.yml", *(f"rules/{name}" for name in PROMETHEUS_RULES))
-            return Command(argv, reads=tuple(prometheus / name for name in names))
+            return ServiceCommand(argv, reads=tuple(prometheus / name for name in names))
         case "alertmanager":
             argv = [program("prometheus-alertmanager")]
             argv += [f"--config.file={prometheus}/alertmanager.yml"]
@@ -219,7 +224,7 @@ def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) ->
             argv += [f"--web.listen-address={LOOPBACK}:{port}", "--cluster.listen-address="]
             argv += [f"--storage.path={layout.state}/alertmanager"]
             names = ("alertmanager.yml", "alertmanager-web.yml")
-            return Command(argv, reads=tuple(prometheus / name for name in names))
+            return ServiceCommand(argv, reads=tuple(prometheus / name for name in names))
         case "service":
             environment = {
                 **carme,
@@ -228,5 +233,5 @@ def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) ->
                 "HOME": str(layout.service_dir),
             }
             argv = [program("carme-service")]
-            return Command(argv, environment, str(layout.service_dir), reads_config)
+            return ServiceCommand(argv, environment, str(layout.service_dir), reads_config)
     raise ConfigError(f"no command for the service {service.name}")

@@ -16,9 +16,9 @@ import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
 from carme.errors import UnavailableError
-from carme.local import accounts
+from carme.local import unix_users
 from carme.local.layout import Layout
-from carme.local.services import LocalService
+from carme.local.services import SupervisedService
 from carme.node import cgroups
 from carme.system.files import write
 from carme.system.programs import run
@@ -76,7 +76,7 @@ class Supervisor:
             for info in self._call("getAllProcessInfo")
         }
 
-    def configure(self, services: list[LocalService]) -> bool:
+    def configure(self, services: list[SupervisedService]) -> bool:
         """Write supervisord's configuration of `services`; True if it changed."""
         rows = [
             {
@@ -182,7 +182,7 @@ def _in_job_cgroups(layout: Layout) -> list[psutil.Process]:
     Clusters on one machine share cgroups if their nodes have the same names.
     """
     # After an interrupted `up` or purge, the record has users that do not exist.
-    names = set(accounts.created(layout).users) & {user.pw_name for user in pwd.getpwall()}
+    names = set(unix_users.created(layout).users) & {user.pw_name for user in pwd.getpwall()}
     uids = {pwd.getpwnam(name).pw_uid for name in names}
     processes: dict[int, psutil.Process] = {}
     for node in layout.config.local.nodes:

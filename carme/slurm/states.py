@@ -144,6 +144,16 @@ class NodeState(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
+class NodeAvailability(StrEnum):
+    """Whether Slurm gives a node new jobs."""
+
+    OPEN = "open"
+    DRAINED = "drained"
+    """Drained, in maintenance or waiting for a reboot: an admin closed it."""
+    DOWN = "down"
+    """Failed, not reachable, or with less hardware than slurm.conf declares."""
+
+
 _NODE_SUFFIX = {
     "*": "NOT_RESPONDING",
     "~": "POWERED_DOWN",
@@ -164,6 +174,7 @@ _NODE_FLAG = {
     "REBOOT": "REBOOT_REQUESTED",
     "PLND": "PLANNED",
     "POWER_DRAIN": "DRAIN",
+    "INVAL": "INVALID_REG",
 }
 _NODE_WORD = {
     "ALLOC": (NodeState.ALLOCATED,),
@@ -177,6 +188,8 @@ _NODE_WORD = {
     "FAILING": (NodeState.ALLOCATED, "FAIL"),
     "FAILG": (NodeState.ALLOCATED, "FAIL"),
 }
+_DOWN_FLAGS = {"FAIL", "INVALID_REG", "NOT_RESPONDING"}
+_DRAINED_FLAGS = {"DRAIN", "MAINTENANCE", "REBOOT_ISSUED", "REBOOT_REQUESTED"}
 
 
 @lru_cache(maxsize=1024)  # a thousand nodes are in a few states
@@ -197,3 +210,17 @@ def parse_node_state(*texts: str) -> tuple[NodeState, tuple[str, ...]]:
     if base is None and flags & {"DRAIN", "MAINTENANCE", "RESERVED", "PLANNED"}:
         base = NodeState.IDLE  # sinfo names only the flag of an idle node
     return base or NodeState.UNKNOWN, tuple(sorted(flags))
+
+
+def node_availability(*texts: str) -> NodeAvailability:
+    """Whether a node in the state `texts` gets new jobs; a state of a newer release counts as open.
+
+    A reservation does not close a node: it may be the reader's own.
+    """
+    base, flags = parse_node_state(*texts)
+    if base in (NodeState.DOWN, NodeState.ERROR) or _DOWN_FLAGS.intersection(flags):
+        return NodeAvailability.DOWN
+    if _DRAINED_FLAGS.intersection(flags):
+        return NodeAvailability.DRAINED
+    is_unknown = base is NodeState.UNKNOWN and not flags
+    return NodeAvailability.DOWN if is_unknown else NodeAvailability.OPEN

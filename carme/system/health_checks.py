@@ -6,57 +6,32 @@ import os
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from carme.errors import UnavailableError
-from carme.system.programs import run
+from carme.system.programs import execute
 from carme.system.unix_http import HttpResponse, request
 
 _SECONDS = 3.0
 _MAX_BODY_BYTES = 8 * 2**20
 
 
-def munge(path: Path) -> str:
-    """The daemon encodes and decodes a credential."""
-    credential = run(["munge", "--no-input", "--socket", path], timeout_seconds=_SECONDS)
-    run(["unmunge", "--no-output", "--socket", path], stdin=credential, timeout_seconds=_SECONDS)
-    return "encodes and decodes credentials"
+def output(
+    argv: Sequence[str | Path],
+    *,
+    stdin: str | None = None,
+    env: Mapping[str, str] | None = None,
+    seconds: float = 12,
+) -> str:
+    """What a program prints; UnavailableError with its last line if it fails.
 
-
-def mariadb(path: Path) -> str:
-    """The server answers a query."""
-    query = ["mariadb", "--no-defaults", "-S", str(path), "-NBe", "select version()"]
-    return f"MariaDB {run(query, timeout_seconds=_SECONDS).split('-')[0].strip()}"
-
-
-def slurmdbd(env: dict[str, str]) -> str:
-    """The cluster is registered."""
-    clusters = run(
-        ["sacctmgr", "-nP", "show", "cluster", "format=cluster"], added_env=env, timeout_seconds=10
-    )
-    if not clusters.strip():
-        raise UnavailableError("no cluster is registered yet")
-    return f"cluster {clusters.split()[0]}"
-
-
-def slurmctld(env: dict[str, str]) -> str:
-    """The controller answers a ping."""
-    answer = run(["scontrol", "ping"], added_env=env, timeout_seconds=15)
-    if "UP" not in answer:
-        raise UnavailableError(answer.strip().splitlines()[-1])
-    return "answers"
-
-
-def slurmd(node: str, env: dict[str, str]) -> str:
-    """The controller reaches the node, and the node accepts jobs."""
-    answer = run(
-        ["sinfo", "-h", "-N", "-n", node, "-o", "%T %E"], added_env=env, timeout_seconds=10
-    ).strip()
-    state, _, reason = answer.partition("\n")[0].partition(" ")
-    if not state or any(word in state for word in ("down", "drain", "unknown", "*", "fail")):
-        because = "" if reason in ("", "none") else f": {reason}"
-        raise UnavailableError(f"node is {state or 'unknown'}{because}")
-    return state
+    `env` replaces the whole environment. It runs in `/`: other users may not enter this folder.
+    """
+    result = execute(argv, stdin=stdin, env=env, timeout_seconds=seconds, cwd="/")
+    if result.returncode:
+        raise UnavailableError(f"{Path(argv[0]).name}: {result.last_line}")
+    return result.stdout
 
 
 def get(url: str, login: tuple[str, str] | None = None, seconds: float = 5) -> HttpResponse:
@@ -112,11 +87,6 @@ def _require_ok(response: HttpResponse) -> str:
     if response.status != 200:
         raise UnavailableError(f"answers {response.status}")
     return "answers 200"
-
-
-def slurmrestd(path: Path) -> str:
-    """slurmrestd answers on its socket."""
-    return unix_http_ok(path, "/slurm/v0.0.38/ping")
 
 
 def nonempty(path: Path) -> str:

@@ -7,10 +7,11 @@ group see reports of every job. Any other user sees the cluster and their own jo
 import asyncio
 import hashlib
 import logging
+import math
 import os
 import pwd
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
@@ -21,7 +22,7 @@ from carme.config import Config
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
 from carme.jobs.models import IdleJobs
 from carme.jobs.reporter import JobReporter, parse_filter
-from carme.requests.resource_request import ResourceRequest
+from carme.requests.resource_request import GIB, ResourceRequest
 from carme.requests.slurm_user import within_rights
 from carme.slurm.client import SlurmClient
 from carme.slurm.command_client import CommandClient
@@ -219,12 +220,7 @@ class ViewService:
 
     async def _expected_start(self, request: HttpRequest, caller: ViewCaller) -> ExpectedStart:
         caller.require_reader("an expected start")
-        try:
-            resources = ResourceRequest.model_validate(
-                {k: v for k, v in request.query.items() if k in ResourceRequest.model_fields and v}
-            )
-        except ValidationError as error:
-            raise InputError(explain_first(error)) from None
+        resources = resource_request(request.query)
         # `sbatch --test-only` runs as the view's user, who may have fewer rights than the caller.
         try:
             rights = await self.rights.of(await self._user(os.geteuid()))
@@ -328,6 +324,23 @@ class ViewService:
     def _age(self) -> float | None:
         current = self.poller.snapshot
         return None if current is None else current.age_seconds(time.time())
+
+
+def resource_request(query: Mapping[str, str]) -> ResourceRequest:
+    """The request in a query; `memory_bytes` and `limit_seconds` are names of earlier releases."""
+    fields: dict[str, object] = {name: value for name, value in query.items() if value}
+    try:
+        if "memory_bytes" in fields:
+            fields["memory_gb"] = max(1, math.ceil(float(query["memory_bytes"]) / GIB))
+            del fields["memory_bytes"]
+        if "limit_seconds" in fields:
+            fields["hours"] = float(query["limit_seconds"]) / 3600
+            del fields["limit_seconds"]
+        return ResourceRequest.model_validate(fields)
+    except ValidationError as error:
+        raise InputError(explain_first(error)) from None
+    except (ValueError, OverflowError):
+        raise InputError("memory_bytes or limit_seconds is not a number") from None
 
 
 def _number(request: HttpRequest, name: str, default: float) -> float:

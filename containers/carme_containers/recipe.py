@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from carme.errors import ConfigError, InputError, MissingError
 from carme.images.catalogue import Application, GpuNeeds, Hints, ImageName, ImageVersion
-from carme.validation import field_path, message
+from carme.validation import explain
 
 OWN_RECIPES = Path(__file__).parent / "recipes"
 REQUIRED = ("image.toml", "verify")
@@ -23,13 +23,13 @@ ArgumentName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,39}$")]
 ArgumentValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+=<>,-]{0,80}$")]
 
 
-class Table(BaseModel):
+class ManifestTable(BaseModel):
     """A table of image.toml; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class Argument(Table):
+class Argument(ManifestTable):
     """A build argument that the definition uses."""
 
     default: ArgumentValue = ""
@@ -38,7 +38,7 @@ class Argument(Table):
     help: str = ""
 
 
-class Variant(Table):
+class Variant(ManifestTable):
     """Another image from the same recipe, with other arguments and another description."""
 
     arguments: Mapping[ArgumentName, ArgumentValue] = {}
@@ -49,7 +49,7 @@ class Variant(Table):
     disk_mb: Annotated[int, Field(ge=100)] | None = None
 
 
-class Manifest(Table):
+class Manifest(ManifestTable):
     """image.toml."""
 
     title: Annotated[str, Field(min_length=1, max_length=60)]
@@ -172,12 +172,8 @@ def load_manifest(folder: Path) -> Manifest:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{path}: {_explain(e)}" for e in error.errors())) from None
-
-
-def _explain(problem: Any) -> str:
-    is_unknown = problem["type"] == "extra_forbidden"
-    return f"{field_path(problem['loc'])}: {'no such key' if is_unknown else message(problem)}"
+        lines = explain(error, with_values=False, model=Manifest)
+        raise ConfigError("\n".join(f"{path}: {line}" for line in lines)) from None
 
 
 def _argument_values(

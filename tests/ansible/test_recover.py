@@ -23,7 +23,7 @@ pytestmark = [
 def test_check_mode_on_a_deployed_system(site: Site) -> None:
     output = site.play("site.yml", "--check", "--diff")
     # The run that added node3 was limited to it and the head.
-    name = {"common : Keep the names of all hosts in /etc/hosts"}
+    name = {"common : Write the names of all hosts to /etc/hosts"}
     assert changes(output) == {"node1": name, "node2": name}, output[-8000:]
     assert "node3" in output
     assert all(counts["failed"] == 0 for counts in recap(output).values())

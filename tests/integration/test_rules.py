@@ -228,7 +228,7 @@ def test_an_alert_reaches_alertmanager(cluster, prometheus, exporters):
         [alert] = wait_for(told_of, 120, "Alertmanager knows")
         assert re.match(f"Job {jobid} of {user} ends in", alert["annotations"]["summary"])
         assert alert["annotations"]["runbook_url"].endswith("JobNearWalltime.md")
-        assert [receiver["name"] for receiver in alert["receivers"]] == ["quiet"]
+        assert [receiver["name"] for receiver in alert["receivers"]] == ["none"]
     finally:
         cluster.run(["scancel", str(jobid)])
 

@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from carme.config import Config, load, parse
-from carme.local import accounts
+from carme.local import unix_users
 from carme.local.cluster import LocalCluster
 
 
@@ -56,7 +56,7 @@ class Cluster:
         }
 
     def password(self, user: str) -> str:
-        return accounts.created(self.local.layout).users[user]
+        return unix_users.created(self.local.layout).users[user]
 
     def run(self, argv: list[str], **kwargs: Any) -> "subprocess.CompletedProcess[str]":
         """The command as root, in the cluster's environment."""

@@ -1,8 +1,8 @@
-"""The check of shared class names finds what it is for."""
+"""Shared class names are unique, and the check finds what it is for."""
 
 import ast
 
-from class_names import duplicates
+from class_names import duplicates, sources
 
 
 def test_two_imported_classes_of_one_name() -> None:
@@ -15,3 +15,7 @@ def test_two_imported_classes_of_one_name() -> None:
         "carme.other": ast.parse("from carme import package\npackage.Part"),
     }
     assert duplicates(modules) == {"Part": ["carme.a", "carme.b"]}
+
+
+def test_no_two_shared_classes_have_one_name() -> None:
+    assert duplicates(sources()) == {}

@@ -2,6 +2,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import requires
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,7 @@ def test_extras():
 
 def test_constraints_are_versions_of_what_is_needed():
     text = (Path(__file__).resolve().parents[2] / "constraints.txt").read_text()
+    assert (files("carme") / "constraints.txt").read_text() == text  # a wheel has them, too
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[\w.+!]+", line) for line in lines)
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in lines}

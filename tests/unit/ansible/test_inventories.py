@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from carme.slurm.states import NodeAvailability, node_availability
+
 ANSIBLE = Path(__file__).resolve().parents[3] / "ansible"
 
 
@@ -68,9 +70,29 @@ def test_every_variable_of_a_role_is_in_its_argument_specs(role: str) -> None:
     assert all(name.startswith(f"{role}_") for name in defaults)
 
 
+def problems(**variables: Any) -> list[str]:
+    groups = {"carme": ["h1", "n1"], "head": ["h1"], "compute": ["n1"]}
+    found: list[str] = _filter().problems(
+        {"h1": variables, "n1": {}}, groups, str(ANSIBLE / "roles")
+    )
+    return found
+
+
+def test_the_hub_may_be_below_a_path() -> None:
+    assert problems(jupyterhub_url="https://hpc.example.org/jupyter") == []
+
+
+def test_nobody_is_called_like_a_user_of_a_service() -> None:
+    people = [{"name": "hubby", "uid": 3001}, {"name": "carme", "uid": 3002}]
+    [problem] = problems(jupyterhub_user="hubby", common_users=people)
+    assert problem.startswith("common_users: hubby: this name belongs to the system")
+
+
 @pytest.mark.parametrize("state", ["down*", "drained", "fail", "inval", "error", "idle", "mixed"])
 def test_a_node_that_takes_no_jobs_is_told_of(state: str) -> None:
-    tasks = yaml.safe_load((ANSIBLE / "roles/slurm/tasks/joined.yml").read_text())
+    tasks = yaml.safe_load((ANSIBLE / "roles/slurm/tasks/wait_for_nodes.yml").read_text())
     found = re.fullmatch(r"slurm_state\.stdout is search\('(.+)'\)", tasks[-1]["when"])
     assert found
-    assert bool(re.search(found[1], state)) == (state not in ("idle", "mixed"))
+    is_open = node_availability(state) is NodeAvailability.OPEN
+    assert is_open == (state in ("idle", "mixed"))
+    assert bool(re.search(found[1], state)) == (not is_open)

@@ -20,6 +20,7 @@ VALUES = {
     **dict.fromkeys(("certificate", "key", "run", "venv"), "/x"),
     "address": "",
     "target": "http://10.0.0.1:8081",
+    "base_url": "/",
     "mode": "node",
     "description": "what it does",
     "user": "carme-x",

@@ -58,7 +58,7 @@ def test_a_deployed_cluster() -> None:
     assert table["carme-exporter"][2] == (9810,)
     assert table["carme-exporter-controller"][2] == (9811,)
     assert table["prometheus"][2] == (9090,)
-    assert table["grafana-server"] == ("grafana", "grafana", (), "127.0.0.1")
+    assert table["grafana-server"] == ("grafana", "grafana", (3000,), "127.0.0.1")
 
 
 def test_a_hub_below_a_path_is_asked_there() -> None:
@@ -88,7 +88,7 @@ def test_each_process_has_a_command_and_a_health_check(
     local = CONFIG.local.model_copy(update={"dir": tmp_path})
     layout = Layout(CONFIG.model_copy(update={"local": local}), tmp_path)
     secrets = ensure_secrets(tmp_path)
-    local = services.local_services(layout, secrets, tmp_path / "proxy.js")
+    local = services.supervised_services(layout, secrets, tmp_path / "proxy.js")
     processes = {service.name: service for service in local}
     assert list(processes) == [service.unit for service in layout.services()]
     assert processes["slurmd-cpu01"].command.argv == ["/bin/slurmd", "-D", "-N", "cpu01"]
@@ -115,10 +115,13 @@ def test_hub_and_proxy_are_checked_below_the_path_of_the_hub(
     local = CONFIG.local.model_copy(update={"dir": tmp_path})
     layout = Layout(CONFIG.model_copy(update={"local": local, "hub": hub}), tmp_path)
     secrets = ensure_secrets(tmp_path)
-    for service in services.local_services(layout, secrets, tmp_path / "proxy.js"):
+    for service in services.supervised_services(layout, secrets, tmp_path / "proxy.js"):
         if service.name in ("proxy", "hub"):
             service.health_check()
+        if service.name == "proxy":
+            error_target = service.command.argv[-1]
     base = path.rstrip("/")
+    assert error_target == f"http://127.0.0.1:8081{base}/hub/error"
     assert urls == [f"http://127.0.0.1:{port}{base}/hub/health" for port in (16888, 8081)]
 
 

@@ -10,6 +10,7 @@ import pytest
 from carme.doctor import host, monitoring, sessions, slurm
 from carme.doctor.check import Finding, Level
 from carme.prometheus import ScrapeTarget
+from carme.slurm.daemon_checks import SlurmNodeState
 from carme.slurm.snapshot import Snapshot
 from carme.system.programs import CommandResult
 from carme.templates import render
@@ -32,6 +33,10 @@ HOMES = r"    (root) NOPASSWD: /usr/sbin/mkhomedir_helper ^[a-z_][a-z0-9_-]{0\,3
 
 def sudo_rule(*rules: str, helper: str = HELPER) -> Finding:
     return sessions.sudo_rule(sudo_list(*rules), helper, "people", ADVICE)
+
+
+def node_state(check: str, *states: tuple[str, str, str]) -> Finding:
+    return slurm.node_state(check, [SlurmNodeState(*state) for state in states], ADVICE)
 
 
 def target(health: str, error: str = "") -> ScrapeTarget:
@@ -58,39 +63,40 @@ def target(health: str, error: str = "") -> ScrapeTarget:
         (host.certificate(NOW + timedelta(days=5), NOW), WARNING, "5 days"),
         (host.certificate(NOW - timedelta(hours=1), NOW), FAULT, "expired"),
         (host.certificate(NOW + timedelta(days=90), NOW, False), WARNING, "another one"),
-        (slurm.munge("MUNGE:", 0, "", ADVICE), OK, "decodes credentials"),
-        (slurm.munge("MUNGE:", 15, "Expired credential", ADVICE), FAULT, "Expired"),
-        (slurm.munge("", 0, "Failed to access socket", ADVICE), FAULT, "Failed"),
-        (slurm.controller("Slurmctld(primary) at front is UP", ADVICE), OK, "answers"),
+        (slurm.controller([], ADVICE), OK, "answers"),
+        (slurm.controller(["Slurmctld(backup) at b is DOWN"], ADVICE), WARNING, "b is DOWN"),
+        (node_state("nodes", ("n1", "idle", "none")), OK, "idle"),
         (
-            slurm.controller("Slurmctld(primary) at a is DOWN\n****\n** RESTORE **\n****", ADVICE),
-            FAULT,
-            "a is DOWN",
-        ),
-        (
-            slurm.controller(
-                "Slurmctld(primary) at a is UP\nSlurmctld(backup) at b is DOWN", ADVICE
-            ),
-            WARNING,
-            "b is DOWN",
-        ),
-        (slurm.controller("", ADVICE), FAULT, "no answer"),
-        (slurm.node_state("nodes", [("n1", "idle", "none")], ADVICE), OK, "idle"),
-        (
-            slurm.node_state("nodes", [("n1", "idle", ""), ("n2", "mixed", "")], ADVICE),
+            node_state("nodes", ("n1", "idle", ""), ("n2", "mixed", "")),
             OK,
             "2 accept jobs",
         ),
         (
-            slurm.node_state("nodes", [("n1", "drained", "bad disk")], ADVICE),
+            node_state("nodes", ("n1", "drained", "bad disk")),
             WARNING,
             "n1 is drained (bad disk)",
         ),
-        (slurm.node_state("nodes", [("n1", "idle*", "none")], ADVICE), FAULT, "n1 is idle*"),
-        (slurm.node_state("nodes", [("n1", "down", "")], ADVICE), FAULT, "n1 is down"),
-        (slurm.node_state("nodes", [("n1", "inval", "Low")], ADVICE), FAULT, "inval (Low)"),
-        (slurm.node_state("nodes", [("n1", "error", "")], ADVICE), FAULT, "n1 is error"),
-        (slurm.node_state("slurmd n1", [], ADVICE), FAULT, "does not know"),
+        (
+            node_state("nodes", ("n1", "idle*", "none")),
+            FAULT,
+            "n1 is idle*",
+        ),
+        (
+            node_state("nodes", ("n1", "down", "")),
+            FAULT,
+            "n1 is down",
+        ),
+        (
+            node_state("nodes", ("n1", "inval", "Low")),
+            FAULT,
+            "inval (Low)",
+        ),
+        (
+            node_state("nodes", ("n1", "error", "")),
+            FAULT,
+            "n1 is error",
+        ),
+        (node_state("slurmd n1"), FAULT, "does not know"),
         (slurm.operator("Operator", "carme-view", ADVICE), OK, "operator"),
         (slurm.operator("None", "carme-view", ADVICE), FAULT, "cannot see"),
         (slurm.gpus("n1", 4, 4), OK, "4 in NVML"),
@@ -293,7 +299,7 @@ def test_the_newest_archive_counts(tmp_path: Path) -> None:
 
 
 def test_homes_are_made_by_the_rule_that_is_written() -> None:
-    values = {"helper": "/h", "config": "/c", "alias": "A", "hub_user": "carme"}
+    values = {"helper": "/h", "config": "/c", "alias": "A", "hub_user": "carme", "verbs": VERBS}
     text = render("sudoers", **values, users_group="people", make_homes=True)
     whom, command = sessions.MAKE_HOMES
     assert f"carme ALL=({whom}) NOPASSWD: {command}" in text.splitlines()

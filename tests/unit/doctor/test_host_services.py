@@ -1,10 +1,12 @@
 """What should run on a host, from its files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from carme.config import Config, parse
+from carme.config.services import entries
 from carme.doctor import checklist, host_services, slurmconf
 from carme.doctor.check import Level, run_checks
 
@@ -135,6 +137,39 @@ def test_a_node(deployed) -> None:
     assert {finding.level for finding in findings} == {Level.ABSENT}
 
 
+def test_every_service_of_the_inventory_is_checked(deployed) -> None:
+    units = {entry.unit for entry in entries() if entry.unit}
+    site = deployed("gpu01", units)
+    services = {service.name: service for service in site.services}
+    assert {service.unit for service in services.values()} == units
+    assert set(services) <= {check.name for check in checklist.checks(site)}
+
+
+def test_another_user_of_the_view(deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inventory of services names the user, here and in Slurm."""
+    site = deployed("front", HEAD)
+    services = tuple(
+        replace(service, user="viewer") if service.name == "view" else service
+        for service in site.services
+    )
+    asked: list[str] = []
+    monkeypatch.setattr(checklist.slurm, "read_operator", lambda _, user: asked.append(user))
+    [check] = (
+        check
+        for check in checklist.checks(replace(site, services=services))
+        if check.name == "view's right"
+    )
+    check.run()
+    assert asked == ["viewer"]
+
+
+def test_grafana_s_port_is_in_its_drop_in(deployed, tmp_path: Path) -> None:
+    folder = tmp_path / "grafana-server.service.d"
+    folder.mkdir()
+    (folder / "carme.conf").write_text('[Service]\nEnvironment="GF_SERVER_HTTP_PORT=3456"\n')
+    assert deployed("front", HEAD | {"grafana-server"}).service("grafana").ports == (3456,)
+
+
 def test_a_host_that_is_both(deployed) -> None:
     assert deployed("gpu01", HEAD | NODE).description == "head and node gpu01"
 
@@ -156,3 +191,4 @@ def test_the_one_machine_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     names = [service.name for service in site.services]
     assert {"slurmd gpu01", "slurmd cpu01", "exporter cluster", "alertmanager"} <= set(names)
     assert "virtual GPUs" not in names
+    assert set(names) <= {check.name for check in checklist.checks(site)}

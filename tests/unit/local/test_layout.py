@@ -23,6 +23,13 @@ def test_a_postgresql_database_is_kept():
     assert layout_for(config).config.hub.database == "postgresql://hub@db/hub"
 
 
+def test_service_users_and_the_readers_of_the_view():
+    local = {"view_user": "v", "exporter_user": "e", "service_user": "s"}
+    layout = layout_for(parse({"local": local, "hub": {"user": "h"}}, "x"))
+    assert sorted(layout.service_users()) == ["e", "h", "s", "v"]
+    assert layout.config.view.readers == ("h", "e", "s")
+
+
 def test_ports_are_distinct_and_one_a_node():
     layout = layout_for(Config())
     ports = layout.ports()

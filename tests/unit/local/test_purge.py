@@ -9,7 +9,7 @@ import pytest
 
 from carme.config import Config
 from carme.errors import InputError
-from carme.local import accounts, cluster, devices, render, supervisor
+from carme.local import cluster, devices, render, supervisor, unix_users
 from carme.local.layout import Layout
 
 
@@ -85,7 +85,9 @@ def test_jobs_are_found_in_both_kinds_of_cgroups(
     mine = psutil.Process().username()
     # A user who was recorded and then not made.
     monkeypatch.setattr(
-        accounts, "created", lambda _: accounts.CreatedAccounts({mine: "", "nobody-here": ""}, ())
+        unix_users,
+        "created",
+        lambda _: unix_users.CreatedUsers({mine: "", "nobody-here": ""}, ()),
     )
     folder = tmp_path / "cgroup" / place / "step_0"
     folder.mkdir(parents=True)
@@ -111,7 +113,7 @@ def test_the_user_that_builds_images_goes_with_the_last_cluster(
     ran: list[tuple[str, ...]] = []
     monkeypatch.setattr(cluster, "run_module", lambda *argv, **_: ran.append(argv))
     monkeypatch.setattr(cluster.LocalCluster, "down", lambda *_: None)
-    monkeypatch.setattr(cluster.accounts, "remove", lambda layout: [])
+    monkeypatch.setattr(cluster.unix_users, "remove", lambda layout: [])
     monkeypatch.setattr(cluster.devices, "remove", lambda layout: None)
     for is_last in (False, True):
         its = layout(tmp_path / "its")

@@ -148,9 +148,9 @@ def test_alertmanager_takes_its_configuration(tmp_path: Path, alerts: AlertSetti
     assert {name for group in inhibited for name in group.split("|")} <= set(names)
     routed = ["amtool", "config", "routes", "test", f"--config.file={file}"]
     for severity, receiver in (
-        ("critical", "everybody"),
-        ("warning", "everybody"),
-        ("info", "quiet"),
+        ("critical", "operators"),
+        ("warning", "operators"),
+        ("info", "none"),
     ):
         found = subprocess.run([*routed, f"severity={severity}"], capture_output=True, text=True)
         assert found.stdout.strip() == receiver

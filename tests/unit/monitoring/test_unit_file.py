@@ -9,7 +9,7 @@ from carme.templates import render
 def test_it_renders_and_asks_for_little(mode: str) -> None:
     text = render(
         "carme-exporter.service",
-        exporter="/opt/carme/bin/carme-exporter",
+        exporter="/opt/carme/venv/bin/carme-exporter",
         config="/etc/carme/carme.toml",
         run="/run/carme",
         user="carme-exporter",
@@ -18,7 +18,7 @@ def test_it_renders_and_asks_for_little(mode: str) -> None:
     )
     lines = text.splitlines()
     assert (
-        f"ExecStart=/opt/carme/bin/carme-exporter --config /etc/carme/carme.toml --mode {mode}"
+        f"ExecStart=/opt/carme/venv/bin/carme-exporter --config /etc/carme/carme.toml --mode {mode}"
         in lines
     )
     assert "User=carme-exporter" in lines

@@ -2,7 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme.slurm.states import JobState, NodeState, parse_job_state, parse_node_state
+from carme.slurm.states import (
+    JobState,
+    NodeAvailability,
+    NodeState,
+    node_availability,
+    parse_job_state,
+    parse_node_state,
+)
 
 
 @pytest.mark.parametrize("state", JobState)
@@ -50,11 +57,27 @@ def test_an_unknown_state_is_never_the_end() -> None:
         (("alloc",), NodeState.ALLOCATED, ()),
         (("IDLE+MAINTENANCE+RESERVED",), NodeState.IDLE, ("MAINTENANCE", "RESERVED")),
         (("IDLE+NEW_FLAG",), NodeState.IDLE, ("NEW_FLAG",)),
+        (("inval",), NodeState.UNKNOWN, ("INVALID_REG",)),
         (("SOMETHING",), NodeState.UNKNOWN, ("SOMETHING",)),
     ],
 )
 def test_parse_node_state(words: tuple[str, ...], state: NodeState, flags: tuple[str, ...]) -> None:
     assert parse_node_state(*words) == (state, flags)
+
+
+@pytest.mark.parametrize(
+    ("availability", "words"),
+    [
+        ("open", "idle mixed allocated idle~ completing planned reserved newer_state"),
+        ("drained", "drained draining drained$ maint reboot idle@ mixed^"),
+        ("down", "down down* idle* unknown unk* fail failing inval error drained*"),
+    ],
+)
+def test_which_nodes_get_new_jobs(availability: str, words: str) -> None:
+    states = words.split()
+    assert {state: node_availability(state) for state in states} == dict.fromkeys(
+        states, NodeAvailability(availability)
+    )
 
 
 @given(st.lists(st.text(max_size=20), max_size=4))

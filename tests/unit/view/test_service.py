@@ -21,6 +21,7 @@ from carme.slurm.snapshot import Snapshot
 from carme.view.client import AsyncViewClient, SnapshotSubscription, ViewClient
 from carme.view.poller import Poller
 from carme.view.server import HttpRequest
+from carme.view.service import resource_request
 from support.slurm_memory import ALICE, NODE, Cluster, RunningView, config
 
 
@@ -222,6 +223,26 @@ def test_expected_start(serving: RunningView) -> None:
         client.expected_start(ResourceRequest(partition="nope"))
     with pytest.raises(InputError):
         ask(serving, 0, "/expected-start?partition=a%20b;c")
+    with pytest.raises(InputError, match="memory: "):
+        ask(serving, 0, "/expected-start?partition=gpu&memory=3")
+
+
+def test_the_fields_of_an_expected_start() -> None:
+    query = {"partition": "gpu", "memory_gb": "3", "hours": "2", "account": ""}
+    request = ResourceRequest(partition="gpu", memory_gb=3, hours=2)
+    assert resource_request(query) == request
+    earlier = {"partition": "gpu", "memory_bytes": str(2 * 2**30 + 1), "limit_seconds": "7200"}
+    assert resource_request(earlier) == request
+    for name, value in (("memory_bytes", "inf"), ("limit_seconds", "nan"), ("hours", "long")):
+        with pytest.raises(InputError):
+            resource_request({"partition": "gpu", name: value})
+
+
+def test_the_reference_lists_the_fields_of_an_expected_start() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs/reference/view.md").read_text()
+    [line] = [line for line in text.splitlines() if line.startswith("| `GET /expected-start")]
+    for name in ResourceRequest.model_fields:
+        assert f"`{name}`" in line
 
 
 def test_rights(serving: RunningView) -> None:
