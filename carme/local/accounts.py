@@ -76,7 +76,7 @@ def ensure(layout: Layout) -> CreatedAccounts:
         record()
         argv = ["useradd", "--no-create-home", "--user-group", "--shell", "/bin/bash"]
         run([*argv, "--groups", memberships, person])
-        run(["chpasswd"], input=f"{person}:{users[person]}\n")
+        run(["chpasswd"], stdin=f"{person}:{users[person]}\n")
     return CreatedAccounts(users, tuple(groups))
 
 
@@ -118,7 +118,7 @@ def make_database_files(layout: Layout) -> bool:
         return False
     argv = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=mysql"]
     argv += ["--skip-test-db", "--auth-root-authentication-method=socket"]
-    run(argv, timeout=120, log=layout.log / "install.log")
+    run(argv, timeout_seconds=120, log=layout.log / "install.log")
     return True
 
 
@@ -130,7 +130,7 @@ def make_database(layout: Layout, secrets: Secrets) -> None:
         CREATE USER IF NOT EXISTS {user} IDENTIFIED BY '{secrets.mariadb_password}';
         GRANT ALL ON {SLURM_DB}.* TO {user};
     """
-    run(["mariadb", "--no-defaults", "-S", layout.mariadb_socket], input=statements)
+    run(["mariadb", "--no-defaults", "-S", layout.mariadb_socket], stdin=statements)
 
 
 def make_associations(layout: Layout) -> bool:
@@ -168,7 +168,11 @@ def set_limits(layout: Layout) -> None:
 
 
 def _sacctmgr(layout: Layout, *arguments: str) -> str:
-    return run(["sacctmgr", *arguments], env={"SLURM_CONF": str(layout.slurm_conf)}, timeout=30)
+    return run(
+        ["sacctmgr", *arguments],
+        added_env={"SLURM_CONF": str(layout.slurm_conf)},
+        timeout_seconds=30,
+    )
 
 
 def _listed(layout: Layout, entity: str, column: str) -> set[str]:

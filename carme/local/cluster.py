@@ -92,7 +92,7 @@ class LocalCluster:
         written = render.write_files(self.layout, secrets)
         changed |= devices.ensure(self.layout) | render.write_sudoers(self.layout) | bool(written)
         changed |= accounts.make_database_files(self.layout)
-        run_module("carme_containers", "base", env=self._env, progress=progress)
+        run_module("carme_containers", "base", added_env=self._env, progress=progress)
 
         services = local_services(self.layout, secrets, proxy)
         self.supervisor.configure(services)
@@ -166,13 +166,16 @@ class LocalCluster:
     def _cancel_jobs(self, progress: ProgressCallback) -> None:
         env = self._env
         try:
-            jobs = run(["squeue", "-h", "-o", "%A"], env=env, timeout=15).split()
+            jobs = run(["squeue", "-h", "-o", "%A"], added_env=env, timeout_seconds=15).split()
             if not jobs:
                 return
             progress(f"Ending {len(jobs)} jobs")
-            run(["scancel", *jobs], env=env, timeout=15)
+            run(["scancel", *jobs], added_env=env, timeout_seconds=15)
             deadline = time.monotonic() + 20
-            while run(["squeue", "-h"], env=env, timeout=15) and time.monotonic() < deadline:
+            while (
+                run(["squeue", "-h"], added_env=env, timeout_seconds=15)
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.5)
         except CarmeError:
             # The services stop even if the controller does not answer; `end_strays` ends the jobs'
@@ -188,7 +191,7 @@ class LocalCluster:
         devices.remove(self.layout)
         remaining = remove_files(self.layout)
         if existed and not has_other_cluster():
-            run_module("carme_containers", "--remove-build-user", env={}, progress=progress)
+            run_module("carme_containers", "--remove-build-user", added_env={}, progress=progress)
         if existed:
             progress(
                 f"Removed {self.layout.dir}" + (f" and {', '.join(removed)}" if removed else "")

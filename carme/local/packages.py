@@ -62,9 +62,9 @@ def _install(packages: dict[str, str], progress: ProgressCallback, log: Path) ->
         _POLICY.chmod(0o755)
     env = {"DEBIAN_FRONTEND": "noninteractive"}
     try:
-        run(["apt-get", "-qq", "update"], env=env, timeout=300, log=log)
+        run(["apt-get", "-qq", "update"], added_env=env, timeout_seconds=300, log=log)
         argv = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages]
-        run(argv, env=env, timeout=1200, log=log)
+        run(argv, added_env=env, timeout_seconds=1200, log=log)
     finally:
         if own_policy:
             _POLICY.unlink()
@@ -102,7 +102,7 @@ def _install_proxy(cache: Path, progress: ProgressCallback, log: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     argv = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(partial)]
-    run([*argv, f"configurable-http-proxy@{PROXY_VERSION}"], timeout=600, log=log)
+    run([*argv, f"configurable-http-proxy@{PROXY_VERSION}"], timeout_seconds=600, log=log)
     partial.rename(folder)
     if not proxy_program(cache).exists():
         raise UnavailableError(f"npm did not install {proxy_program(cache)}", f"see {log}")

@@ -103,7 +103,7 @@ def _health_check(layout: Layout, secrets: Secrets, service: Service) -> HealthC
     slurm = {"SLURM_CONF": str(layout.slurm_conf)}
     checks: dict[str, HealthCheck] = {
         "virtual GPUs": lambda: run(
-            vgpu.health_command(layout.gpu_allocations), timeout=10
+            vgpu.health_command(layout.gpu_allocations), timeout_seconds=10
         ).strip(),
         "munge": lambda: health_checks.munge(layout.munge_socket),
         "mariadb": lambda: health_checks.mariadb(layout.mariadb_socket),

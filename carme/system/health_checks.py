@@ -18,20 +18,22 @@ _MAX_BODY_BYTES = 8 * 2**20
 
 def munge(path: Path) -> str:
     """The daemon encodes and decodes a credential."""
-    credential = run(["munge", "--no-input", "--socket", path], timeout=_SECONDS)
-    run(["unmunge", "--no-output", "--socket", path], input=credential, timeout=_SECONDS)
+    credential = run(["munge", "--no-input", "--socket", path], timeout_seconds=_SECONDS)
+    run(["unmunge", "--no-output", "--socket", path], stdin=credential, timeout_seconds=_SECONDS)
     return "encodes and decodes credentials"
 
 
 def mariadb(path: Path) -> str:
     """The server answers a query."""
     query = ["mariadb", "--no-defaults", "-S", str(path), "-NBe", "select version()"]
-    return f"MariaDB {run(query, timeout=_SECONDS).split('-')[0].strip()}"
+    return f"MariaDB {run(query, timeout_seconds=_SECONDS).split('-')[0].strip()}"
 
 
 def slurmdbd(env: dict[str, str]) -> str:
     """The cluster is registered."""
-    clusters = run(["sacctmgr", "-nP", "show", "cluster", "format=cluster"], env=env, timeout=10)
+    clusters = run(
+        ["sacctmgr", "-nP", "show", "cluster", "format=cluster"], added_env=env, timeout_seconds=10
+    )
     if not clusters.strip():
         raise UnavailableError("no cluster is registered yet")
     return f"cluster {clusters.split()[0]}"
@@ -39,7 +41,7 @@ def slurmdbd(env: dict[str, str]) -> str:
 
 def slurmctld(env: dict[str, str]) -> str:
     """The controller answers a ping."""
-    answer = run(["scontrol", "ping"], env=env, timeout=15)
+    answer = run(["scontrol", "ping"], added_env=env, timeout_seconds=15)
     if "UP" not in answer:
         raise UnavailableError(answer.strip().splitlines()[-1])
     return "answers"
@@ -47,7 +49,9 @@ def slurmctld(env: dict[str, str]) -> str:
 
 def slurmd(node: str, env: dict[str, str]) -> str:
     """The controller reaches the node, and the node accepts jobs."""
-    answer = run(["sinfo", "-h", "-N", "-n", node, "-o", "%T %E"], env=env, timeout=10).strip()
+    answer = run(
+        ["sinfo", "-h", "-N", "-n", node, "-o", "%T %E"], added_env=env, timeout_seconds=10
+    ).strip()
     state, _, reason = answer.partition("\n")[0].partition(" ")
     if not state or any(word in state for word in ("down", "drain", "unknown", "*", "fail")):
         because = "" if reason in ("", "none") else f": {reason}"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -20,6 +21,7 @@ STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ERROR_PREFIX = re.compile(r"^(?:[\w-]+: )?(?:error|fatal): ", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STOP_SECONDS = 20
+_KILL_SECONDS = 1
 ProgressCallback = Callable[[str], None]
 """Gets a line for the user when a long task makes progress."""
 
@@ -56,27 +58,48 @@ def execute(
 
     `stdout` and `stderr` are subprocess' (None: those of this process). `user` is the uid and gid
     to run as, without further groups. Raises MissingError if there is no such program,
-    UnavailableError if it cannot be started or does not end in time.
+    UnavailableError if it cannot be started or does not end in time; then it is killed, or left
+    to itself if it cannot be killed.
     """
     words = [str(word) for word in argv]
     try:
-        process = subprocess.run(
+        process = subprocess.Popen(
             words,
-            input=None if stdin is None else stdin.encode(),
-            stdin=subprocess.DEVNULL if stdin is None else None,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=stdout,
             stderr=stderr,
             env=None if env is None else dict(env),
             cwd=cwd,
-            timeout=timeout_seconds,
-            check=False,
             **_identity(user),
         )
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{words[0]} did not answer within {timeout_seconds:g} s") from None
     except OSError as error:
         raise _start_error(words[0], error) from error
-    return CommandResult(_text(process.stdout), _text(process.stderr), process.returncode)
+    try:
+        out, err = process.communicate(None if stdin is None else stdin.encode(), timeout_seconds)
+    except subprocess.TimeoutExpired:
+        _abandon(process)
+        raise UnavailableError(f"{words[0]} did not answer within {timeout_seconds:g} s") from None
+    except BaseException:
+        _abandon(process)
+        raise
+    return CommandResult(_text(out), _text(err), process.returncode)
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process and stop waiting for it.
+
+    Only root can kill sudo, and nobody can kill a process that hangs on a file system.
+    """
+    with suppress(PermissionError):
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_SECONDS)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe:
+            with suppress(BrokenPipeError):
+                pipe.close()
+    if process.returncode is None:
+        Thread(target=process.wait, name="abandoned program", daemon=True).start()
 
 
 def stream(
@@ -150,18 +173,21 @@ def _stop_session(process: subprocess.Popen[str]) -> None:
 def run(
     argv: Sequence[str | Path],
     *,
-    input: str | None = None,
-    env: Mapping[str, str] | None = None,
-    timeout: float = 60,
+    stdin: str | None = None,
+    added_env: Mapping[str, str] | None = None,
+    timeout_seconds: float = 60,
     log: Path | None = None,
 ) -> str:
     """What the program printed; UnavailableError with its last lines if it fails.
 
-    `env` is added to this process' environment. With `log` the output also goes to that file.
+    `added_env` is added to this process' environment. With `log` the output also goes to that file.
     """
-    environment = {**os.environ, **(env or {})}
     result = execute(
-        argv, stdin=input, stderr=subprocess.STDOUT, env=environment, timeout_seconds=timeout
+        argv,
+        stdin=stdin,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **(added_env or {})},
+        timeout_seconds=timeout_seconds,
     )
     words = [str(word) for word in argv]
     if log:
@@ -175,7 +201,7 @@ def run(
 
 
 def run_module(
-    module: str, *arguments: str, env: Mapping[str, str], progress: ProgressCallback
+    module: str, *arguments: str, added_env: Mapping[str, str], progress: ProgressCallback
 ) -> None:
     """Run a Python module as a program and pass each line that it prints to `progress` at once."""
     last: deque[str] = deque(maxlen=5)
@@ -184,7 +210,8 @@ def run_module(
         last.append(line.rstrip())
         progress(f"  {line.rstrip()}")
 
-    if stream([sys.executable, "-m", module, *arguments], on_line, env={**os.environ, **env}):
+    command = [sys.executable, "-m", module, *arguments]
+    if stream(command, on_line, env={**os.environ, **added_env}):
         raise UnavailableError("\n    ".join([f"{module} {' '.join(arguments)} failed:", *last]))
 
 

@@ -24,7 +24,7 @@ def test_environment_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = os.environ["PATH"]
     assert "INHERITED" in execute(["env"]).stdout
     assert "INHERITED" not in execute(["env"], env={"PATH": path}).stdout
-    assert "INHERITED" in run(["env"], env={"MORE": "1"})
+    assert "INHERITED" in run(["env"], added_env={"MORE": "1"})
     assert execute(["pwd"], cwd=tmp_path).stdout.strip() == str(tmp_path)
 
 
@@ -39,6 +39,23 @@ def test_errors(tmp_path: Path) -> None:
     plain.touch()
     with pytest.raises(UnavailableError, match="could not be run: Permission denied"):
         execute([plain])
+
+
+def test_a_program_that_cannot_be_killed_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: "subprocess.Popen[bytes]") -> None:
+        raise PermissionError(1, "Operation not permitted")  # as for sudo, which runs as root
+
+    pid_file = tmp_path / "pid"
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "kill", denied)
+        with pytest.raises(UnavailableError, match="sh did not answer within 1 s"):
+            execute(["sh", "-c", f"echo $$ > {pid_file}; exec sleep 60"], timeout_seconds=1)
+    process = psutil.Process(int(pid_file.read_text()))
+    assert process.is_running()
+    process.kill()
+    assert process.wait(10) is not None or not process.is_running()
 
 
 def test_a_failure_quotes_the_last_lines(tmp_path: Path) -> None:
