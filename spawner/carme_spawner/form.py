@@ -37,7 +37,7 @@ STATIC_FOLDERS = {
 _environment.globals["bundled_workloads"] = data.names("workloads")
 # The scripts of the form send these fields.
 _environment.globals["fields"] = {
-    "outlook": [*ResourceRequest.model_fields, "image"],
+    "outlook": list(ResourceRequest.model_fields),
     "advice": list(AdviceRequest.model_fields),
 }
 

@@ -14,6 +14,7 @@ from carme.requests.resource_request import Problems
 from carme.requests.user_limits import user_problems, with_allowed_hours
 from carme.slurm.snapshot import Snapshot
 from carme_spawner import form
+from carme_spawner.cluster_state import FORM_MAX_AGE_SECONDS
 from carme_spawner.context import HubContext
 from carme_spawner.messages import SessionFailure
 from carme_spawner.options import SessionOptions, defaults, option_problems, project_folders
@@ -42,7 +43,7 @@ class SpawnRequestChecker:
         """The form, filled with the last session's options or the refused ones."""
         state = self._cluster_state
         snapshot, catalogue, user = await asyncio.gather(
-            _unless_away(state.recent()), self._catalogue(), state.slurm_user(self._user)
+            _unless_away(state.latest_snapshot()), self._catalogue(), state.slurm_user(self._user)
         )
         values = defaults(self._config.session, snapshot, catalogue)
         if snapshot:
@@ -64,7 +65,7 @@ class SpawnRequestChecker:
         """The options in `raw`; raises SessionFailure if one of them is wrong."""
         state = self._cluster_state
         snapshot, catalogue, user = await asyncio.gather(
-            _unless_away(state.snapshot()), self._catalogue(), state.slurm_user(self._user)
+            _unless_away(state.fresh_snapshot(FORM_MAX_AGE_SECONDS)), self._catalogue(), state.slurm_user(self._user)
         )
         if snapshot is None:
             raise SessionFailure(

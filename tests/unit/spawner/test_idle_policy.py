@@ -55,7 +55,7 @@ def test_warned_then_ended():
     assert not policy.apply("idle", 1)
     clock.now += 20
     assert policy.apply("idle", 1)
-    assert "so it was ended" in policy.over
+    assert "so it was ended" in policy.end_reason
 
 
 def test_work_takes_the_warning_back_and_is_only_told():

@@ -87,7 +87,7 @@ def job_in(*states, **settings):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(session_job, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(session_job, "STARTING_MAX_AGE_SECONDS", 0.01)
     monkeypatch.setattr(session_job, "RETRY_SECONDS", (0.01, 0.02))
 
 
@@ -123,10 +123,10 @@ def test_an_outage_is_unknown_and_not_the_end(trouble):
     job, _, _ = job_in(JobState.RUNNING, trouble, trouble, JobState.RUNNING)
 
     async def run():
-        assert (await job.look(0)).state == JobState.RUNNING
-        assert await job.look(0) is None
-        assert await job.look(0) is None
-        assert (await job.look(0)).state == JobState.RUNNING
+        assert (await job.read_job(0)).state == JobState.RUNNING
+        assert await job.read_job(0) is None
+        assert await job.read_job(0) is None
+        assert (await job.read_job(0)).state == JobState.RUNNING
 
     asyncio.run(run())
 
@@ -156,7 +156,7 @@ def test_a_port_is_taken_at_once_even_while_slurm_is_slow():
     job, view, _ = job_in(JobState.RUNNING)
 
     async def run():
-        await job.look()
+        await job.read_job()
         slow = asyncio.Event()
 
         async def never(max_age):
@@ -177,7 +177,7 @@ def test_fifty_that_wait_are_one_question():
     state = ClusterState(view)
 
     async def run():
-        await asyncio.gather(*(state.snapshot(1) for _ in range(50)))
+        await asyncio.gather(*(state.fresh_snapshot(1) for _ in range(50)))
 
     asyncio.run(run())
     assert view.asked == 1
@@ -231,7 +231,7 @@ def test_a_stop_during_the_submission_still_finds_the_job():
     assert helper.done == ["submit", "cancel"]
 
 
-def test_a_stop_while_slurm_is_away_is_heard_later():
+def test_a_stop_is_repeated_until_slurm_answers():
     job, _, helper = job_in("away")
     helper.away = 3
     asyncio.run(job.end(0))
