@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -228,16 +229,15 @@ def file_stamp(path: Path) -> str:
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
-_digests: dict[tuple[Path, str], str] = {}
-
-
 def file_digest(path: Path) -> str:
     """`sha256:…` of the file, computed once per process and stamp."""
-    key = (path, file_stamp(path))
-    if key not in _digests:
-        with path.open("rb") as file:
-            _digests[key] = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
-    return _digests[key]
+    return _digest(path, file_stamp(path))
+
+
+@lru_cache(maxsize=1000)
+def _digest(path: Path, _stamp: str) -> str:
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _descending(version: str) -> list[tuple[int, int | str]]:

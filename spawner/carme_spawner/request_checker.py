@@ -10,6 +10,7 @@ from traitlets.log import get_logger
 
 from carme.errors import CarmeError, DeniedError, UnavailableError
 from carme.images.catalogue import Catalogue, load_catalogue
+from carme.requests.placement import all_problems
 from carme.requests.resource_request import Problems
 from carme.requests.user_limits import user_problems, with_allowed_hours
 from carme.slurm.snapshot import Snapshot
@@ -78,13 +79,13 @@ class SpawnRequestChecker:
         values = with_allowed_hours(values, dict(raw), snapshot, user, time.time())
         options, problems = SessionOptions.parse({**values, **raw})
         if options:
-            problems = user_problems(options, snapshot, user, time.time())
-            if problems and user.rights is not None:
+            now = time.time()
+            if user.rights is not None and user_problems(options, snapshot, user, now):
                 user = await state.slurm_user(self._user, 0)  # the rights may be new
-                problems = user_problems(options, snapshot, user, time.time())
-            problems |= option_problems(
-                options, snapshot, catalogue, self.projects, settings.max_nodes
-            )
+            problems = {
+                **all_problems(options, snapshot, user, now, settings.max_nodes),
+                **option_problems(options, catalogue, self.projects),
+            }
         if options and options.own_image and not problems:
             # Checked as the user, since the hub may not read it. The session uses the real path: a
             # link could point elsewhere later.

@@ -210,7 +210,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         )
         script = partial(job_script, self.carme, options, container)
         task = script("task.sh") if options.nodes > 1 else ""
-        files = session_files(self.get_env(), self.server.base_url, self.get_args(), task)
+        start_seconds = self.carme.session.start_seconds
+        files = session_files(
+            self.get_env(), self.server.base_url, self.get_args(), start_seconds, task
+        )
         return script(), files
 
     async def poll(self) -> int | None:

@@ -43,13 +43,14 @@ def hub():
         thread.join()
 
 
-def session(tmp_path, hub, command):
+def session(tmp_path, hub, command, start_seconds=60):
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     settings = {
         "environment": {"JUPYTERHUB_API_TOKEN": "secret"},
         "hub_api_url": f"http://127.0.0.1:{hub.server_port}/hub/api",
         "base_url": "/user/ann/",
         "command": command,
+        "start_seconds": start_seconds,
     }
     (tmp_path / "session.json").write_text(json.dumps(settings))
     return [sys.executable, str(tmp_path / "launcher.py")]
@@ -76,6 +77,13 @@ def test_a_server_that_ends_at_once_is_said_and_its_code_kept(tmp_path, hub):
     assert done.returncode == 7
     assert "exit code 7 before it listened" in done.stdout
     assert not hub.requests
+
+
+def test_a_server_that_does_not_listen_in_time_is_ended(tmp_path, hub):
+    argv = session(tmp_path, hub, ["sleep", "60"], start_seconds=0.2)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    assert done.returncode
+    assert "before it listened" in done.stdout
 
 
 def test_an_image_without_the_server_says_what_to_install(tmp_path, hub):
