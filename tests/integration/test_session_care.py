@@ -80,4 +80,4 @@ def test_the_end_of_the_time_is_told(cluster, ann):
     ann.start(**{**SMALL, "hours": 1 / 60})
     wait_for(lambda: not ann.state(), 150, "the session's end")
     page = ann.web.get(f"{ann.url}/hub/home", timeout=20).text
-    assert "The time that was asked for is over." in page
+    assert "The session reached its time limit." in page

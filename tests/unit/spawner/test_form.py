@@ -60,6 +60,20 @@ def test_features_are_offered_where_nodes_have_some(snapshot, catalogue):
     assert '<option value="nvlink"></option>' in html
 
 
+def test_inputs_have_the_bounds_of_the_model(snapshot, catalogue):
+    html = rendered(snapshot, catalogue, ANN)
+    for attributes in (
+        'id="nodes" name="nodes" step="1" min="1" max="16"',  # the site's limit
+        'id="gpus" name="gpus" step="1" min="0" max="64"',
+        'id="cpus" name="cpus" step="1" min="1" max="4096"',
+        'id="workload" name="workload" maxlength="64"',
+        'id="batch" name="batch" step="1" min="1" max="10000000"',
+        'id="epochs" name="epochs" step="any" min="0.01" max="1000000"',
+    ):
+        assert attributes in html
+    assert 'id="partition" name="partition">' in html
+
+
 def test_scripts_and_styles_are_files_of_their_own(snapshot, catalogue):
     html = rendered(snapshot, catalogue, ANN)
     assert re.findall(r'src="/hub/static-[a-z-]+/([a-z]+\.js)\?v=', html) == [

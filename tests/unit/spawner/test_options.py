@@ -55,7 +55,7 @@ def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, cata
     assert placement.all_problems(choice, narrow, ANN, now=0) == {}
     html = form.render(Config(), narrow, catalogue, raw, {}, user=ANN, now=0)
     assert f"gpu (up to {raw['hours']:g} h)" in html
-    [least] = re.findall(r'min="([0-9.]+)" step="any" required', html)
+    [least] = re.findall(r'id="hours" name="hours" step="any" min="([0-9.]+)" max="8760"', html)
     assert float(least) <= raw["hours"]
 
 
