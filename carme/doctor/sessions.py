@@ -72,7 +72,7 @@ def read_proxy(site: HostServices, service: Service) -> Finding:
 
 def view(snapshot: Snapshot, now: float, poll_seconds: float, todo: str) -> Finding:
     """Whether the view's snapshot is recent."""
-    age = now - snapshot.taken_at
+    age = snapshot.age_seconds(now)
     if snapshot.controller != "up":
         message = f"Slurm has not answered it for {format_duration(age)}: {snapshot.error}"
         return fault("view", message, "see the line slurmctld")

@@ -12,8 +12,8 @@ from carme.doctor.host import first_items, port_owners
 from carme.doctor.host_services import HostServices, is_virtual
 from carme.doctor.slurmconf import ConfiguredNode
 from carme.errors import UnavailableError
+from carme.slurm.command_runner import clean_environment
 from carme.slurm.hostlist import compress
-from carme.slurm.slurm_commands import clean_environment
 from carme.system import health_checks
 from carme.system.gpus import read_gpus
 

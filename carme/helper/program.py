@@ -40,9 +40,9 @@ from carme.helper.models import (
 from carme.helper.session_folder import SessionFolder, remove_old
 from carme.images.own_image import check_own_image, find_apptainer
 from carme.images.sif import inspect_image
-from carme.slurm.slurm_commands import (
+from carme.slurm.command_runner import (
     SAFE_PATH,
-    SlurmCommands,
+    SlurmCommandRunner,
     explain_refusal,
     failure,
     first_line,
@@ -60,7 +60,7 @@ _MAX_SECONDS = 70
 class Helper:
     """The verbs, for one user with one home."""
 
-    def __init__(self, config: Config, home: Path, run: SlurmCommands) -> None:
+    def __init__(self, config: Config, home: Path, run: SlurmCommandRunner) -> None:
         self._config = config
         self._home = home
         self._run = run
@@ -168,7 +168,7 @@ def make_helper(config: Config) -> Helper:
     os.environ.update({"PATH": SAFE_PATH, "HOME": user.pw_dir, "LC_ALL": "C.UTF-8"})
     os.umask(0o077)
     slurm = config.slurm.model_copy(update={"timeout_seconds": _SBATCH_SECONDS})
-    return Helper(config, Path(user.pw_dir), SlurmCommands.of(slurm))
+    return Helper(config, Path(user.pw_dir), SlurmCommandRunner.of(slurm))
 
 
 def _too_long(*_: object) -> None:

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from carme.jobs.models import JobLine, JobList, JobReport, MeasuredUsage, Plot
-from carme.slurm.commands import printable, short
 from carme.slurm.hostlist import compress
 from carme.slurm.models import Gpus
 from carme.slurm.states import JobState
@@ -16,6 +15,17 @@ from carme.units import format_bytes, format_duration, format_joules
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COMPONENTS = {"gpu": "GPUs", "cpu": "processors", "dram": "memory", "rest": "rest of the node"}
+
+
+def printable(text: str) -> str:
+    """`text` without control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def short(text: str) -> str:
+    """At most ten letters of the printable `text`."""
+    letters = printable(text)
+    return letters if len(letters) <= 10 else f"{letters[:9]}…"
 
 
 def report(job: JobReport) -> Iterator[RenderableType]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from carme.requests.resource_request import ResourceRequest
 from carme.slurm.limits import Limit, job_limits
 from carme.slurm.models import Partition, Reservation
 from carme.slurm.rights import UserRights
@@ -84,19 +85,30 @@ class SlurmUser:
 
         Where users and accounts are listed, both must match; a name with a minus is shut out.
         """
-        people = _listed(reservation.users, {self.name}) if reservation.users else None
-        if reservation.groups:
-            people = bool(people) or _listed(reservation.groups, set(self.groups))
-        accounts = (
-            _listed(reservation.accounts, self._with_parents(account))
-            if reservation.accounts
-            else None
-        )
-        return people is not False and accounts is not False and not people is accounts is None
+        users, groups, accounts = reservation.users, reservation.groups, reservation.accounts
+        if not (users or groups or accounts):
+            return False
+        if (users or groups) and not (
+            _listed(users, {self.name}) or _listed(groups, set(self.groups))
+        ):
+            return False
+        return not accounts or _listed(accounts, self._with_parents(account))
 
     def _with_parents(self, account: str) -> set[str]:
         parents = self.rights.lineage(account) if self.rights else ()
         return {account, *(parent.account for parent in parents)}
+
+
+def within_rights(request: ResourceRequest, rights: UserRights) -> ResourceRequest:
+    """The request without an account or QoS that the user with these `rights` may not name.
+
+    Slurm plans no job for a foreign account. Account and QoS hardly change when a job fits, and
+    Carme checks their limits itself.
+    """
+    account = request.account if request.account in rights.account_names(request.partition) else ""
+    association = rights.association(account, request.partition)
+    qos = request.qos if association and request.qos in association.qos else ""
+    return request.model_copy(update={"account": account, "qos": qos})
 
 
 def _listed(names: tuple[str, ...], own_names: set[str]) -> bool:

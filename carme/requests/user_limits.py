@@ -7,7 +7,7 @@ from carme.requests.resource_request import GIB, Problems, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
 from carme.slurm.limits import JOBS, SECONDS, SUBMITTED, Limit, amount, time_limits
 from carme.slurm.models import Job, Partition
-from carme.slurm.rights import AssociationLimits
+from carme.slurm.rights import JobLimits
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_bytes, format_duration, hours_within
 
@@ -225,7 +225,7 @@ def reduced(request: ResourceRequest, short: list[Shortage]) -> ResourceRequest 
     return request.model_copy(update={"gpus": gpus, "cpus": cpus, "memory_gb": memory})
 
 
-def describe(limits: AssociationLimits) -> str:
+def describe(limits: JobLimits) -> str:
     """The limits of a QoS in one line for the form; empty when it has none."""
     parts = [f"up to {format_duration(limits.max_seconds)}"] if limits.max_seconds else []
     for amounts, jobs in ((limits.per_job, "a job"), (limits.per_user, "all your jobs")):

@@ -8,20 +8,19 @@ from typing import Protocol
 
 from carme.config import SlurmSettings
 from carme.errors import ConfigError
-from carme.requests.resource_request import ResourceRequest
 from carme.slurm import pyslurm_client
 from carme.slurm.command_client import CommandClient
+from carme.slurm.command_runner import SlurmCommandRunner
 from carme.slurm.models import ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
 from carme.slurm.rest_client import RestClient
 from carme.slurm.rights import Rights
-from carme.slurm.slurm_commands import SlurmCommands
 from carme.slurm.snapshot import Snapshot, queue_load
 
 log = logging.getLogger(__name__)
 
 
-class Client(Protocol):
-    """Reads Slurm. Raises UnavailableError while it is away, MissingError for an unknown job."""
+class SlurmClient(Protocol):
+    """Reads Slurm. Raises UnavailableError while it is away."""
 
     def version(self) -> str:
         """The release that runs, such as `22.05.8`."""
@@ -35,9 +34,6 @@ class Client(Protocol):
     def jobs(self) -> tuple[Job, ...]:
         """All jobs that wait, run or ended within Slurm's MinJobAge, sorted by id."""
 
-    def job(self, job_id: int) -> Job:
-        """One of these jobs."""
-
     def reservations(self) -> tuple[Reservation, ...]:
         """All reservations, future ones too."""
 
@@ -46,15 +42,15 @@ class Client(Protocol):
     ) -> tuple[HistoryJob, ...]:
         """Jobs of the accounting database that waited or ran in that time."""
 
-    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
-        """When a job like this would start if this process' user submitted it now."""
+    def expected_start(self, sbatch_options: Sequence[str]) -> ExpectedStart:
+        """When a job with these options would start if this process' user submitted it now."""
 
     def rights(self) -> Rights:
         """Accounts, QoS and their limits, of all users."""
 
 
-def snapshot(
-    client: Client,
+def read_snapshot(
+    client: SlurmClient,
     last: Snapshot | None = None,
     now: Callable[[], float] = time.time,
     *,
@@ -78,6 +74,7 @@ def snapshot(
         queue = jobs.result()
         return Snapshot(
             taken_at=taken_at,
+            nodes_taken_at=taken_at if nodes else last.nodes_taken_at,
             slurm_version=last.slurm_version,
             partitions=last.partitions,
             nodes=nodes.result() if nodes else last.nodes,
@@ -87,7 +84,7 @@ def snapshot(
         )
 
 
-def connect(slurm: SlurmSettings) -> Client:
+def connect(slurm: SlurmSettings) -> SlurmClient:
     """The client for `slurm.backend`."""
     if slurm.backend == "rest":
         return RestClient.of(slurm)
@@ -98,7 +95,7 @@ def connect(slurm: SlurmSettings) -> Client:
     reason = pyslurm_client.unusable(release)
     if not reason:
         module = pyslurm_client.load_module(slurm.conf)
-        run = SlurmCommands.of(slurm)
+        run = SlurmCommandRunner.of(slurm)
         return pyslurm_client.PyslurmClient(run, module, release, slurm.retry_seconds)
     if slurm.backend == "pyslurm":
         raise ConfigError(f"slurm.backend is pyslurm, but {reason}", "use auto, cli or rest")

@@ -9,19 +9,18 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from carme.config import SlurmSettings
-from carme.errors import InputError, MissingError, UnavailableError
-from carme.requests.resource_request import ResourceRequest
+from carme.errors import InputError, UnavailableError
 from carme.slurm import parse
-from carme.slurm.models import ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
-from carme.slurm.rights import Rights
-from carme.slurm.slurm_commands import (
-    SlurmCommands,
+from carme.slurm.command_runner import (
+    SlurmCommandRunner,
     explain_refusal,
     first_line,
     output,
     read_failure,
     with_retry,
 )
+from carme.slurm.models import ExpectedStart, HistoryJob, Job, Node, Partition, Reservation
+from carme.slurm.rights import Rights
 from carme.units import format_slurm_time
 
 log = logging.getLogger(__name__)
@@ -33,11 +32,11 @@ _NO_JSON = ("json plugin", "serializer", "openapi", "data_parser", "unrecognized
 
 
 class CommandClient:
-    """A Client that runs scontrol, squeue, sacct, sacctmgr and sbatch."""
+    """A SlurmClient that runs scontrol, squeue, sacct, sacctmgr and sbatch."""
 
     def __init__(
         self,
-        run: SlurmCommands,
+        run: SlurmCommandRunner,
         retry_seconds: float,
         now: Callable[[], float] = time.time,
         use_json: bool = True,
@@ -51,7 +50,7 @@ class CommandClient:
     @classmethod
     def of(cls, slurm: SlurmSettings) -> "CommandClient":
         """The client for this configuration."""
-        return cls(SlurmCommands.of(slurm), slurm.retry_seconds)
+        return cls(SlurmCommandRunner.of(slurm), slurm.retry_seconds)
 
     def version(self) -> str:
         """The release of the commands, which Slurm keeps equal to the controller's."""
@@ -76,10 +75,6 @@ class CommandClient:
         """`squeue --json`, or its separated columns where Slurm was built without JSON."""
         return sorted_jobs(self._retried(self._read_jobs))
 
-    def job(self, job_id: int) -> Job:
-        """One job, from the whole queue: users can forge the output of `scontrol show job`."""
-        return job_with_id(self.jobs(), job_id)
-
     def history(
         self, since: int, until: int | None = None, users: Sequence[str] = ()
     ) -> tuple[HistoryJob, ...]:
@@ -91,9 +86,9 @@ class CommandClient:
         argv += [f"--endtime={_iso(until)}"] if until else []
         return parse.parse_sacct(self._output("sacct", argv), separator)
 
-    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
+    def expected_start(self, sbatch_options: Sequence[str]) -> ExpectedStart:
         """`sbatch --test-only`; InputError when Slurm would not take such a job."""
-        return self._retried(lambda: self._read_expected_start(choice))
+        return self._retried(lambda: self._read_expected_start(sbatch_options))
 
     def rights(self) -> Rights:
         """`sacctmgr show` associations, QoS and users; empty where Slurm has no accounting."""
@@ -156,8 +151,8 @@ class CommandClient:
         argv = ["squeue", "--all", "--states=all", "--noheader", f"--Format={columns}"]
         return parse.parse_squeue(output(self._run(argv), "squeue"), separator)
 
-    def _read_expected_start(self, choice: ResourceRequest) -> ExpectedStart:
-        result = self._run(["sbatch", "--test-only", *choice.sbatch_options()], "#!/bin/sh\n:\n")
+    def _read_expected_start(self, sbatch_options: Sequence[str]) -> ExpectedStart:
+        result = self._run(["sbatch", "--test-only", *sbatch_options], "#!/bin/sh\n:\n")
         expected = parse.parse_test_only(result.stderr + result.stdout, self._now())
         if expected:
             return expected
@@ -169,14 +164,6 @@ class CommandClient:
 def sorted_jobs(jobs: Iterable[Job]) -> tuple[Job, ...]:
     """`jobs` by id."""
     return tuple(sorted(jobs, key=lambda job: job.id))
-
-
-def job_with_id(jobs: Iterable[Job], job_id: int) -> Job:
-    """The job with this id; MissingError if there is none."""
-    for job in jobs:
-        if job.id == job_id:
-            return job
-    raise MissingError(f"Slurm knows no job {job_id}")
 
 
 def _separator() -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from carme.slurm.models import Job, Partition
-from carme.slurm.rights import AssociationLimits, Qos, UserRights
+from carme.slurm.rights import JobLimits, Qos, UserRights
 
 SECONDS, JOBS, SUBMITTED = "seconds", "jobs", "submitted"
 Scope = Literal["job", "node", "user", "account", "group"]
@@ -101,7 +101,7 @@ def job_limits(
     association = rights.association(account, partition.name) if rights else None
     if not rights or not rights.limited or association is None:
         return limits
-    by_qos: list[tuple[AssociationLimits, str, dict[str, Any]]] = []
+    by_qos: list[tuple[JobLimits, str, dict[str, Any]]] = []
     for item, is_of_partition in _qos_chain(partition, rights, account, qos):
         jobs: dict[str, Any] = {"qos": item.name}
         if is_of_partition:
@@ -145,11 +145,11 @@ def _first_set(layers: Iterable[tuple[Amounts, str, Mapping[str, Any]]]) -> Iter
         limited |= set(amounts)
 
 
-def _user_amounts(limits: AssociationLimits) -> Amounts:
+def _user_amounts(limits: JobLimits) -> Amounts:
     return _with_counts(limits.per_user, limits.max_jobs, limits.max_submitted)
 
 
-def _group_amounts(limits: AssociationLimits) -> Amounts:
+def _group_amounts(limits: JobLimits) -> Amounts:
     return _with_counts(limits.group, limits.group_jobs, limits.group_submitted)
 
 

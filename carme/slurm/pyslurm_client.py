@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from carme.slurm import parse
-from carme.slurm.command_client import CommandClient, job_with_id, sorted_jobs
+from carme.slurm.command_client import CommandClient, sorted_jobs
+from carme.slurm.command_runner import SlurmCommandRunner, read_failure
 from carme.slurm.models import Job, Node, Partition, Reservation
-from carme.slurm.slurm_commands import SlurmCommands, read_failure
 
 T = TypeVar("T")
 
@@ -75,9 +75,11 @@ _FLAG = {
 
 
 class PyslurmClient(CommandClient):
-    """A Client on pyslurm; history, expected starts and rights come from the commands."""
+    """A SlurmClient on pyslurm; history, expected starts and rights come from the commands."""
 
-    def __init__(self, run: SlurmCommands, module: Any, release: str, retry_seconds: float) -> None:
+    def __init__(
+        self, run: SlurmCommandRunner, module: Any, release: str, retry_seconds: float
+    ) -> None:
         super().__init__(run, retry_seconds)
         self._pyslurm = module
         self._version = release
@@ -96,11 +98,6 @@ class PyslurmClient(CommandClient):
         """`Jobs.load()`."""
         payload = [job_payload(item) for item in self._load(self._pyslurm.Jobs)]
         return sorted_jobs(parse.parse_json_jobs({"jobs": payload}))
-
-    def job(self, job_id: int) -> Job:
-        """`Job.load(ID)`."""
-        loaded = self._call(lambda: self._pyslurm.Job.load(job_id))
-        return job_with_id(parse.parse_json_jobs({"jobs": [job_payload(loaded)]}), job_id)
 
     def reservations(self) -> tuple[Reservation, ...]:
         """`Reservations.load()`."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from carme.config import SlurmSettings
 from carme.errors import ConfigError, MissingError, UnavailableError
 from carme.slurm import parse
-from carme.slurm.command_client import CommandClient, job_with_id, sorted_jobs
+from carme.slurm.command_client import CommandClient, sorted_jobs
+from carme.slurm.command_runner import SlurmCommandRunner, read_failure
 from carme.slurm.models import HistoryJob, Job, Node, Partition, Reservation
-from carme.slurm.slurm_commands import SlurmCommands, read_failure
 from carme.system import unix_http
 from carme.system.unix_http import HttpResponse
 
@@ -21,13 +21,13 @@ API_VERSIONS = ("v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", "v0.0.38")
 
 
 class RestClient(CommandClient):
-    """A Client that asks slurmrestd, and Slurm's commands for what slurmrestd does not have.
+    """A SlurmClient that asks slurmrestd, and Slurm's commands for what slurmrestd does not have.
 
     That is expected starts (sbatch), rights (sacctmgr) and flags of partitions (scontrol).
     """
 
     def __init__(
-        self, path: Path, run: SlurmCommands, timeout_seconds: float, retry_seconds: float
+        self, path: Path, run: SlurmCommandRunner, timeout_seconds: float, retry_seconds: float
     ) -> None:
         super().__init__(run, retry_seconds)
         self._path = path
@@ -41,7 +41,7 @@ class RestClient(CommandClient):
         if not slurm.rest_socket:
             hint = "set it to slurmrestd's unix socket"
             raise ConfigError("slurm.backend is rest, but slurm.rest_socket is not set", hint)
-        run = SlurmCommands.of(slurm)
+        run = SlurmCommandRunner.of(slurm)
         return cls(slurm.rest_socket, run, slurm.timeout_seconds, slurm.retry_seconds)
 
     def version(self) -> str:
@@ -77,10 +77,6 @@ class RestClient(CommandClient):
     def jobs(self) -> tuple[Job, ...]:
         """`/jobs`."""
         return sorted_jobs(parse.parse_json_jobs(self._get("slurm", "jobs")))
-
-    def job(self, job_id: int) -> Job:
-        """`/job/ID`."""
-        return job_with_id(parse.parse_json_jobs(self._get("slurm", f"job/{job_id}")), job_id)
 
     def reservations(self) -> tuple[Reservation, ...]:
         """`/reservations`."""

@@ -9,13 +9,12 @@ from functools import cached_property
 
 from pydantic import Field
 
-from carme.requests.resource_request import ResourceRequest
 from carme.slurm.models import SlurmModel
 
 Amounts = Mapping[str, int]
 
 
-class AssociationLimits(SlurmModel):
+class JobLimits(SlurmModel):
     """The limits of one QoS or association; None and missing amounts do not limit."""
 
     max_seconds: int | None = None
@@ -42,7 +41,7 @@ class Qos(SlurmModel):
 
     name: str
     flags: tuple[str, ...] = ()
-    limits: AssociationLimits = AssociationLimits()
+    limits: JobLimits = JobLimits()
 
     @property
     def replaces_partition_time(self) -> bool:
@@ -63,7 +62,7 @@ class Association(SlurmModel):
     """The accounts whose jobs count here, too; only `UserRights.accounts` have them."""
     qos: tuple[str, ...] = ()
     default_qos: str = ""
-    limits: AssociationLimits = AssociationLimits()
+    limits: JobLimits = JobLimits()
     """With those of the accounts above, except for `group…`."""
 
 
@@ -182,15 +181,3 @@ class Rights(SlurmModel):
                 below[name] = None
                 pending.extend(self._children.get(name, ()))
         return tuple(below)
-
-
-def within_rights(request: ResourceRequest, rights: UserRights) -> ResourceRequest:
-    """The request without an account or QoS that the user with these `rights` may not name.
-
-    Slurm plans no job for a foreign account. Account and QoS hardly change when a job fits, and
-    Carme checks their limits itself.
-    """
-    account = request.account if request.account in rights.account_names(request.partition) else ""
-    association = rights.association(account, request.partition)
-    qos = request.qos if association and request.qos in association.qos else ""
-    return request.model_copy(update={"account": account, "qos": qos})

@@ -20,6 +20,9 @@ class Snapshot(SlurmModel):
     """The whole cluster at one moment."""
 
     taken_at: float
+    """When the jobs were read."""
+    nodes_taken_at: float | None = None
+    """When the nodes were read; None: with the jobs."""
     slurm_version: str = ""
     controller: Literal["up", "away"] = "up"
     error: str = ""
@@ -32,8 +35,17 @@ class Snapshot(SlurmModel):
     reservations: tuple[Reservation, ...] = ()
     load: Mapping[str, QueueLoad] = {}
 
+    @property
+    def oldest_taken_at(self) -> float:
+        """When the older of jobs and nodes was read."""
+        return min(self.taken_at, self.nodes_taken_at or self.taken_at)
+
     def age_seconds(self, now: float) -> float:
-        """How old this is at the Unix time `now`."""
+        """How old the older of jobs and nodes is at the Unix time `now`."""
+        return max(0.0, now - self.oldest_taken_at)
+
+    def jobs_age_seconds(self, now: float) -> float:
+        """How old the jobs are at the Unix time `now`."""
         return max(0.0, now - self.taken_at)
 
     def partition(self, name: str = "") -> Partition | None:

@@ -11,7 +11,7 @@ from cachetools import LRUCache, TTLCache
 from carme.errors import CarmeError, InputError, UnavailableError
 from carme.requests.placement import AT_ONCE_SECONDS
 from carme.requests.resource_request import ResourceRequest
-from carme.slurm.client import Client
+from carme.slurm.client import SlurmClient
 from carme.slurm.models import ExpectedStart, History
 from carme.slurm.rights import Rights, UserRights
 
@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 EXPECTED_STARTS_PER_MINUTE = 6
 _EXPECTED_START_SECONDS = 60.0
+_MAX_EXPECTED_START_SECONDS = 300.0
+"""The greatest age of an answer that is given while Slurm must not be asked."""
 _MAX_EXPECTED_STARTS = 500
 
 _HISTORY_SECONDS = 30.0
@@ -34,13 +36,13 @@ _FIRST_RIGHTS_WAIT_SECONDS = 8.0
 
 
 class ExpectedStarts:
-    """Slurm's expected starts, kept for a minute per request.
+    """Slurm's expected starts, kept for a minute per request; longer if Slurm must not be asked.
 
     Every `sbatch --test-only` makes Slurm plan, so the view runs at most
     EXPECTED_STARTS_PER_MINUTE of them.
     """
 
-    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: SlurmClient, clock: Callable[[], float] = time.monotonic) -> None:
         self.asked = 0
         self._client = client
         self._clock = clock
@@ -51,40 +53,53 @@ class ExpectedStarts:
         self._asked_at: deque[float] = deque(maxlen=EXPECTED_STARTS_PER_MINUTE)
         self._lock = asyncio.Lock()
 
-    async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
-        """Slurm's estimate, with its age in `asked_at`; raises Slurm's refusal as a typed error.
+    async def expected_start(self, resources: ResourceRequest) -> ExpectedStart:
+        """Slurm's estimate, with its time in `asked_at`; raises Slurm's refusal as a typed error.
 
         Raises UnavailableError if Slurm is away, or must not be asked now and no answer is cached.
         """
-        # One query at a time: the second of two equal ones gets the first one's answer.
-        async with self._lock:
-            at, answer = self._answers.get(choice, (float("-inf"), None))
-            age = self._clock() - at
-            if answer is not None and _has_passed(answer, age):
-                answer = None
-            if answer is None or age > _EXPECTED_START_SECONDS:
-                is_full = len(self._asked_at) == EXPECTED_STARTS_PER_MINUTE
-                if not is_full or self._clock() - self._asked_at[0] >= 60:
-                    answer = await self._ask(choice)
-                elif answer is None:
-                    times = f"{EXPECTED_STARTS_PER_MINUTE} times within a minute"
-                    raise UnavailableError(f"Slurm was asked {times}", "try again shortly")
+        answer = self._cached(resources, _EXPECTED_START_SECONDS)
+        if answer is None:
+            # One query at a time: the second of two equal ones gets the first one's answer.
+            async with self._lock:
+                answer = self._cached(resources, _EXPECTED_START_SECONDS)
+                if answer is None and self._may_ask():
+                    answer = await self._ask(resources)
+        answer = answer or self._cached(resources, _MAX_EXPECTED_START_SECONDS)
+        if answer is None:
+            times = f"{EXPECTED_STARTS_PER_MINUTE} times within a minute"
+            raise UnavailableError(f"Slurm was asked {times}", "try again shortly")
         if isinstance(answer, CarmeError):
             raise type(answer)(answer.message, answer.hint)
         return answer
 
-    async def _ask(self, choice: ResourceRequest) -> ExpectedStart | CarmeError:
+    def _cached(
+        self, resources: ResourceRequest, max_age_seconds: float
+    ) -> ExpectedStart | CarmeError | None:
+        asked_at, answer = self._answers.get(resources, (float("-inf"), None))
+        age = self._clock() - asked_at
+        if answer is None or age > max_age_seconds or _has_passed(answer, age):
+            return None
+        return answer
+
+    def _may_ask(self) -> bool:
+        is_full = len(self._asked_at) == EXPECTED_STARTS_PER_MINUTE
+        return not is_full or self._clock() - self._asked_at[0] >= 60
+
+    async def _ask(self, resources: ResourceRequest) -> ExpectedStart | CarmeError:
         now = self._clock()
         self._asked_at.append(now)
         self.asked += 1
         answer: ExpectedStart | CarmeError
         try:
-            answer = await asyncio.to_thread(self._client.expected_start, choice)
+            answer = await asyncio.to_thread(
+                self._client.expected_start, resources.sbatch_options()
+            )
         except UnavailableError:
             raise
         except CarmeError as error:
             answer = error
-        self._answers[choice] = (now, answer)
+        self._answers[resources] = (now, answer)
         return answer
 
 
@@ -98,7 +113,7 @@ def _has_passed(answer: ExpectedStart | CarmeError, age_seconds: float) -> bool:
 class HistoryCache:
     """Jobs of the accounting database: slurmdbd is asked once per span, user and half a minute."""
 
-    def __init__(self, client: Client, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, client: SlurmClient, now: Callable[[], float] = time.time) -> None:
         self._client = client
         self._now = now
         self._histories: TTLCache[tuple[int, int, str], History] = TTLCache(
@@ -114,6 +129,9 @@ class HistoryCache:
         if not 0 < end - since <= _MAX_HISTORY_SPAN_SECONDS:
             raise InputError("a history covers 32 days at most", "ask for a shorter time")
         key = (since, end, user)
+        if (history := self._histories.get(key)) is not None:
+            return history
+        # One query at a time: the second of two equal ones gets the first one's answer.
         async with self._lock:
             if (history := self._histories.get(key)) is None:
                 users = (user,) if user else ()
@@ -130,7 +148,7 @@ class RightsCache:
     """
 
     def __init__(
-        self, client: Client, keep_seconds: float, clock: Callable[[], float] = time.monotonic
+        self, client: SlurmClient, keep_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.reads = 0
         self._client = client

@@ -1,6 +1,6 @@
 """Reading `carme-view`: `ViewClient` for commands, `AsyncViewClient` for an event loop.
 
-A snapshot's age counts from its `taken_at`. A process that shows the cluster again and again has
+A snapshot's age is that of its jobs or nodes, whichever are older. A process that shows the cluster again and again has
 one `SnapshotSubscription`, which has the view's newest snapshot. A caller that needs a newer one
 passes its maximum age to `refresh`.
 """
@@ -35,6 +35,8 @@ _REFRESH_TIMEOUT_SECONDS = 20.0
 _HISTORY_TIMEOUT_SECONDS = 60.0
 _HINT = "is carme-view running?"
 
+TIME_HEADERS = {"taken_at": "Carme-Taken-At", "nodes_taken_at": "Carme-Nodes-Taken-At"}
+"""The fields of a snapshot that the view sends as headers, because a 304 has no body."""
 LOST_SECONDS = 10.0
 """A subscription serves its last snapshot for this long while the view is away: it may restart."""
 _WAIT_SECONDS = 25.0
@@ -82,9 +84,14 @@ class ViewClient:
             query = {"wait": wait_seconds, "newer_than": newer_than}
         return self._read_snapshot("GET", "/snapshot", query, wait_seconds + self._timeout)
 
-    def refresh(self, max_age_seconds: float = 0) -> Snapshot:
-        """A snapshot no older than asked for; UnavailableError while Slurm is away."""
-        query = {"max_age_seconds": max_age_seconds}
+    def refresh(self, max_age_seconds: float = 0, jobs_only: bool = False) -> Snapshot:
+        """A snapshot no older than asked for; UnavailableError while Slurm is away.
+
+        With `jobs_only` its nodes may be older, which spares Slurm two calls of three.
+        """
+        query: dict[str, object] = {"max_age_seconds": max_age_seconds}
+        if jobs_only:
+            query["jobs_only"] = 1
         return self._read_snapshot("POST", "/refresh", query, _REFRESH_TIMEOUT_SECONDS)
 
     def _read_snapshot(
@@ -101,8 +108,12 @@ class ViewClient:
                 (cached for cached in (newest, sent) if cached and etag and cached[0] == etag), None
             )
             if unchanged:
-                taken_at = float(response.headers.get("Carme-Taken-At") or unchanged[1].taken_at)
-                snapshot = unchanged[1].model_copy(update={"taken_at": taken_at})
+                times = {
+                    field: float(response.headers[header])
+                    for field, header in TIME_HEADERS.items()
+                    if header in response.headers
+                }
+                snapshot = unchanged[1].model_copy(update=times)
             else:
                 snapshot = _model(response, Snapshot)
             # One response may overtake another; and the clock may have been set back.
@@ -114,9 +125,9 @@ class ViewClient:
         """One job; MissingError if it is not in the queue or the caller may not see it."""
         return self._get(Job, f"/jobs/{job_id}")
 
-    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
+    def expected_start(self, resources: ResourceRequest) -> ExpectedStart:
         """When a job like this would start; InputError if Slurm would not take it."""
-        query = choice.model_dump(exclude_defaults=True)
+        query = resources.model_dump(exclude_defaults=True)
         return self._get(ExpectedStart, "/expected-start", query)
 
     def rights(self, user: str, max_age_seconds: float | None = None) -> UserRights:
@@ -265,16 +276,6 @@ class AsyncViewClient:
         self._subscription = SnapshotSubscription(self._client)
         self._threads = ThreadPoolExecutor(_THREADS, "view")
 
-    @classmethod
-    def of(cls, view: ViewSettings) -> "AsyncViewClient":
-        """The client for this configuration."""
-        return cls(view.socket)
-
-    def close(self) -> None:
-        """End the client's threads once their requests end."""
-        self._subscription.close()
-        self._threads.shutdown(wait=False)
-
     @property
     def newest(self) -> Snapshot | None:
         """As ViewClient.newest."""
@@ -286,17 +287,13 @@ class AsyncViewClient:
             return self._subscription.snapshot()
         return await self._run(self._subscription.snapshot)
 
-    async def snapshot(self) -> Snapshot:
-        """As ViewClient.snapshot, without waiting for a newer one."""
-        return await self._run(self._client.snapshot)
-
-    async def refresh(self, max_age_seconds: float = 0) -> Snapshot:
+    async def refresh(self, max_age_seconds: float = 0, jobs_only: bool = False) -> Snapshot:
         """As ViewClient.refresh."""
-        return await self._run(self._client.refresh, max_age_seconds)
+        return await self._run(self._client.refresh, max_age_seconds, jobs_only)
 
-    async def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
+    async def expected_start(self, resources: ResourceRequest) -> ExpectedStart:
         """As ViewClient.expected_start."""
-        return await self._run(self._client.expected_start, choice)
+        return await self._run(self._client.expected_start, resources)
 
     async def rights(self, user: str, max_age_seconds: float | None = None) -> UserRights:
         """As ViewClient.rights."""

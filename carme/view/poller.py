@@ -8,20 +8,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from carme.errors import CarmeError, UnavailableError
-from carme.slurm.client import Client, snapshot
+from carme.slurm.client import SlurmClient, read_snapshot
 from carme.slurm.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
 REFRESH_GAP_SECONDS = 1.0
-"""Least time between two reads, for the first QUICK_READS of a series of refreshes."""
-QUICK_READS = 3
-STEADY_GAP_SECONDS = 2.3
+"""Least time between two reads."""
+STEADY_GAP_SECONDS = 2.5
 """Time between two reads while clients keep asking, as when fifty sessions start. With the reads of
 nodes and partitions this makes fewer than sixty calls a minute."""
+QUICK_READS = 3
+"""So many reads may follow each other sooner."""
 NODES_SECONDS = 8.0
-"""Least time between two reads of nodes (two calls: scontrol also reads the partitions). Jobs are
-read at every refresh."""
+"""Time between two reads of nodes while clients keep asking (two calls: scontrol also reads the
+partitions). Jobs are read at every refresh."""
+QUICK_NODE_READS = 2
 _FIRST_BACKOFF_SECONDS = 2.0
 
 
@@ -36,11 +38,31 @@ class Counters:
     last_read_seconds: float = 0
 
 
+@dataclass
+class ReadBudget:
+    """Allows `burst` reads after a pause, and one more every `seconds`."""
+
+    burst: int
+    seconds: float
+    _left: float = 0
+    _counted_at: float = float("-inf")
+
+    @property
+    def next_at(self) -> float:
+        """When the next read is allowed."""
+        return self._counted_at + max(0.0, 1 - self._left) * self.seconds
+
+    def spend(self, now: float) -> None:
+        """Count a read, also one that was not allowed yet."""
+        left = min(self.burst, self._left + (now - self._counted_at) / self.seconds)
+        self._left, self._counted_at = max(0.0, left - 1), now
+
+
 class Poller:
     """Reads everything every `poll_seconds`; jobs and nodes sooner for a refresh."""
 
     def __init__(
-        self, client: Client, poll_seconds: float, clock: Callable[[], float] = time.monotonic
+        self, client: SlurmClient, poll_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.counters = Counters()
         self.snapshot: Snapshot | None = None
@@ -50,8 +72,10 @@ class Poller:
         self._clock = clock
         # When the last reads began: any one, and successful ones of jobs, of nodes, of everything.
         self._tried_at = self._read_at = self._nodes_read_at = self._full_read_at = float("-inf")
-        self._needed_since = float("-inf")  # a waiting refresh needs a read from after this
-        self._quick_reads = float(QUICK_READS)  # left; one more every steady gap
+        # Waiting refreshes need a read of jobs, and of nodes, that began after these.
+        self._needed_since = self._nodes_needed_since = float("-inf")
+        self._budget = ReadBudget(QUICK_READS, STEADY_GAP_SECONDS)
+        self._nodes_budget = ReadBudget(QUICK_NODE_READS, NODES_SECONDS)
         self._backoff = 0.0
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
@@ -70,28 +94,38 @@ class Poller:
                     continue  # a refresh came: the next read is due at another time
             await self._read()
 
-    async def fresh(self, max_age_seconds: float, timeout_seconds: float) -> Snapshot:
-        """A snapshot begun at most `max_age_seconds` before this call; callers share one read.
+    async def fresh(
+        self, max_age_seconds: float, timeout_seconds: float, *, jobs_only: bool = False
+    ) -> Snapshot:
+        """A snapshot whose jobs and nodes were read at most `max_age_seconds` before this call.
+
+        With `jobs_only` its nodes may be older. Callers share one read.
 
         Raises UnavailableError to every waiting caller if the read fails or takes too long.
         """
         self.counters.refresh_requests += 1
         asked_at = self._clock()
         not_before = asked_at - max_age_seconds
-        if self._read_at < not_before:
+
+        def is_fresh() -> bool:
+            are_nodes_fresh = jobs_only or self._nodes_read_at >= not_before
+            return self._read_at >= not_before and are_nodes_fresh
+
+        def is_answered() -> bool:
+            has_failed = self.error is not None and self._tried_at >= asked_at
+            return is_fresh() or has_failed
+
+        if not is_fresh():
             self._needed_since = max(self._needed_since, not_before)
+            if not jobs_only:
+                self._nodes_needed_since = max(self._nodes_needed_since, not_before)
             self._wake.set()
-
-            def is_answered() -> bool:
-                has_failed = self.error is not None and self._tried_at >= asked_at
-                return self._read_at >= not_before or has_failed
-
             try:
                 async with asyncio.timeout(timeout_seconds), self._changed:
                     await self._changed.wait_for(is_answered)
             except TimeoutError:
                 raise UnavailableError("Slurm was not read in time") from None
-        if self.snapshot is None or self._read_at < not_before:
+        if self.snapshot is None or not is_fresh():
             raise self.error or UnavailableError("Slurm has not been read yet")
         return self.snapshot
 
@@ -105,25 +139,35 @@ class Poller:
         """When the next read is due."""
         backoff = self._tried_at + self._backoff
         due = backoff if self._backoff else self._full_read_at + self._poll_seconds
+        soonest = self._budget.next_at
+        if self._backoff:
+            soonest = max(soonest, self._tried_at + _FIRST_BACKOFF_SECONDS)
         if self._needed_since > self._read_at:
-            gap = REFRESH_GAP_SECONDS if self._quick_reads >= 1 else STEADY_GAP_SECONDS
-            gap = _FIRST_BACKOFF_SECONDS if self._backoff else gap
-            due = min(due, self._tried_at + gap)
+            due = min(due, soonest)
+        if self._needs_nodes:
+            due = min(due, max(soonest, self._nodes_budget.next_at))
         return max(due, self._tried_at + REFRESH_GAP_SECONDS)
+
+    @property
+    def _needs_nodes(self) -> bool:
+        return self._nodes_needed_since > self._nodes_read_at
 
     async def _read(self) -> None:
         began = self._clock()
-        # One quick read is regained for every steady gap without reads.
-        regained = (began - self._tried_at) / STEADY_GAP_SECONDS - 1
-        self._quick_reads = min(QUICK_READS, max(0.0, self._quick_reads + regained))
         self._tried_at = began
+        self._budget.spend(began)
         is_full = self.snapshot is None or began >= self._full_read_at + self._poll_seconds
         last = None if is_full else self.snapshot
-        jobs_only = began < self._nodes_read_at + NODES_SECONDS
+        are_nodes_due = self._needs_nodes or began >= self._nodes_read_at + NODES_SECONDS
+        with_nodes = is_full or (are_nodes_due and began >= self._nodes_budget.next_at)
+        if with_nodes:
+            self._nodes_budget.spend(began)
         self.counters.reads += 1
         self.counters.full_reads += is_full
         try:
-            newest = await asyncio.to_thread(snapshot, self._client, last, jobs_only=jobs_only)
+            newest = await asyncio.to_thread(
+                read_snapshot, self._client, last, jobs_only=not with_nodes
+            )
         except CarmeError as error:
             self._failed(error)
         except Exception as error:
@@ -136,7 +180,7 @@ class Poller:
             self.snapshot, self.error, self._backoff = newest, None, 0.0
             self._read_at = began
             self._full_read_at = began if is_full else self._full_read_at
-            self._nodes_read_at = began if is_full or not jobs_only else self._nodes_read_at
+            self._nodes_read_at = began if with_nodes else self._nodes_read_at
         self.counters.last_read_seconds = self._clock() - began
         async with self._changed:
             self._changed.notify_all()

@@ -1,19 +1,20 @@
 """The requests that `carme-view` answers on its unix socket.
 
-Readers (the hub, the service), members of the admins' group, root and its own user see every job.
-Any other user sees the cluster and their own jobs.
+Readers (the hub, the service), root and the view's own user see every job; members of the admins'
+group see reports of every job. Any other user sees the cluster and their own jobs.
 """
 
 import asyncio
 import hashlib
-import json
 import logging
 import os
 import pwd
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from cachetools import TTLCache
 from pydantic import ValidationError
 
 from carme.config import Config
@@ -21,17 +22,19 @@ from carme.errors import CarmeError, DeniedError, InputError, MissingError, Unav
 from carme.jobs.models import IdleJobs
 from carme.jobs.reporter import JobReporter, parse_filter
 from carme.requests.resource_request import ResourceRequest
-from carme.slurm.client import Client
+from carme.requests.slurm_user import within_rights
+from carme.slurm.client import SlurmClient
 from carme.slurm.command_client import CommandClient
 from carme.slurm.models import ExpectedStart, History, HistoryJob, Job, SlurmModel
-from carme.slurm.rights import UserRights, within_rights
+from carme.slurm.rights import UserRights
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
 from carme.validation import explain_first
 from carme.view.caches import ExpectedStarts, HistoryCache, RightsCache
+from carme.view.client import TIME_HEADERS
 from carme.view.poller import Poller
 from carme.view.server import HttpRequest, ViewReply, json_reply
-from carme.view.time_limits import extended_limit
+from carme.view.time_extension import extended_limit
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,9 @@ _MAX_WAIT_SECONDS = 60.0
 """A request for the next snapshot is answered after this time even if there is none."""
 _FOLDERS = ("/jobs/", "/reports/")
 """Their paths end in a job id."""
+_MAX_NAMES = 10_000
+_NAME_SECONDS = 300.0
+"""A uid may be given to another user, with other rights."""
 _NO_NAME = "you have no user name here"
 
 
@@ -53,7 +59,7 @@ class ExtendBody(SlurmModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ViewCaller:
     """The Unix user who makes a request; `user` is empty for a uid without a name."""
 
     uid: int
@@ -76,7 +82,7 @@ class Caller:
 class ViewService:
     """The answers to every request, from one poller."""
 
-    def __init__(self, config: Config, client: Client, writer: CommandClient) -> None:
+    def __init__(self, config: Config, client: SlurmClient, writer: CommandClient) -> None:
         self.poller = Poller(client, config.view.poll_seconds)
         self._config = config
         self._writer = writer
@@ -84,12 +90,14 @@ class ViewService:
         self._history_cache = HistoryCache(client)
         self.rights = RightsCache(client, config.view.rights_seconds)
         self._reporter = JobReporter(config.prometheus)
-        self._names: dict[int, str] = {}
+        self._names: TTLCache[int, str] = TTLCache(_MAX_NAMES, _NAME_SECONDS)
         self._bodies: dict[int | None, tuple[bytes, str]] = {}
         self._bodies_of: Snapshot | None = None
         self._extend_lock = asyncio.Lock()
         self._requests = 0
-        self._routes: dict[str, Callable[[HttpRequest, Caller], Awaitable[ViewReply | SlurmModel]]]
+        self._routes: dict[
+            str, Callable[[HttpRequest, ViewCaller], Awaitable[ViewReply | SlurmModel]]
+        ]
         self._routes = {
             "/snapshot": self._snapshot,
             "/jobs/": self._job,
@@ -116,21 +124,20 @@ class ViewService:
             raise MissingError(f"nothing is served at {request.path}")
         if request.path in ("/refresh", "/extend") and request.method != "POST":
             raise InputError(f"{request.path} takes POST")
-        reply = await route(request, Caller(request.uid, user, is_reader))
+        reply = await route(request, ViewCaller(request.uid, user, is_reader))
         if isinstance(reply, ViewReply):
             return reply
         return ViewReply(200, reply.model_dump_json().encode())
 
     async def _user(self, uid: int) -> str:
-        """The name of a uid, looked up once: the directory service may be slow."""
-        if uid not in self._names:
-            try:
-                self._names[uid] = (await asyncio.to_thread(pwd.getpwuid, uid)).pw_name
-            except KeyError:
-                return ""
-        return self._names[uid]
+        """The name of a uid, looked up every five minutes: the directory service may be slow."""
+        name = self._names.get(uid, "")
+        if not name:
+            with suppress(KeyError):
+                name = self._names[uid] = (await asyncio.to_thread(pwd.getpwuid, uid)).pw_name
+        return name
 
-    def _visible(self, caller: Caller, sees_all: bool = False) -> Snapshot:
+    def _visible(self, caller: ViewCaller, sees_all: bool = False) -> Snapshot:
         """The current snapshot as the caller may see it."""
         current = self.poller.snapshot
         if current is None:
@@ -138,7 +145,7 @@ class ViewService:
         sees_all = sees_all or caller.is_reader
         return current if sees_all else current.visible_to(caller.user, caller.uid)
 
-    async def _snapshot(self, request: HttpRequest, caller: Caller) -> ViewReply:
+    async def _snapshot(self, request: HttpRequest, caller: ViewCaller) -> ViewReply:
         """The snapshot as this user may see it, or 304 if nothing but the time is new.
 
         With `wait`, a caller who has the newest snapshot is answered when Slurm has been read
@@ -161,15 +168,17 @@ class ViewService:
             await self.poller.wait_until(is_new, wait)
         return self._snapshot_reply(request, caller)
 
-    def _snapshot_reply(self, request: HttpRequest, caller: Caller) -> ViewReply:
+    def _snapshot_reply(self, request: HttpRequest, caller: ViewCaller) -> ViewReply:
         body, etag = self._body(caller)
-        taken_at = self._bodies_of.taken_at if self._bodies_of else 0
-        headers = {"ETag": etag, "Carme-Taken-At": repr(taken_at)}
+        headers = {"ETag": etag}
+        for field, header in TIME_HEADERS.items():
+            if taken_at := getattr(self._bodies_of, field, None):
+                headers[header] = repr(taken_at)
         if request.headers.get("if-none-match") == etag:
             return ViewReply(304, b"", headers)
         return ViewReply(200, body, headers)
 
-    def _body(self, caller: Caller) -> tuple[bytes, str]:
+    def _body(self, caller: ViewCaller) -> tuple[bytes, str]:
         """The current snapshot as JSON for this user, and its ETag.
 
         Each is written once per reading and user: a thousand nodes and their jobs take a while.
@@ -180,36 +189,38 @@ class ViewService:
         if viewer not in self._bodies:
             visible = self._visible(caller)
             body = visible.model_dump_json().encode()
-            # The ETag leaves the time out: an unchanged cluster is not sent again.
-            content = body.removeprefix(b'{"taken_at":' + json.dumps(visible.taken_at).encode())
+            # The ETag leaves out the times, which come first: an unchanged cluster is not sent
+            # again.
+            content = body.partition(b',"slurm_version":')[2]
             self._bodies[viewer] = (body, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
         return self._bodies[viewer]
 
-    async def _job(self, request: HttpRequest, caller: Caller) -> Job:
+    async def _job(self, request: HttpRequest, caller: ViewCaller) -> Job:
         job_id = request.path.removeprefix("/jobs/")
         if not job_id.isdecimal():
             raise MissingError(f"nothing is served at {request.path}")
         return self._visible_job(int(job_id), caller)
 
-    def _visible_job(self, job_id: int, caller: Caller) -> Job:
+    def _visible_job(self, job_id: int, caller: ViewCaller) -> Job:
         job = self._visible(caller).job(job_id)
         if not job:
             # The same message for another user's job: its existence is private.
             raise MissingError(f"no job {job_id} in the queue")
         return job
 
-    async def _refresh(self, request: HttpRequest, caller: Caller) -> ViewReply:
-        """The snapshot once it is no older than asked for."""
+    async def _refresh(self, request: HttpRequest, caller: ViewCaller) -> ViewReply:
+        """The snapshot once it, or with `jobs_only` its jobs, are no older than asked for."""
         max_age = _number(request, "max_age_seconds", 0)
         if not caller.is_reader:
             max_age = max(max_age, _OTHERS_MAX_AGE_SECONDS)
-        await self.poller.fresh(max_age, _REFRESH_SECONDS)
+        jobs_only = bool(_number(request, "jobs_only", 0))
+        await self.poller.fresh(max_age, _REFRESH_SECONDS, jobs_only=jobs_only)
         return self._snapshot_reply(request, caller)
 
-    async def _expected_start(self, request: HttpRequest, caller: Caller) -> ExpectedStart:
+    async def _expected_start(self, request: HttpRequest, caller: ViewCaller) -> ExpectedStart:
         caller.require_reader("an expected start")
         try:
-            choice = ResourceRequest.model_validate(
+            resources = ResourceRequest.model_validate(
                 {k: v for k, v in request.query.items() if k in ResourceRequest.model_fields and v}
             )
         except ValidationError as error:
@@ -220,9 +231,9 @@ class ViewService:
         except CarmeError as error:
             log.debug("expected start without account and QoS: %s", error)
             rights = UserRights(user="")
-        return await self._expected_starts.expected_start(within_rights(choice, rights))
+        return await self._expected_starts.expected_start(within_rights(resources, rights))
 
-    async def _rights(self, request: HttpRequest, caller: Caller) -> UserRights:
+    async def _rights(self, request: HttpRequest, caller: ViewCaller) -> UserRights:
         """Accounts and QoS of the named user; only readers may name another user."""
         name = request.query.get("user", caller.user)
         if name != caller.user:
@@ -232,7 +243,7 @@ class ViewService:
         keep = self._config.view.rights_seconds
         return await self.rights.of(name, min(keep, _number(request, "max_age_seconds", keep)))
 
-    async def _history(self, request: HttpRequest, caller: Caller) -> History:
+    async def _history(self, request: HttpRequest, caller: ViewCaller) -> History:
         """Jobs of all users for readers; the caller's own for others."""
         try:
             since = int(request.query.get("since", ""))
@@ -242,7 +253,7 @@ class ViewService:
         user = "" if caller.is_reader else caller.name()
         return await self._history_cache.history(since, until, user)
 
-    async def _idle(self, request: HttpRequest, caller: Caller) -> IdleJobs:
+    async def _idle(self, request: HttpRequest, caller: ViewCaller) -> IdleJobs:
         caller.require_reader("idle jobs")
         try:
             jobs = [int(word) for word in request.query.get("jobs", "").split(",") if word]
@@ -253,7 +264,7 @@ class ViewService:
             raise InputError("seconds must be above 0 and within 30 days")
         return await self._reporter.idle(jobs, seconds)
 
-    async def _reports(self, request: HttpRequest, caller: Caller) -> SlurmModel:
+    async def _reports(self, request: HttpRequest, caller: ViewCaller) -> SlurmModel:
         """Reports from Slurm's records and Prometheus' metrics, of jobs that the caller may see."""
         user = caller.name()
         groups = await asyncio.to_thread(groups_of, user)
@@ -270,16 +281,16 @@ class ViewService:
             raise InputError(f"{job_id[:40]!r} is not the number of a job")
         return await self._reporter.report(int(job_id), visible, history)
 
-    async def _extend(self, request: HttpRequest, caller: Caller) -> Job:
+    async def _extend(self, request: HttpRequest, caller: ViewCaller) -> Job:
         try:
             extension = ExtendBody.model_validate(request.json())
         except ValidationError:
             raise InputError("job_id and seconds must be whole numbers") from None
         async with self._extend_lock:
             # One at a time, each on a new reading: `seconds` is added to the limit in it.
-            current = await self.poller.fresh(_OTHERS_MAX_AGE_SECONDS, _REFRESH_SECONDS)
+            current = await self._with_fresh_jobs(_OTHERS_MAX_AGE_SECONDS)
             if not current.job(extension.job_id):  # perhaps it has only just been submitted
-                current = await self.poller.fresh(0, _REFRESH_SECONDS)
+                current = await self._with_fresh_jobs(0)
             job = self._visible_job(extension.job_id, caller)
             user, rules = caller.user, self._config.view
             rights = await self.rights.of(user)
@@ -288,10 +299,13 @@ class ViewService:
             )
             await asyncio.to_thread(self._writer.extend, job, limit)
             log.info("job %d of %s: time limit is now %d s", extension.job_id, user, limit)
-            current = await self.poller.fresh(0, _REFRESH_SECONDS)
+            current = await self._with_fresh_jobs(0)
         return current.job(extension.job_id) or job
 
-    async def _health(self, _request: HttpRequest, _caller: Caller) -> ViewReply:
+    async def _with_fresh_jobs(self, max_age_seconds: float) -> Snapshot:
+        return await self.poller.fresh(max_age_seconds, _REFRESH_SECONDS, jobs_only=True)
+
+    async def _health(self, _request: HttpRequest, _caller: ViewCaller) -> ViewReply:
         age = self._age()
         is_late = age is None or age > 3 * self._config.view.poll_seconds + 60
         state = {
@@ -301,7 +315,7 @@ class ViewService:
         }
         return json_reply(state, 200 if state["ok"] else 503)
 
-    async def _counters(self, _request: HttpRequest, _caller: Caller) -> ViewReply:
+    async def _counters(self, _request: HttpRequest, _caller: ViewCaller) -> ViewReply:
         counters = {
             **asdict(self.poller.counters),
             "requests": self._requests,

@@ -36,7 +36,8 @@ class ClusterState:
         self._starts: dict[ResourceRequest, asyncio.Future[ExpectedStart]] = {}
 
     async def fresh_snapshot(self, max_age_seconds: float) -> Snapshot:
-        """The cluster at most `max_age_seconds` ago, which may mean waiting for Slurm.
+        """The cluster with its jobs at most `max_age_seconds` ago; its nodes may be older. May wait
+        for Slurm.
 
         Raises UnavailableError if Slurm does not answer.
         """
@@ -46,12 +47,12 @@ class ClusterState:
             async with self._lock:
                 newest = self._newest(max_age_seconds)
                 if newest is None:
-                    newest = await self._client.refresh(max_age_seconds)
+                    newest = await self._client.refresh(max_age_seconds, jobs_only=True)
         return newest
 
     def _newest(self, max_age_seconds: float) -> Snapshot | None:
         newest = self._client.newest
-        is_fresh = newest and newest.age_seconds(time.time()) < max_age_seconds
+        is_fresh = newest and newest.jobs_age_seconds(time.time()) < max_age_seconds
         return newest if is_fresh else None
 
     async def latest_snapshot(self, max_age_seconds: float = FORM_MAX_AGE_SECONDS) -> Snapshot:
@@ -67,7 +68,7 @@ class ClusterState:
 
     async def _renew(self, max_age_seconds: float) -> None:
         try:
-            await self.fresh_snapshot(max_age_seconds)
+            await self._client.refresh(max_age_seconds)
         except CarmeError as error:
             log.info("Slurm cannot be read now: %s", error)
 

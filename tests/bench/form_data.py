@@ -26,10 +26,10 @@ import requests
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from carme.slurm.models import Job, Node, Partition
-from carme.slurm.rights import Association, AssociationLimits, Qos, Rights
+from carme.slurm.rights import Association, JobLimits, Qos, Rights
 from carme.slurm.states import JobState, NodeState
 from support.ports import free_port
-from support.slurm_memory import Cluster, Serving, config
+from support.slurm_memory import Cluster, RunningView, config
 
 NODES, JOBS = 1000, 5000
 LIMIT_MS = 200
@@ -143,7 +143,7 @@ def _job(number: int) -> Job:
 def _rights() -> Rights:
     people = [*(f"user{number}" for number in range(200)), USER]
     labs = [f"lab{number}" for number in range(10)]
-    limits = AssociationLimits(group={"gres/gpu": 4000, "cpu": 100_000}, group_jobs=100_000)
+    limits = JobLimits(group={"gres/gpu": 4000, "cpu": 100_000}, group_jobs=100_000)
     return Rights(
         enforced=("associations", "limits", "qos"),
         associations=(
@@ -156,7 +156,7 @@ def _rights() -> Rights:
             ),
         ),
         qos=tuple(
-            Qos(name=name, limits=AssociationLimits(per_user={"gres/gpu": 64}, max_jobs=500))
+            Qos(name=name, limits=JobLimits(per_user={"gres/gpu": 64}, max_jobs=500))
             for name in ("normal", "short")
         ),
         default_accounts=dict.fromkeys(people, "lab0"),
@@ -165,7 +165,7 @@ def _rights() -> Rights:
 
 def _serve(folder: str, read_seconds: float) -> None:
     """The view's process: until it is told to end."""
-    with Serving(Large(read_seconds), config(Path(folder))):
+    with RunningView(Large(read_seconds), config(Path(folder))):
         signal.sigwait({signal.SIGTERM})
 
 

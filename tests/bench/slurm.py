@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from carme.config import Config, SlurmSettings, ViewSettings
 from carme.errors import UnavailableError
-from carme.slurm.client import connect, snapshot
+from carme.slurm.client import connect, read_snapshot
 from carme.view.client import ViewClient
 from support.ports import free_port
 
@@ -159,7 +159,7 @@ def measure_snapshot(controller: Controller) -> float:
     seconds = []
     for _ in range(REPEATS):
         started = time.perf_counter()
-        cluster = snapshot(client)
+        cluster = read_snapshot(client)
         seconds.append(time.perf_counter() - started)
         if len(cluster.nodes) != controller.nodes:
             raise SystemExit(f"bench: {len(cluster.nodes)} nodes read, not {controller.nodes}")

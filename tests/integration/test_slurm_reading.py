@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from carme.errors import InputError, MissingError, UnavailableError
+from carme.errors import InputError, UnavailableError
 from carme.requests.resource_request import ResourceRequest
-from carme.slurm.client import Client, snapshot
+from carme.slurm.client import SlurmClient, read_snapshot
 from carme.slurm.command_client import CommandClient
+from carme.slurm.command_runner import SlurmCommandRunner
 from carme.slurm.models import Job, SlurmModel
 from carme.slurm.rest_client import RestClient
-from carme.slurm.slurm_commands import SlurmCommands
 from carme.slurm.states import JobState
 from support.cluster import wait_for
 from support.slurm_live import Jobs
@@ -34,7 +34,7 @@ def rest(cluster: Any) -> RestClient:
 
 
 def equal(
-    first: Client, second: Client, read: Callable[[Client], tuple[SlurmModel, ...]]
+    first: SlurmClient, second: SlurmClient, read: Callable[[SlurmClient], tuple[SlurmModel, ...]]
 ) -> tuple[SlurmModel, ...]:
     """The result of both clients once they agree: the cluster may change between two reads."""
     end = time.monotonic() + 20
@@ -88,12 +88,7 @@ def test_both_ways_give_equal_models(
     used = [index for job in jobs_by_id.values() for index in job.gpu_indices.get("gpu01", ())]
     assert len(used) == len(set(used)), "no GPU is given twice"
 
-    assert rest.job(typed) == jobs_by_id[typed] == command.job(typed)
-    for client in (command, rest):
-        with pytest.raises(MissingError):
-            client.job(99_999_999)
-
-    columns = CommandClient(SlurmCommands.of(cluster.config.slurm), 0, use_json=False)
+    columns = CommandClient(SlurmCommandRunner.of(cluster.config.slurm), 0, use_json=False)
     without = {job.id: job for job in columns.jobs()}
     for job_id, job in jobs_by_id.items():
         same = {"gpu_indices": {}, "gpus": without[job_id].gpus}
@@ -136,7 +131,7 @@ def test_history(cluster: Any, jobs: Jobs, command: CommandClient, rest: RestCli
     job_id = jobs.submit(ann, "-p", "gpu", "--gres=gpu:1", f"--job-name={NASTY}", command="exit 3")
     jobs.wait(job_id, lambda job: job.state.ended, "ends")
 
-    def find(client: Client) -> Any:
+    def find(client: SlurmClient) -> Any:
         history = client.history(since, int(time.time()) + 60, (ann,))
         assert all(job.user == ann for job in history)
         return next((job for job in history if job.id == job_id and job.ended_at), None)
@@ -154,11 +149,13 @@ def test_history(cluster: Any, jobs: Jobs, command: CommandClient, rest: RestCli
 
 
 def test_expected_start(cluster: Any, command: CommandClient) -> None:
-    expected = command.expected_start(ResourceRequest(partition="gpu", gpus=1, memory_gb=1))
+    expected = command.expected_start(
+        ResourceRequest(partition="gpu", gpus=1, memory_gb=1).sbatch_options()
+    )
     assert abs(expected.starts_at - time.time()) < 86400
     assert expected.nodes
     with pytest.raises(InputError):
-        command.expected_start(ResourceRequest(partition="gpu", gpus=64))
+        command.expected_start(ResourceRequest(partition="gpu", gpus=64).sbatch_options())
 
 
 def test_the_controller_goes_and_comes_back(cluster: Any) -> None:
@@ -173,5 +170,5 @@ def test_the_controller_goes_and_comes_back(cluster: Any) -> None:
     finally:
         starting.start()
     for client in (CommandClient.of(patient), RestClient.of(patient)):
-        assert len(snapshot(client).nodes) == 3
+        assert len(read_snapshot(client).nodes) == 3
     starting.join()

@@ -69,9 +69,9 @@ def test_refreshes_are_coalesced(cluster: Any, client: ViewClient) -> None:
     reads = client.counters()["reads"]
 
     async def many() -> None:
-        asking = AsyncViewClient.of(cluster.config.view)
+        asking = AsyncViewClient(cluster.config.view.socket)
         for _ in range(3):
-            await asyncio.gather(*(asking.refresh(0) for _ in range(20)))
+            await asyncio.gather(*(asking.refresh(0, jobs_only=True) for _ in range(20)))
 
     started = time.monotonic()
     asyncio.run(many())
@@ -83,10 +83,10 @@ def test_refreshes_are_coalesced(cluster: Any, client: ViewClient) -> None:
 
 
 def test_expected_start_is_cached(cluster: Any, client: ViewClient) -> None:
-    choice = ResourceRequest(partition="gpu", gpus=1, hours=1 / 6)
-    first = client.expected_start(choice)
+    resources = ResourceRequest(partition="gpu", gpus=1, hours=1 / 6)
+    first = client.expected_start(resources)
     asked_before = client.counters()["test_only_asked"]
-    assert client.expected_start(choice) == first
+    assert client.expected_start(resources) == first
     assert client.counters()["test_only_asked"] == asked_before
     assert first.starts_at > time.time() - 3600
 
@@ -125,17 +125,19 @@ def test_more_time_for_a_part_of_an_array(cluster: Any, jobs: Jobs, client: View
     array = jobs.submit(ann, "-p", "cpu", "-t", "10", "--array=1-4%2")
 
     def running() -> list[Job] | None:
-        array_jobs = [job for job in client.refresh(0).jobs if job.array_job_id == array]
+        array_jobs = [
+            job for job in client.refresh(0, jobs_only=True).jobs if job.array_job_id == array
+        ]
         tasks = [job for job in array_jobs if job.array_task_id is not None and job.state.active]
         return tasks if len(tasks) == 2 else None
 
     first, second = wait_for(running, 30, "two of the array's tasks run")
     refused = view(cluster, ann, "extend", job_id=array, seconds=1200)
-    limits = {job.id: job.limit_seconds for job in client.refresh(0).jobs}
+    limits = {job.id: job.limit_seconds for job in client.refresh(0, jobs_only=True).jobs}
     assert (refused.get("error"), limits[first.id], limits[second.id]) == ("input", 600, 600)
     assert "tasks 3-4%2 of an array wait" in refused["message"]
     assert view(cluster, ann, "extend", job_id=first.id, seconds=600)["limit_seconds"] == 1200
-    limits = {job.id: job.limit_seconds for job in client.refresh(0).jobs}
+    limits = {job.id: job.limit_seconds for job in client.refresh(0, jobs_only=True).jobs}
     assert (limits[second.id], limits[array]) == (600, 600), "the others are left alone"
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from carme.config import Config, ViewSettings
 from carme.errors import CarmeError, InputError, UnavailableError
-from carme.requests.resource_request import ResourceRequest
-from carme.slurm.client import Client
+from carme.slurm.client import SlurmClient
 from carme.slurm.models import (
     ExpectedStart,
     HistoryJob,
@@ -19,10 +18,10 @@ from carme.slurm.models import (
     Partition,
     Reservation,
 )
-from carme.slurm.rights import Association, AssociationLimits, Qos, Rights
+from carme.slurm.rights import Association, JobLimits, Qos, Rights
 from carme.slurm.states import JobState, NodeState
 from carme.view.server import UnixServer
-from carme.view.service import ViewService as Answers
+from carme.view.service import ViewService
 
 ALICE = Job(
     id=1,
@@ -45,18 +44,18 @@ RIGHTS = Rights(
         Association(account="lab", user="alice", qos=("normal", "short"), default_qos="normal"),
         Association(account="lab", user="bob", qos=("normal",)),
     ),
-    qos=(Qos(name="normal"), Qos(name="short", limits=AssociationLimits(max_seconds=3600))),
+    qos=(Qos(name="normal"), Qos(name="short", limits=JobLimits(max_seconds=3600))),
     default_accounts={"alice": "lab", "bob": "lab"},
 )
 NODE = Node(name="gpu01", state=NodeState.MIXED, partitions=("gpu",), cpus=8, cpus_used=2)
 
 
-class Cluster(Client):
+class Cluster(SlurmClient):
     """A Slurm in memory that records requests and can be unavailable."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.found = (ALICE, BOB)
+        self.queue = (ALICE, BOB)
         self.away = False
         self.extended: list[tuple[int, int]] = []
         self.known_rights = RIGHTS
@@ -79,10 +78,7 @@ class Cluster(Client):
 
     def jobs(self) -> tuple[Job, ...]:
         self._ask("jobs")
-        return self.found
-
-    def job(self, job_id: int) -> Job:
-        raise NotImplementedError
+        return self.queue
 
     def reservations(self) -> tuple[Reservation, ...]:
         self._ask("reservations")
@@ -95,11 +91,12 @@ class Cluster(Client):
         jobs = HistoryJob(id=1, user="alice"), HistoryJob(id=2, user="bob")
         return tuple(job for job in jobs if not users or job.user in users)
 
-    def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
+    def expected_start(self, sbatch_options: Sequence[str]) -> ExpectedStart:
         self._ask("test-only")
-        if choice.partition == "nope":
+        options = dict(option.partition("=")[::2] for option in sbatch_options)
+        if options["--partition"] == "nope":
             raise InputError("invalid partition")
-        return ExpectedStart(starts_at=5, partition=choice.partition)
+        return ExpectedStart(starts_at=5, partition=options["--partition"])
 
     def rights(self) -> Rights:
         self._ask("rights")
@@ -108,14 +105,14 @@ class Cluster(Client):
     def extend(self, job: Job, limit_seconds: int) -> None:
         self.extended.append((job.id, limit_seconds))
         changed = job.model_copy(update={"limit_seconds": limit_seconds})
-        self.found = tuple(changed if j.id == job.id else j for j in self.found)
+        self.queue = tuple(changed if j.id == job.id else j for j in self.queue)
 
 
 def config(tmp_path: Path, **view: Any) -> Config:
     return Config(view=ViewSettings(socket=tmp_path / "view.sock", poll_seconds=600, **view))
 
 
-class Serving:
+class RunningView:
     """A view in its own thread."""
 
     def __init__(self, cluster: Cluster, settings: Config) -> None:
@@ -128,7 +125,7 @@ class Serving:
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         writer: Any = self.cluster
-        self.view = Answers(self.settings, self.cluster, writer)
+        self.view = ViewService(self.settings, self.cluster, writer)
         server = UnixServer(self.path, self.view.answer)
         try:
             await server.start()
@@ -149,7 +146,7 @@ class Serving:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
 
-    def __enter__(self) -> "Serving":
+    def __enter__(self) -> "RunningView":
         self._thread.start()
         try:
             self._started.result(10)

@@ -7,7 +7,7 @@ import pytest
 from carme.images.catalogue import Application, Built, Catalogue, Image, Index, Verified
 from carme.requests.slurm_user import SlurmUser
 from carme.slurm.models import Node, Partition, Reservation
-from carme.slurm.rights import Association, AssociationLimits, Qos, UserRights
+from carme.slurm.rights import Association, JobLimits, Qos, UserRights
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import NodeState
 
@@ -23,7 +23,7 @@ RIGHTS = UserRights(
             account="course",
             user="ann",
             qos=("normal",),
-            limits=AssociationLimits(max_seconds=7200, per_job={"mem": 2 * GIB, "cpu": 4}),
+            limits=JobLimits(max_seconds=7200, per_job={"mem": 2 * GIB, "cpu": 4}),
         ),
         Association(account="gpuless", user="ann", partition="cpu", qos=("normal",)),
     ),
@@ -34,14 +34,14 @@ RIGHTS = UserRights(
             account="school",
             parent="root",
             below=("course",),
-            limits=AssociationLimits(group={"gres/gpu": 2}),
+            limits=JobLimits(group={"gres/gpu": 2}),
         ),
     ),
     qos=(
-        Qos(name="normal", limits=AssociationLimits(per_user={"gres/gpu": 3})),
+        Qos(name="normal", limits=JobLimits(per_user={"gres/gpu": 3})),
         Qos(
             name="short",
-            limits=AssociationLimits(max_seconds=3600, per_user={"gres/gpu": 2}, max_jobs=2),
+            limits=JobLimits(max_seconds=3600, per_user={"gres/gpu": 2}, max_jobs=2),
         ),
     ),
 )

@@ -59,7 +59,7 @@ sys.meta_path.insert(0, Blocked())
 def test_node_and_hub_need_no_numpy():
     modules = "carme_monitoring.commands", "carme_monitoring.discovery", "carme.cli"
     modules += "carme.doctor.commands", "carme.doctor.checklist", "carme.node.hook"
-    modules += "carme.helper.program", "carme.slurm.commands", "carme.jobs.commands"
+    modules += "carme.helper.program", "carme.view.commands", "carme.jobs.commands"
     modules += "carme.view.program", "carme_spawner.spawner", "carme_spawner.configure"
     code = f"{BLOCKED}for name in {modules}: importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

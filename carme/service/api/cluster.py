@@ -33,7 +33,7 @@ def get_cluster() -> ClusterAnswer:
     return ClusterAnswer(
         name=settings.name,
         title=settings.title,
-        taken_at=snapshot.taken_at,
+        taken_at=snapshot.oldest_taken_at,
         controller=snapshot.controller,
         error=snapshot.error,
         partitions=tuple(_partition(snapshot, p) for p in snapshot.partitions if not p.hidden),

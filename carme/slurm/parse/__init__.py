@@ -3,7 +3,7 @@
 Format drift never raises: unknown fields are ignored, missing ones stay at their default.
 """
 
-from carme.slurm.parse.commands import (
+from carme.slurm.parse.command_output import (
     ASSOCIATION_FORMAT,
     SACCT_FORMAT,
     parse_accounting,

@@ -11,14 +11,14 @@ from carme.errors import CarmeError, DeniedError, InputError, MissingError, Unav
 from carme.helper.models import VERBS
 from carme.helper.program import Helper, check_user, run_verb
 from carme.images.sif import inspect_image
-from carme.slurm.slurm_commands import SlurmCommands, explain_refusal
+from carme.slurm.command_runner import SlurmCommandRunner, explain_refusal
 
 SIF = b"#!/usr/bin/env run-singularity\n\x00SIF_MAGIC\x0001\x00"
 
 
 @pytest.fixture
 def helper(tmp_path: Path) -> Helper:
-    return Helper(Config(), tmp_path, SlurmCommands(5, {"PATH": "/nowhere"}))
+    return Helper(Config(), tmp_path, SlurmCommandRunner(5, {"PATH": "/nowhere"}))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_without_slurm_and_without_view(helper: Helper) -> None:
 
 
 def test_a_missing_home(tmp_path: Path) -> None:
-    homeless = Helper(Config(), tmp_path / "gone", SlurmCommands(5, {"PATH": "/nowhere"}))
+    homeless = Helper(Config(), tmp_path / "gone", SlurmCommandRunner(5, {"PATH": "/nowhere"}))
     with pytest.raises(MissingError, match=r"home folder .* does not exist"):
         run_verb(homeless, "submit", '{"name": "x", "script": "#!/bin/sh"}')
 

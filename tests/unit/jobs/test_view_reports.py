@@ -12,26 +12,26 @@ from carme.errors import DeniedError, InputError, MissingError, UnavailableError
 from carme.system.users import groups_of
 from carme.view.client import ViewClient
 from carme.view.server import HttpRequest
-from support.slurm_memory import Cluster, Serving, config
+from support.slurm_memory import Cluster, RunningView, config
 
 
 @pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
+def serving(tmp_path: Path) -> Iterator[RunningView]:
     """A view whose Prometheus is away: nothing listens on port 9."""
     away = PrometheusSettings(url="http://127.0.0.1:9", login_file=None)
     settings = config(tmp_path, readers=("hub",)).model_copy(update={"prometheus": away})
-    with Serving(Cluster(), settings) as serving:
+    with RunningView(Cluster(), settings) as serving:
         # Alice's uid is nobody's on this machine.
         serving.view._names[70001] = "alice"
         yield serving
 
 
-def ask(serving: Serving, uid: int, path: str, **query: str) -> Any:
+def ask(serving: RunningView, uid: int, path: str, **query: str) -> Any:
     request = HttpRequest("GET", path, query, {}, b"", uid)
     return json.loads(serving.call(lambda: serving.view.answer(request)).body)
 
 
-def test_ones_own_and_nobody_elses(serving: Serving) -> None:
+def test_ones_own_and_nobody_elses(serving: RunningView) -> None:
     ViewClient(serving.path).refresh(5)
     found = ask(serving, 70001, "/reports/1")
     assert (found["id"], found["user"]) == (1, "alice")
@@ -46,7 +46,7 @@ def test_ones_own_and_nobody_elses(serving: Serving) -> None:
     assert {job["user"] for job in listed["jobs"]} == {"alice"}
 
 
-def test_readers_see_all(serving: Serving) -> None:
+def test_readers_see_all(serving: RunningView) -> None:
     client = ViewClient(serving.path)
     client.refresh(5)
     assert client.report(2).user == "bob"
@@ -54,7 +54,7 @@ def test_readers_see_all(serving: Serving) -> None:
     assert {job.id for job in listed.jobs} == {1, 2}
 
 
-def test_bad_questions(serving: Serving) -> None:
+def test_bad_questions(serving: RunningView) -> None:
     ViewClient(serving.path).refresh(5)
     with pytest.raises(InputError, match="not the number of a job"):
         ask(serving, 70001, '/reports/1"} or up')

@@ -6,7 +6,7 @@ from carme.requests import user_limits
 from carme.requests.resource_request import ResourceRequest
 from carme.requests.slurm_user import SlurmUser
 from carme.slurm.models import Job
-from carme.slurm.rights import AssociationLimits, Qos
+from carme.slurm.rights import JobLimits, Qos
 from carme.slurm.states import JobState
 from support.small_cluster import ANN, GIB, NOW, RIGHTS, reservation
 
@@ -169,7 +169,7 @@ def test_as_many_jobs_as_one_may(snapshot):
 
 def test_no_more_may_be_submitted(snapshot):
     few = RIGHTS.model_copy(
-        update={"qos": (Qos(name="normal", limits=AssociationLimits(max_submitted=1)),)}
+        update={"qos": (Qos(name="normal", limits=JobLimits(max_submitted=1)),)}
     )
     busy = snapshot.model_copy(update={"jobs": (running(1, gpus={}),)})
     person = SlurmUser("ann", frozenset(), few)
@@ -179,10 +179,8 @@ def test_no_more_may_be_submitted(snapshot):
 
 
 def test_a_qos_in_a_line():
-    assert user_limits.describe(AssociationLimits()) == ""
-    limits = AssociationLimits(
-        max_seconds=3600, per_job={"mem": GIB}, per_user={"gres/gpu:a100": 1}
-    )
+    assert user_limits.describe(JobLimits()) == ""
+    limits = JobLimits(max_seconds=3600, per_job={"mem": GIB}, per_user={"gres/gpu:a100": 1})
     assert user_limits.describe(limits) == (
         "up to 1 h; at most 1 GiB in a job; at most 1 GPU of type a100 in all your jobs"
     )

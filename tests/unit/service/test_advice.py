@@ -6,7 +6,7 @@ import pytest
 
 from carme.requests.resource_request import ADVICE_SECONDS, ADVICE_VIEW_SECONDS
 from carme.slurm.models import Job, Reservation
-from carme.slurm.rights import Association, AssociationLimits, Qos, UserRights
+from carme.slurm.rights import Association, JobLimits, Qos, UserRights
 from carme.slurm.states import JobState
 from support.cluster import wait_for
 from support.service import gpu_nodes
@@ -80,7 +80,7 @@ RIGHTS = UserRights(
     default_account="lab",
     associations=(Association(account="lab", user="ann", qos=("normal",), default_qos="normal"),),
     accounts=(Association(account="lab", parent="root"),),
-    qos=(Qos(name="normal", limits=AssociationLimits(max_seconds=7200, per_user={"gres/gpu": 2})),),
+    qos=(Qos(name="normal", limits=JobLimits(max_seconds=7200, per_user={"gres/gpu": 2})),),
 )
 
 

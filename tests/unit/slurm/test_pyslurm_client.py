@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from carme.errors import MissingError, UnavailableError
+from carme.errors import UnavailableError
+from carme.slurm.command_runner import SlurmCommandRunner
 from carme.slurm.pyslurm_client import PyslurmClient, unusable
-from carme.slurm.slurm_commands import SlurmCommands
 from carme.slurm.states import JobState, NodeState
 
 
@@ -91,7 +91,7 @@ def client(**changed: Any) -> PyslurmClient:
         "RPCError": RPCError,
     }
     module = SimpleNamespace(**{**parts, **changed})
-    return PyslurmClient(SlurmCommands(1), module, "25.11.1", 0)
+    return PyslurmClient(SlurmCommandRunner(1), module, "25.11.1", 0)
 
 
 def test_nodes() -> None:
@@ -132,13 +132,8 @@ def test_errors() -> None:
     def fail(*_: object) -> None:
         raise RPCError("Unable to contact slurm controller (connect failure)")
 
-    def unknown(*_: object) -> None:
-        raise RPCError("Invalid job id specified")
-
     with pytest.raises(UnavailableError):
         client(Nodes=SimpleNamespace(load=fail)).nodes()
-    with pytest.raises(MissingError):
-        client(Job=SimpleNamespace(load=unknown)).job(1)
 
 
 def test_used_only_when_it_fits() -> None:

@@ -7,11 +7,12 @@ import pytest
 
 from carme.errors import UnavailableError
 from carme.requests.resource_request import ResourceRequest
+from carme.requests.slurm_user import within_rights
 from carme.slurm import parse
 from carme.slurm.command_client import CommandClient
 from carme.slurm.limits import JOBS, SECONDS, SUBMITTED, Limit, job_limits, time_limits
 from carme.slurm.models import Job, Partition
-from carme.slurm.rights import Rights, UserRights, within_rights
+from carme.slurm.rights import Rights, UserRights
 from carme.slurm.states import JobState
 from carme.system.programs import CommandResult
 from carme.view.caches import RightsCache

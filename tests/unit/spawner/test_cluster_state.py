@@ -1,4 +1,4 @@
-"""The hub's look at the view: nobody waits for Slurm, and everybody sees how old it is."""
+"""The hub's access to the view: pages do not wait for Slurm and show how old the data is."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from carme.slurm.snapshot import Snapshot
 from carme.view.client import AsyncViewClient
 from carme_spawner import cluster_state as cluster_state
 from carme_spawner.cluster_state import ClusterState
-from support.slurm_memory import Cluster, Serving, config
+from support.slurm_memory import Cluster, RunningView, config
 
 
 class Slow(Cluster):
@@ -23,14 +23,14 @@ class Slow(Cluster):
         time.sleep(self.seconds)
         return super().jobs()
 
-    def expected_start(self, choice):
+    def expected_start(self, sbatch_options):
         time.sleep(self.seconds)
-        return super().expected_start(choice)
+        return super().expected_start(sbatch_options)
 
 
 @pytest.fixture
 def serving(tmp_path):
-    with Serving(Slow(), config(tmp_path)) as serving:
+    with RunningView(Slow(), config(tmp_path)) as serving:
         yield serving
 
 
@@ -54,7 +54,7 @@ def test_an_old_snapshot_that_is_new_enough_is_not_waited_for():
     async def run():
         refreshing, answered = asyncio.Event(), asyncio.Event()
 
-        async def refresh(max_age_seconds):
+        async def refresh(max_age_seconds, jobs_only):
             refreshing.set()
             await answered.wait()
             return newest
@@ -89,12 +89,12 @@ def test_a_slow_estimate_of_the_start_is_not_waited_for(serving):
     async def run():
         state = ClusterState(AsyncViewClient(serving.path))
         serving.cluster.seconds = 0.5
-        choice = ResourceRequest(partition="gpu")
+        resources = ResourceRequest(partition="gpu")
         with pytest.raises(TimeoutError):
-            await state.expected_start(choice)
+            await state.expected_start(resources)
         while state._starts:
             await asyncio.sleep(0.05)
-        assert (await state.expected_start(choice)).starts_at == 5
+        assert (await state.expected_start(resources)).starts_at == 5
 
     asyncio.run(run())
 

@@ -28,7 +28,7 @@ class View:
         self.asked = 0
         self.newest = None
 
-    async def refresh(self, max_age):
+    async def refresh(self, max_age, jobs_only):
         self.asked += 1
         await asyncio.sleep(0)
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]

@@ -18,9 +18,10 @@ class Counted(Cluster):
         return super().version()
 
 
+@pytest.mark.parametrize("with_nodes", [False, True])
 @pytest.mark.parametrize("seconds", [30, 60, 300])
 def test_sixty_calls_a_minute_at_most_while_somebody_always_asks(
-    monkeypatch: pytest.MonkeyPatch, seconds: int
+    monkeypatch: pytest.MonkeyPatch, seconds: int, with_nodes: bool
 ) -> None:
     now = 1000.0
     cluster = Counted()
@@ -39,6 +40,8 @@ def test_sixty_calls_a_minute_at_most_while_somebody_always_asks(
         end = now + seconds
         while now < end:
             poller._needed_since = now + 0.01  # somebody waits for a session
+            if with_nodes:
+                poller._nodes_needed_since = now + 0.01  # and somebody looks at free GPUs
             now = max(now, poller._next_read_at())
             await poller._read()
 

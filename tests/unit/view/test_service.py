@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import pwd
 import socket
 import stat
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,20 +19,20 @@ from carme.errors import ConfigError, DeniedError, InputError, MissingError, Una
 from carme.requests.resource_request import ResourceRequest
 from carme.slurm.models import ExpectedStart, Job, Node
 from carme.slurm.snapshot import Snapshot
-from carme.view.caches import ExpectedStarts
+from carme.view.caches import ExpectedStarts, HistoryCache
 from carme.view.client import AsyncViewClient, SnapshotSubscription, ViewClient
 from carme.view.poller import Poller
 from carme.view.server import HttpRequest
-from support.slurm_memory import ALICE, NODE, Cluster, Serving, config
+from support.slurm_memory import ALICE, NODE, Cluster, RunningView, config
 
 
 @pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
-    with Serving(Cluster(), config(tmp_path, readers=("hub",))) as serving:
+def serving(tmp_path: Path) -> Iterator[RunningView]:
+    with RunningView(Cluster(), config(tmp_path, readers=("hub",))) as serving:
         yield serving
 
 
-def ask(serving: Serving, uid: int, path: str, method: str = "GET", body: object = None) -> Any:
+def ask(serving: RunningView, uid: int, path: str, method: str = "GET", body: object = None) -> Any:
     """The answer to a request of another user, whom this process cannot be."""
     raw = json.dumps(body).encode()
     path, _, query = path.partition("?")
@@ -38,13 +41,13 @@ def ask(serving: Serving, uid: int, path: str, method: str = "GET", body: object
     return serving.call(lambda: serving.view.answer(request))
 
 
-def test_own_user_sees_everything(serving: Serving) -> None:
+def test_own_user_sees_everything(serving: RunningView) -> None:
     seen = ViewClient(serving.path).refresh(5)
     assert (seen.complete, [job.id for job in seen.jobs]) == (True, [1, 2])
     assert seen.load["gpu"].running == 2
 
 
-def test_others_see_only_their_own(serving: Serving) -> None:
+def test_others_see_only_their_own(serving: RunningView) -> None:
     ViewClient(serving.path).refresh(5)
     seen = Snapshot.model_validate_json(ask(serving, 70001, "/snapshot").body)
     assert (seen.complete, [job.id for job in seen.jobs]) == (False, [1])
@@ -58,17 +61,17 @@ def test_others_see_only_their_own(serving: Serving) -> None:
         ask(serving, 70001, "/expected-start?partition=gpu")
 
 
-def test_unchanged_data_is_not_sent_again(serving: Serving) -> None:
+def test_unchanged_data_is_not_sent_again(serving: RunningView) -> None:
     client = ViewClient(serving.path)
     first = client.refresh(5)
     second = client.refresh(0)
     assert second.taken_at > first.taken_at
     assert second.jobs is first.jobs, "the same objects: nothing was sent or parsed"
-    serving.cluster.found = (ALICE,)
+    serving.cluster.queue = (ALICE,)
     assert [job.id for job in client.refresh(0).jobs] == [1]
 
 
-def test_the_next_snapshot_is_waited_for(serving: Serving) -> None:
+def test_the_next_snapshot_is_waited_for(serving: RunningView) -> None:
     client = ViewClient(serving.path)
     first = client.refresh(5)
     reads = len(serving.cluster.asked)
@@ -94,19 +97,19 @@ def test_the_next_snapshot_is_waited_for(serving: Serving) -> None:
         ask(serving, 0, "/snapshot?wait=long")
 
 
-def test_a_subscription_has_what_the_view_has(serving: Serving, tmp_path: Path) -> None:
+def test_a_subscription_has_what_the_view_has(serving: RunningView, tmp_path: Path) -> None:
     client = ViewClient(serving.path)
     first = client.refresh(5)
     subscription = SnapshotSubscription(ViewClient(serving.path))
     assert subscription.snapshot().jobs == first.jobs
-    serving.cluster.found = (ALICE,)
+    serving.cluster.queue = (ALICE,)
     before = serving.view._requests
     assert client.refresh(0).taken_at > first.taken_at
     until(lambda: len(subscription.snapshot().jobs) == 1)
     assert subscription.snapshot().taken_at == client.newest.taken_at
     for _ in range(50):
         subscription.snapshot()
-    assert serving.view._requests - before <= 4, "who looks asks nobody"
+    assert serving.view._requests - before <= 4, "reading a subscription sends no request"
 
 
 def test_a_subscription_outlives_a_restart_of_the_view(
@@ -117,13 +120,13 @@ def test_a_subscription_outlives_a_restart_of_the_view(
     subscription = SnapshotSubscription(ViewClient(settings.view.socket))
     with pytest.raises(UnavailableError, match="is carme-view running"):
         subscription.snapshot()
-    with Serving(Cluster(), settings) as serving:
+    with RunningView(Cluster(), settings) as serving:
         until(lambda: bool(serving.view.poller.snapshot))
         until(lambda: subscription._failure is None)
         first = subscription.snapshot()
     until(lambda: subscription._failure is not None)
     assert subscription.snapshot() is first, "the last one, for it may be a restart"
-    with Serving(Cluster(), settings):
+    with RunningView(Cluster(), settings):
         until(lambda: subscription.snapshot().taken_at > first.taken_at)
     until(lambda: subscription._failure is not None)
     monkeypatch.setattr("carme.view.client.LOST_SECONDS", 0)
@@ -138,7 +141,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_many_wishes_one_read(serving: Serving) -> None:
+def test_many_refreshes_share_one_read(serving: RunningView) -> None:
     ViewClient(serving.path).refresh(5)
     before = serving.cluster.asked.count("jobs")
 
@@ -146,7 +149,7 @@ def test_many_wishes_one_read(serving: Serving) -> None:
         client = AsyncViewClient(serving.path)
         started = time.monotonic()
         for _ in range(3):
-            await asyncio.gather(*(client.refresh(0) for _ in range(15)))
+            await asyncio.gather(*(client.refresh(0, jobs_only=True) for _ in range(15)))
         return time.monotonic() - started
 
     seconds = asyncio.run(many())
@@ -155,7 +158,7 @@ def test_many_wishes_one_read(serving: Serving) -> None:
     assert serving.cluster.asked.count("partitions") == 1, "what seldom changes is not read anew"
 
 
-def test_a_recent_reading_is_good_enough(serving: Serving) -> None:
+def test_a_recent_reading_is_good_enough(serving: RunningView) -> None:
     client = ViewClient(serving.path)
     client.refresh(5)
     before = list(serving.cluster.asked)
@@ -164,7 +167,23 @@ def test_a_recent_reading_is_good_enough(serving: Serving) -> None:
     assert serving.cluster.asked == before
 
 
-def test_the_controller_goes_and_comes_back(serving: Serving) -> None:
+def test_the_age_is_that_of_the_oldest_part(serving: RunningView) -> None:
+    client = ViewClient(serving.path)
+    first = client.refresh(5)
+    nodes_reads = serving.cluster.asked.count("nodes")
+    newer_jobs = client.refresh(0, jobs_only=True)
+    assert newer_jobs.taken_at > first.taken_at
+    assert newer_jobs.nodes_taken_at == first.taken_at
+    assert newer_jobs.age_seconds(first.taken_at + 60) == 60
+    assert newer_jobs.jobs_age_seconds(newer_jobs.taken_at + 60) == 60
+    assert serving.cluster.asked.count("nodes") == nodes_reads
+    newer = client.refresh(0)
+    assert newer.nodes is first.nodes, "only the times were sent"
+    assert newer.nodes_taken_at == newer.taken_at > newer_jobs.taken_at
+    assert serving.cluster.asked.count("nodes") == nodes_reads + 1
+
+
+def test_the_controller_goes_and_comes_back(serving: RunningView) -> None:
     client = ViewClient(serving.path)
     good = client.refresh(5)
     serving.cluster.away = True
@@ -181,7 +200,7 @@ def test_the_controller_goes_and_comes_back(serving: Serving) -> None:
     assert json.loads(ask(serving, 0, "/healthz").body)["ok"] is True
 
 
-def test_extend(serving: Serving) -> None:
+def test_extend(serving: RunningView) -> None:
     reply = ask(serving, 70001, "/extend", "POST", {"job_id": 1, "seconds": 600})
     assert Job.model_validate_json(reply.body).limit_seconds == 4200
     assert serving.cluster.extended == [(1, 4200)]
@@ -198,7 +217,7 @@ def test_extend(serving: Serving) -> None:
     assert len(serving.cluster.extended) == 1
 
 
-def test_expected_start(serving: Serving) -> None:
+def test_expected_start(serving: RunningView) -> None:
     client = ViewClient(serving.path)
     assert client.expected_start(ResourceRequest(partition="gpu", gpus=1)).starts_at == 5
     with pytest.raises(InputError, match="invalid partition"):
@@ -207,7 +226,7 @@ def test_expected_start(serving: Serving) -> None:
         ask(serving, 0, "/expected-start?partition=a%20b;c")
 
 
-def test_rights(serving: Serving) -> None:
+def test_rights(serving: RunningView) -> None:
     client = ViewClient(serving.path)
     assert client.rights("alice").account_names() == ("lab",)
     assert asyncio.run(AsyncViewClient(serving.path).rights("bob", 0)).default_account == "lab"
@@ -223,9 +242,21 @@ def test_rights(serving: Serving) -> None:
         ask(serving, 0, "/rights?user=alice&max_age_seconds=soon")
 
 
-def test_more_time_ends_with_the_qos(serving: Serving) -> None:
+def test_a_reused_uid_gets_its_new_name(
+    serving: RunningView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {70001: "alice"}
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=names[uid]))
+    assert json.loads(ask(serving, 70001, "/rights").body)["user"] == "alice"
+    names[70001] = "bob"
+    assert json.loads(ask(serving, 70001, "/rights").body)["user"] == "alice"
+    serving.view._names.expire(time.monotonic() + 301)
+    assert json.loads(ask(serving, 70001, "/rights").body)["user"] == "bob"
+
+
+def test_more_time_ends_with_the_qos(serving: RunningView) -> None:
     short = ALICE.model_copy(update={"account": "lab", "qos": "short"})
-    serving.cluster.found = (short,)
+    serving.cluster.queue = (short,)
     ask(serving, 0, "/refresh", "POST")
     serving.view._names[70001] = "alice"
     with pytest.raises(DeniedError, match="QoS short allows 1 h"):
@@ -233,7 +264,7 @@ def test_more_time_ends_with_the_qos(serving: Serving) -> None:
     assert serving.cluster.extended == []
 
 
-def test_history(serving: Serving) -> None:
+def test_history(serving: RunningView) -> None:
     client = ViewClient(serving.path)
     now = int(time.time())
     assert [job.id for job in client.history(now - 3600)] == [1, 2]
@@ -250,7 +281,7 @@ def test_history(serving: Serving) -> None:
         ask(serving, 0, "/history?since=yesterday")
 
 
-def test_unknown_paths_and_bad_requests(serving: Serving) -> None:
+def test_unknown_paths_and_bad_requests(serving: RunningView) -> None:
     with pytest.raises(MissingError):
         ask(serving, 0, "/etc/passwd")
     with pytest.raises(InputError):
@@ -268,11 +299,11 @@ def test_unknown_paths_and_bad_requests(serving: Serving) -> None:
     assert ViewClient(serving.path).counters()["errors"] == 0
 
 
-def test_the_socket(serving: Serving, tmp_path: Path) -> None:
+def test_the_socket(serving: RunningView, tmp_path: Path) -> None:
     assert stat.S_IMODE(serving.path.stat().st_mode) == 0o666
     with (
         pytest.raises(ConfigError, match="another carme-view"),
-        Serving(Cluster(), serving.settings),
+        RunningView(Cluster(), serving.settings),
     ):
         pass
 
@@ -283,7 +314,7 @@ def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
         dead.bind(str(settings.view.socket))
     with pytest.raises(UnavailableError, match="is carme-view running"):
         ViewClient(settings.view.socket).snapshot()
-    with Serving(Cluster(), settings) as serving:
+    with RunningView(Cluster(), settings) as serving:
         assert ViewClient(serving.path).refresh(5).jobs
     assert not settings.view.socket.exists()
 
@@ -296,7 +327,7 @@ def test_silence_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(UnavailableError, match="in time"):
             ViewClient(path, timeout_seconds=0.2).snapshot()
         with pytest.raises(UnavailableError, match="in time"):
-            asyncio.run(AsyncViewClient(path, timeout_seconds=0.2).snapshot())
+            asyncio.run(AsyncViewClient(path, timeout_seconds=0.2).rights("alice"))
 
 
 def test_expected_starts_are_asked_seldom() -> None:
@@ -323,13 +354,69 @@ def test_expected_starts_are_asked_seldom() -> None:
     asyncio.run(run())
 
 
+def test_an_expected_start_older_than_five_minutes_is_not_given() -> None:
+    class Later(Cluster):
+        def expected_start(self, sbatch_options: Sequence[str]) -> ExpectedStart:
+            return ExpectedStart(starts_at=10**6, asked_at=0)
+
+    async def run() -> None:
+        now = [0.0]
+        starts = ExpectedStarts(Later(), lambda: now[0])
+        one = ResourceRequest(partition="gpu")
+        await starts.expected_start(one)
+        for now[0] in (100.0, 290.0):  # other requests use up what Slurm may be asked
+            for gpus in range(1, 7):
+                await starts.expected_start(ResourceRequest(partition="gpu", gpus=gpus))
+            assert (await starts.expected_start(one)).starts_at == 10**6
+        now[0] = 301.0
+        with pytest.raises(UnavailableError, match="6 times within a minute"):
+            await starts.expected_start(one)
+
+    asyncio.run(run())
+
+
+def test_cached_answers_do_not_wait_for_a_slow_read() -> None:
+    class Slow(Cluster):
+        is_slow = False
+        began, may_end = threading.Event(), threading.Event()
+
+        def _ask(self, request: str) -> None:
+            super()._ask(request)
+            if self.is_slow:
+                self.began.set()
+                assert self.may_end.wait(10)
+
+    async def run(read: Callable[[int], Awaitable[object]], cluster: Slow) -> None:
+        first = await read(1)
+        cluster.is_slow = True
+        slow = asyncio.create_task(read(2))  # type: ignore[arg-type]
+        assert await asyncio.to_thread(cluster.began.wait, 10)
+        assert await asyncio.wait_for(read(1), 5) is first
+        assert not slow.done()
+        cluster.may_end.set()
+        await slow
+
+    for cache in (ExpectedStarts, HistoryCache):
+        cluster = Slow()
+        cluster.began, cluster.may_end = threading.Event(), threading.Event()
+
+        def read(number: int) -> Awaitable[object]:
+            if isinstance(reader, ExpectedStarts):
+                return reader.expected_start(ResourceRequest(partition="gpu", gpus=number))
+            return reader.history(1000, 2000 + number, "")
+
+        reader = cache(cluster, lambda: 1.0)
+        asyncio.run(run(read, cluster))
+
+
 def test_a_start_that_has_passed_is_no_answer() -> None:
     """Slurm said "now", then somebody else took the GPUs: the answer must not live a minute."""
 
     class Asked(Cluster):
-        def expected_start(self, choice: ResourceRequest) -> ExpectedStart:
+        def expected_start(self, sbatch_options: Sequence[str]) -> ExpectedStart:
             self.asked.append("test-only")
-            return ExpectedStart(starts_at=1000 + 30 * choice.gpus, asked_at=1000)
+            gpus = [int(o.rpartition(":")[2]) for o in sbatch_options if "--gres" in o]
+            return ExpectedStart(starts_at=1000 + 30 * sum(gpus), asked_at=1000)
 
     async def run() -> None:
         now = [0.0]
@@ -371,7 +458,7 @@ def test_a_bug_in_reading_does_not_end_the_poller() -> None:
     asyncio.run(run())
 
 
-def test_slow_clients_do_not_hold_up_others(serving: Serving) -> None:
+def test_slow_clients_do_not_hold_up_others(serving: RunningView) -> None:
     ViewClient(serving.path).refresh(5)
     slow = [socket.socket(socket.AF_UNIX) for _ in range(64)]
     for connection in slow:

@@ -3,10 +3,10 @@ import pytest
 from carme.config import ViewSettings
 from carme.errors import CarmeError, DeniedError, InputError, MissingError
 from carme.slurm.models import Job, Partition, Reservation
-from carme.slurm.rights import Association, AssociationLimits, Qos, UserRights
+from carme.slurm.rights import Association, JobLimits, Qos, UserRights
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState
-from carme.view.time_limits import extended_limit
+from carme.view.time_extension import extended_limit
 
 NOW = 10_000
 JOB = Job(
@@ -89,15 +89,15 @@ RIGHTS = UserRights(
     default_account="lab",
     associations=(
         Association(account="lab", user="alice", qos=("normal", "short")),
-        Association(account="slow", user="alice", limits=AssociationLimits(max_seconds=2 * 3600)),
+        Association(account="slow", user="alice", limits=JobLimits(max_seconds=2 * 3600)),
     ),
     qos=(
         Qos(name="normal"),
-        Qos(name="short", limits=AssociationLimits(max_seconds=5400)),
+        Qos(name="short", limits=JobLimits(max_seconds=5400)),
         Qos(
             name="long",
             flags=("PartitionTimeLimit",),
-            limits=AssociationLimits(max_seconds=20 * 3600),
+            limits=JobLimits(max_seconds=20 * 3600),
         ),
     ),
 )

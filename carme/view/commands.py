@@ -15,7 +15,8 @@ from rich.text import Text
 
 from carme.config import Config, load
 from carme.errors import UnavailableError
-from carme.slurm.client import connect, snapshot
+from carme.jobs.terminal import printable, short
+from carme.slurm.client import connect, read_snapshot
 from carme.slurm.hostlist import compress
 from carme.slurm.models import Gpus, Job, Node
 from carme.slurm.snapshot import Snapshot
@@ -30,11 +31,11 @@ _WORD_END = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _PARTITION = click.option("-p", "--partition", default="", help="Only this partition.")
 
 
-def read_snapshot(config: Config) -> Snapshot:
+def current_snapshot(config: Config) -> Snapshot:
     """The view's snapshot; without a view, this process reads Slurm itself."""
     with suppress(UnavailableError):
         return ViewClient.of(config.view).snapshot()
-    return snapshot(connect(config.slurm.model_copy(update={"retry_seconds": 0})))
+    return read_snapshot(connect(config.slurm.model_copy(update={"retry_seconds": 0})))
 
 
 @click.command()
@@ -43,7 +44,7 @@ def read_snapshot(config: Config) -> Snapshot:
 @_JSON
 def nodes(path: Path | None, partition: str, as_json: bool) -> None:
     """Show nodes and their free resources."""
-    cluster = read_snapshot(load(path))
+    cluster = current_snapshot(load(path))
     nodes_shown = cluster.nodes_in(partition)
     if as_json:
         click.echo(json.dumps([node_json(node) for node in nodes_shown], indent=2))
@@ -75,7 +76,7 @@ def nodes(path: Path | None, partition: str, as_json: bool) -> None:
 @_JSON
 def queue(path: Path | None, partition: str, everybody: bool, as_json: bool) -> None:
     """Show jobs that wait and run: yours, or everybody's."""
-    cluster = read_snapshot(load(path))
+    cluster = current_snapshot(load(path))
     user = getpass.getuser()
     jobs_shown = [
         job
@@ -116,17 +117,6 @@ def node_json(node: Node) -> dict[str, Any]:
     """A node with its free resources, for programs."""
     free = {"open": node.open, "cpus_free": node.cpus_free, "gpus_free": node.gpus_free}
     return {**node.model_dump(mode="json"), **free, "memory_free_bytes": node.memory_free_bytes}
-
-
-def printable(text: str) -> str:
-    """`text` without control characters."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def short(text: str) -> str:
-    """At most ten letters of the printable `text`."""
-    letters = printable(text)
-    return letters if len(letters) <= 10 else f"{letters[:9]}…"
 
 
 def _table(*columns: str) -> Table:
@@ -174,7 +164,9 @@ def _minutes(seconds: float) -> str:
 
 
 def _footer(console: Console, cluster: Snapshot) -> None:
+    age = format_duration(round(cluster.age_seconds(time.time())))
     if cluster.controller == "away":
-        age = format_duration(cluster.age_seconds(time.time()))
         line = f"Slurm is away: {cluster.error}; this is {age} old"
         console.print(line, style="red", markup=False)
+    else:
+        console.print(Text(f"read {age} ago", style="dim"))

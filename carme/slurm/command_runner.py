@@ -89,14 +89,14 @@ def clean_environment(slurm: SlurmSettings) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class SlurmCommands:
+class SlurmCommandRunner:
     """Runs commands with one environment and one time limit each."""
 
     timeout_seconds: float
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, slurm: SlurmSettings) -> "SlurmCommands":
+    def of(cls, slurm: SlurmSettings) -> "SlurmCommandRunner":
         """Commands as the configuration has them."""
         # Slurm's commands themselves would wait a minute for the file to appear.
         if slurm.conf and not slurm.conf.exists():

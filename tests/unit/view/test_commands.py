@@ -1,22 +1,24 @@
 """`carme nodes` and `carme queue` at eighty columns."""
 
 import json
+import re
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from carme.errors import ConfigError
-from carme.slurm import commands
+from carme.jobs.terminal import printable, short
+from carme.view import commands
 from carme.view.client import ViewClient
-from support.slurm_memory import ALICE, Cluster, Serving, config
+from support.slurm_memory import ALICE, Cluster, RunningView, config
 
 
 def test_commands_read_the_view(tmp_path: Path) -> None:
-    with Serving(Cluster(), config(tmp_path)) as serving:
+    with RunningView(Cluster(), config(tmp_path)) as serving:
         check(serving, tmp_path)
 
 
-def check(serving: Serving, tmp_path: Path) -> None:
+def check(serving: RunningView, tmp_path: Path) -> None:
     path = tmp_path / "carme.toml"
     path.write_text(f'[view]\nsocket = "{serving.path}"\n')
     ViewClient(serving.path).refresh(5)
@@ -24,10 +26,12 @@ def check(serving: Serving, tmp_path: Path) -> None:
     shown = runner.invoke(commands.nodes, ["--config", str(path)])
     assert "gpu01" in shown.output
     assert "6/8" in shown.output
+    assert re.search(r"^read \d s ago$", shown.output, re.MULTILINE)
     assert max(map(len, shown.output.splitlines())) <= 80
     listed = runner.invoke(commands.queue, ["--config", str(path), "--all"])
     assert "alice" in listed.output
     assert "gpu: 2 running, 0 waiting" in listed.output
+    assert re.search(r"^read \d s ago$", listed.output, re.MULTILINE)
     assert max(map(len, listed.output.splitlines())) <= 80
     parsed = json.loads(
         runner.invoke(commands.queue, ["--config", str(path), "-a", "--json"]).output
@@ -46,8 +50,8 @@ def test_reading_directly_needs_slurm(tmp_path: Path) -> None:
 
 
 def test_terminals_are_not_at_the_mercy_of_job_names() -> None:
-    assert commands.printable("a\x1b[2Jb\n") == "a?[2Jb?"
-    assert commands.short("x" * 30) == "x" * 9 + "…"
+    assert printable("a\x1b[2Jb\n") == "a?[2Jb?"
+    assert short("x" * 30) == "x" * 9 + "…"
     array = ALICE.model_copy(update={"array_job_id": 5, "array_task_id": 1})
     assert array.label == "5_1"
     waiting = ALICE.model_copy(update={"array_job_id": 5, "array_tasks": "2-4%1"})

@@ -32,7 +32,7 @@ from carme.slurm.parse.values import (
     unix_time,
     user_text,
 )
-from carme.slurm.rights import Association, AssociationLimits, Qos
+from carme.slurm.rights import Association, JobLimits, Qos
 
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z0-9_/:]*)=")
 _REASON_BY = re.compile(r"\s*\[[^\[\]@]+@[^\[\]]*\]\s*$")
@@ -153,9 +153,7 @@ def parse_sacct(text: str, separator: str = "|") -> tuple[HistoryJob, ...]:
 def parse_associations(text: str, cluster: str = "") -> tuple[Association, ...]:
     """The associations in `sacctmgr show associations`, of one cluster if it is named."""
     return tuple(
-        Association(
-            **read_fields(row, _ASSOCIATION), limits=AssociationLimits(**read_fields(row, _LIMITS))
-        )
+        Association(**read_fields(row, _ASSOCIATION), limits=_limits(row))
         for row in _sacctmgr_rows(text)
         if row.get("account") and (not cluster or row.get("cluster", cluster) == cluster)
     )
@@ -167,7 +165,7 @@ def parse_qos(text: str) -> tuple[Qos, ...]:
         Qos(
             name=row["name"],
             flags=names(row.get("flags")),
-            limits=AssociationLimits(**read_fields(row, _LIMITS)),
+            limits=_limits(row),
         )
         for row in _sacctmgr_rows(text)
         if row.get("name")
@@ -241,8 +239,8 @@ def _sacct_job(job_id: int, record: Mapping[str, str], peak_bytes: int) -> Histo
     )
 
 
-def _limits(row: Mapping[str, str]) -> AssociationLimits:
-    return AssociationLimits(**read_fields(row, _LIMITS))
+def _limits(row: Mapping[str, str]) -> JobLimits:
+    return JobLimits(**read_fields(row, _LIMITS))
 
 
 def _sacctmgr_rows(text: str) -> Iterator[dict[str, str]]:

@@ -12,8 +12,8 @@ from carme.errors import (
     MissingError,
     UnavailableError,
 )
-from carme.slurm.slurm_commands import (
-    SlurmCommands,
+from carme.slurm.command_runner import (
+    SlurmCommandRunner,
     clean_environment,
     failure,
     first_line,
@@ -27,7 +27,7 @@ def test_runs_with_a_clean_environment(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("SBATCH_ACCOUNT", "other")
     conf = tmp_path / "slurm.conf"
     conf.touch()
-    run = SlurmCommands.of(SlurmSettings(conf=conf))
+    run = SlurmCommandRunner.of(SlurmSettings(conf=conf))
     shown = output(run(["env"]), "env")
     assert f"SLURM_CONF={conf}" in shown
     assert "SBATCH_ACCOUNT" not in shown
@@ -40,18 +40,18 @@ def test_bin_folder_comes_first() -> None:
 
 def test_missing_configuration_is_said_at_once() -> None:
     with pytest.raises(ConfigError, match=r"no file /nowhere/slurm\.conf"):
-        SlurmCommands.of(SlurmSettings(conf=Path("/nowhere/slurm.conf")))
+        SlurmCommandRunner.of(SlurmSettings(conf=Path("/nowhere/slurm.conf")))
 
 
 def test_broken_bytes_and_standard_input() -> None:
-    run = SlurmCommands(5, {"PATH": "/usr/bin:/bin"})
+    run = SlurmCommandRunner(5, {"PATH": "/usr/bin:/bin"})
     assert run(["printf", r"a\377b"]).stdout == "a\ufffdb"
     assert run(["cat"], "hello").stdout == "hello"
     assert run(["cat"]).stdout == ""
 
 
 def test_failures() -> None:
-    run = SlurmCommands(0.2, {"PATH": "/usr/bin:/bin"})
+    run = SlurmCommandRunner(0.2, {"PATH": "/usr/bin:/bin"})
     with pytest.raises(MissingError, match="no program does-not-exist"):
         run(["does-not-exist"])
     started = time.monotonic()
