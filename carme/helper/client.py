@@ -135,4 +135,3 @@ class HelperClient:
         if "command not found" in printed or "unknown user" in printed:
             return MissingError(printed.splitlines()[0][:300])
         return UnavailableError(f"the helper failed with exit code {code}")
-

@@ -50,15 +50,15 @@ class GpuNeeds(CatalogueModel):
     """The least GPU memory that is useful."""
 
 
-class Hints(CatalogueModel):
-    """Resources that suit a session with this image; the spawn form suggests them."""
+class SuggestedResources(CatalogueModel):
+    """Resources that suit a session with this image, from its recipe."""
 
     cpus: Annotated[int, Field(ge=1)] = 1
     memory_mb: Annotated[int, Field(ge=128)] = 1024
     gpus: Annotated[int, Field(ge=0)] = 0
 
 
-class Built(CatalogueModel):
+class BuildRecord(CatalogueModel):
     """When and how the image was built."""
 
     at: datetime
@@ -71,7 +71,7 @@ class Built(CatalogueModel):
     """The image that it is based on."""
 
 
-class Verified(CatalogueModel):
+class VerificationResult(CatalogueModel):
     """The result of `verify`, run inside the image."""
 
     at: datetime
@@ -105,9 +105,9 @@ class Image(CatalogueModel):
     labels: Mapping[str, str] = {}
     applications: tuple[Application, ...] = ()
     gpu: GpuNeeds = GpuNeeds()
-    hints: Hints = Hints()
-    built: Built
-    verified: Verified
+    hints: SuggestedResources = SuggestedResources()
+    built: BuildRecord
+    verified: VerificationResult
     packages: Packages = Packages()
     state: Literal["published", "retired"] = "published"
     """A retired image is no longer offered; its file stays while sessions use it."""
@@ -120,7 +120,7 @@ class Image(CatalogueModel):
         return f"{self.name}:{self.version}"
 
 
-class Index(CatalogueModel):
+class CatalogueIndex(CatalogueModel):
     """The index file."""
 
     format: Literal[1] = 1
@@ -134,7 +134,7 @@ class Catalogue:
     """The images of a folder, and what is wrong with some of them."""
 
     folder: Path
-    index: Index
+    index: CatalogueIndex
     problems: tuple[str, ...] = ()
     broken: frozenset[str] = field(default_factory=frozenset)
 
@@ -191,13 +191,13 @@ def load_catalogue(folder: Path, require_signed: bool = False) -> Catalogue:
     return Catalogue(folder, index, tuple(problems), frozenset(broken))
 
 
-def read_index(folder: Path) -> Index:
+def read_index(folder: Path) -> CatalogueIndex:
     """The index in `folder`; empty if there is none yet."""
     path = folder / INDEX_NAME
     try:
-        return Index.model_validate_json(path.read_bytes())
+        return CatalogueIndex.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return Index()
+        return CatalogueIndex()
     except OSError as error:
         raise MissingError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:

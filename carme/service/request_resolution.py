@@ -28,9 +28,7 @@ def prediction_request(request: AdviceRequest, snapshot: Snapshot) -> Prediction
     Raises InputError if the request has no GPU of a partition with GPUs.
     """
     if not request.gpus and snapshot.gpus_total(request.partition):
-        raise InputError(
-            "no GPU is requested; choose at least one to see what this workload takes"
-        )
+        raise InputError("no GPU is requested; choose at least one to see what this workload takes")
     count = request.nodes * max(request.gpus, 1)
     node_share = held_node_share(
         snapshot,

@@ -48,7 +48,9 @@ def _input_attributes(field: FieldInfo) -> dict[str, Any]:
         if get_origin(alternative) is Annotated:
             kind, *annotations = get_args(alternative)
             bounds += [m for a in annotations if isinstance(a, FieldInfo) for m in a.metadata]
-    attributes: dict[str, Any] = {"step": step} if (step := {int: 1, float: "any"}.get(kind)) else {}
+    attributes: dict[str, Any] = (
+        {"step": step} if (step := {int: 1, float: "any"}.get(kind)) else {}
+    )
     for bound in bounds:
         match bound:
             case Ge(ge=minimum):

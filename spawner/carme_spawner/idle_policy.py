@@ -109,7 +109,9 @@ class IdlePolicy:
             notice = self._settings.gpu_idle_notice_minutes * 60
             self._ends_at = self._ends_at or now + notice
             if now >= self._ends_at:
-                self.end_reason = f"It did nothing with {names} for more than {idle}, so it was ended."
+                self.end_reason = (
+                    f"It did nothing with {names} for more than {idle}, so it was ended."
+                )
                 return True
             at = time.strftime("%H:%M", time.localtime(self._ends_at))
             self.warning = (

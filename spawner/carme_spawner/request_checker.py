@@ -66,7 +66,9 @@ class SpawnRequestChecker:
         """The options in `raw`; raises SessionFailure if one of them is wrong."""
         state = self._cluster_state
         snapshot, catalogue, user = await asyncio.gather(
-            _unless_away(state.fresh_snapshot(FORM_MAX_AGE_SECONDS)), self._catalogue(), state.slurm_user(self._user)
+            _unless_away(state.fresh_snapshot(FORM_MAX_AGE_SECONDS)),
+            self._catalogue(),
+            state.slurm_user(self._user),
         )
         if snapshot is None:
             raise SessionFailure(

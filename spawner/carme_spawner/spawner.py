@@ -17,6 +17,7 @@ from traitlets import Instance, Integer, List, default
 
 from carme.config import Config
 from carme.errors import CarmeError, ConfigError
+from carme.helper.session_folder import FOLDERS
 from carme.requests.resource_request import Problems
 from carme.slurm.models import Job
 from carme_spawner import form, messages
@@ -205,7 +206,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             session=self.session_name,
             image=image,
             size_bytes=size_bytes,
-            folder=home / ".carme/sessions" / self.session_name,
+            folder=home.joinpath(*FOLDERS, self.session_name),
             project=project,
         )
         script = partial(job_script, self.carme, options, container)
@@ -234,7 +235,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         if job is None or not (job.state.ended or job.state.ending):
             return 1 if await self._ended_for_idleness(job) else None
         if job.state.ending:
-            await asyncio.sleep(2 * STARTING_MAX_AGE_SECONDS)  # the reason comes with the next state
+            await asyncio.sleep(
+                2 * STARTING_MAX_AGE_SECONDS
+            )  # the reason comes with the next state
             job = await self._job.read_job() or job
         self.ended_message = self._idle_policy.end_reason or messages.ended(job)
         self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)

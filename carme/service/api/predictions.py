@@ -83,7 +83,9 @@ def _check_job(context: ServiceContext, caller: Caller, job_id: int | None) -> N
         return
     job = context.cluster.snapshot().job(job_id)
     if job is None or job.user != caller.name:
-        raise MissingError(f"you have no job {job_id} in the queue", "name a waiting or running job of yours")
+        raise MissingError(
+            f"you have no job {job_id} in the queue", "name a waiting or running job of yours"
+        )
 
 
 def _store(

@@ -159,7 +159,7 @@ def test_a_port_is_taken_at_once_even_while_slurm_is_slow():
         await job.read_job()
         slow = asyncio.Event()
 
-        async def never(max_age):
+        async def never(max_age, jobs_only):
             await slow.wait()
 
         view.refresh = never
