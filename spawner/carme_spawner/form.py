@@ -43,14 +43,14 @@ SMALLEST_ABOVE_ZERO = 0.01
 
 def _input_attributes(field: FieldInfo) -> dict[str, Any]:
     """The HTML attributes for the type and the bounds of a field of the model."""
-    kind, bounds = field.annotation, list(field.metadata)
+    kind: Any = field.annotation
+    bounds = list(field.metadata)
     for alternative in get_args(kind):  # of a field that can be unset
         if get_origin(alternative) is Annotated:
             kind, *annotations = get_args(alternative)
             bounds += [m for a in annotations if isinstance(a, FieldInfo) for m in a.metadata]
-    attributes: dict[str, Any] = (
-        {"step": step} if (step := {int: 1, float: "any"}.get(kind)) else {}
-    )
+    steps: dict[Any, dict[str, Any]] = {int: {"step": 1}, float: {"step": "any"}}
+    attributes = steps.get(kind, {})
     for bound in bounds:
         match bound:
             case Ge(ge=minimum):

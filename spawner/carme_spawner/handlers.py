@@ -205,19 +205,18 @@ class AdviceHandler(ContextHandler):
         if getattr(user, "kind", "user") != "user":
             raise web.HTTPError(403, "advice is for users")
         service = self._context.prediction_service
-        body = _query(self, AdviceRequest)
+        request = _query(self, AdviceRequest)
         try:
-            self.write(await service.post(user.name, "advice", body, ADVICE_SECONDS))
+            self.write(await service.post(user.name, "advice", request, ADVICE_SECONDS))
         except (HTTPClientError, OSError, ValueError) as error:
             response = getattr(error, "response", None)
-            status = response.code if response is not None else 503
+            status, body = (response.code, response.body) if response else (503, b"")
             if status in (401, 403):
                 # The hub's token, not the user's.
                 self.log.error("The prediction service refuses the hub's token: %s", error)
                 raise web.HTTPError(502, "no advice: the hub may not ask the service") from None
             if 400 <= status < 500:
-                text = _problem_text(response.body)
-                raise web.HTTPError(429 if status == 429 else 400, text) from None
+                raise web.HTTPError(429 if status == 429 else 400, _problem_text(body)) from None
             raise web.HTTPError(503, "no advice now: the prediction service is away") from None
 
 

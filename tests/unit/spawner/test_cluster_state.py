@@ -70,7 +70,7 @@ def test_an_old_snapshot_that_is_new_enough_is_not_waited_for():
     asyncio.run(run())
 
 
-def test_an_outage_shows(serving):
+def test_an_outage_of_slurm_is_shown(serving):
     async def run():
         state = ClusterState(AsyncViewClient(serving.path))
         await state.fresh_snapshot(5)

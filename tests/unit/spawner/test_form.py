@@ -42,7 +42,7 @@ def test_fields_are_there_only_for_a_choice(snapshot, catalogue):
     assert "class (1 node, 1 h 51 min left)" in html
 
 
-def test_a_problem_of_a_field_that_is_not_there_stands_above(snapshot, catalogue):
+def test_a_problem_of_a_hidden_field_is_shown_above_the_form(snapshot, catalogue):
     values = dict.fromkeys(SessionOptions.model_fields, "")
     problems = {"account": "you have no account <x>", "cpus": "too many"}
     html = form.render(

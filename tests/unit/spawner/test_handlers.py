@@ -50,7 +50,7 @@ def test_a_port_is_accepted():
         b"\xff\xfe",
     ],
 )
-def test_nothing_else_is(body):
+def test_other_bodies_are_refused(body):
     with pytest.raises(HTTPError) as caught:
         parse_body(PortReport, body)
     assert caught.value.status_code == 400

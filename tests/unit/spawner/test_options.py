@@ -105,7 +105,7 @@ def test_the_default_time_is_that_of_the_named_partition(snapshot, catalogue):
         ({"project": "../root"}, "project", "not a name"),
     ],
 )
-def test_what_does_not_fit_is_said_at_its_field(raw, field, says, snapshot, catalogue):
+def test_a_problem_names_its_field(raw, field, says, snapshot, catalogue):
     problems = problems_of(raw, snapshot, catalogue)
     assert list(problems) == [field]
     assert says in problems[field]
