@@ -1,6 +1,7 @@
 """A client of Prometheus' HTTP API."""
 
 import base64
+import http.client
 import json
 import math
 import urllib.error
@@ -148,7 +149,7 @@ class PrometheusClient:
         except urllib.error.HTTPError as error:
             with error:
                 raise _refused(self.url, error) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             reason = getattr(error, "reason", error)
             raise UnavailableError(f"{self.url} does not answer: {reason}") from None
 
@@ -169,7 +170,7 @@ def _refused(
         return DeniedError(f"{url} wants other credentials", "--login FILE, prometheus.login_file")
     try:
         message = str(json.load(error)["error"])
-    except (ValueError, KeyError, TypeError, OSError):
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
         message = ""
     if error.code in (400, 422):
         return InputError(f"Prometheus refuses the query: {message}")

@@ -44,7 +44,7 @@ def explain_by_field(error: ValidationError, model: type[BaseModel]) -> dict[str
         if problem["type"] == "extra_forbidden":
             unknown.append(repr(name[:40]))
         elif problem["type"] == "string_pattern_mismatch":
-            messages[name] = "this is not a name of one of the choices"
+            messages[name] = "this has characters that are not allowed here"
         else:
             messages[name if name in model.model_fields else ""] = message(problem)
     if unknown:

@@ -47,7 +47,7 @@ class Inventory:
     @property
     def port_variables(self) -> list[str]:
         """The variables of the head's ports, which must all differ."""
-        return [name for row in self.services for name in row.get("variables", ())]
+        return [name for row in self.services for name in row.get("ansible_port_variables", ())]
 
     @property
     def nodes(self) -> list[str]:

@@ -22,9 +22,9 @@ def services(settings: dict[str, Any], playbooks: str) -> dict[str, dict[str, An
             **row,
             "user": _user(row["user"], settings),
             "health": row["health"].format(base_url=base_url(settings.get("hub", {}))),
-            "carme_code": row.get("carme_code", False),
-            "restored": row.get("restored", ""),
-            "removed": row.get("removed", False),
+            "restart_on_upgrade": row.get("restart_on_upgrade", False),
+            "on_restore": row.get("on_restore", ""),
+            "stopped_by_remove": row.get("stopped_by_remove", False),
         }
         for row in tomllib.loads(text)["services"]
         if row.get("unit")

@@ -27,13 +27,13 @@ class ServiceEntry(Section):
     ports: tuple[str | int, ...] = ()
     local_ports: tuple[str | int, ...] = ()
     port_in_unit: bool = False
-    variables: tuple[str, ...] = ()
+    ansible_port_variables: tuple[str, ...] = ()
     address: str = ""
     health: str
     on: Literal["head", "nodes", "head after nodes"] = "head"
-    carme_code: bool = False
-    restored: Literal["", "data", "keys"] = ""
-    removed: bool = False
+    restart_on_upgrade: bool = False
+    on_restore: Literal["", "stop", "restart"] = ""
+    stopped_by_remove: bool = False
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def read(
 
 
 class AllocationReader:
-    """The node's records, read again when the folder's modification time has changed."""
+    """The node's records, read again when the folder has changed, and at least once a second."""
 
     def __init__(
         self,

@@ -7,7 +7,8 @@ from carme.errors import InputError
 from carme.requests import user_limits
 from carme.requests.resource_request import GIB, Problems, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
-from carme.slurm.models import ExpectedStart, Gpus, Node, Reservation
+from carme.requests.user_limits import format_amount
+from carme.slurm.models import ExpectedStart, Gpus, Node, Partition, Reservation
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_bytes
 
@@ -111,11 +112,39 @@ def cluster_problems(
         problems["partition"] = f"{partition.name} takes no jobs now (it is {state})"
     for limit, source in ((partition.max_nodes, partition.name), (max_nodes, "this site")):
         if limit is not None and request.nodes > limit:
-            problems["nodes"] = f"{source} allows at most {limit} nodes"
+            problems["nodes"] = f"{source} allows at most {format_amount('node', limit)}"
+    if request.nodes < partition.min_nodes:
+        least = format_amount("node", partition.min_nodes)
+        problems["nodes"] = f"{partition.name} takes jobs of at least {least}"
     return {
         **problems,
         **_size_problems(request, snapshot),
+        **_partition_size_problems(request, partition),
     }
+
+
+def _partition_size_problems(request: ResourceRequest, partition: Partition) -> Problems:
+    """More on a node than the partition allows there: MaxCPUsPerNode and MaxMemPerNode."""
+    problems: Problems = {}
+    max_cpus, max_bytes = partition.max_cpus_per_node, partition.max_memory_per_node_bytes
+    if max_cpus and taken_cpus(request, partition) > max_cpus:
+        cores = format_amount("cpu", max_cpus)
+        if request.cpus > max_cpus:
+            problems["cpus"] = f"{partition.name} allows at most {cores} on a node"
+        else:
+            each = format_bytes(partition.max_memory_per_cpu_bytes or 0)
+            message = f"{partition.name} allows {each} for each core and {cores} on a node"
+            problems["memory_gb"] = message
+    if max_bytes and request.memory_bytes > max_bytes:
+        limit = format_bytes(max_bytes)
+        problems["memory_gb"] = f"{partition.name} allows at most {limit} on a node"
+    return problems
+
+
+def taken_cpus(request: ResourceRequest, partition: Partition | None) -> int:
+    """Cores on each node: Slurm adds some where the memory exceeds MaxMemPerCPU for each core."""
+    limit = partition.max_memory_per_cpu_bytes if partition else None
+    return max(request.cpus, -(-request.memory_bytes // limit)) if limit else request.cpus
 
 
 def _size_problems(request: ResourceRequest, snapshot: Snapshot) -> Problems:
@@ -130,36 +159,37 @@ def _size_problems(request: ResourceRequest, snapshot: Snapshot) -> Problems:
         if kind not in types:
             return {"gpu_type": f"{partition} has {', '.join(types) or 'no GPUs'}"}
     nodes_text = f"{partition} with {request.constraint}" if request.constraint else partition
+    cpus = taken_cpus(request, snapshot.partition(partition))
     max_gpus = max((_gpus(node.gpus, kind) for node in nodes), default=0)
     if request.gpus > max_gpus:
-        of_type = f" of type {kind}" if kind else ""
-        message = (
-            f"a node of {nodes_text} has at most {max_gpus} GPUs{of_type}"
-            if max_gpus
-            else f"{nodes_text} has no GPUs{of_type}"
-        )
-        return {"gpus": message}
+        if not max_gpus:
+            return {"gpus": f"{nodes_text} has no GPUs{f' of type {kind}' if kind else ''}"}
+        most = format_amount(f"gres/gpu:{kind}", max_gpus)
+        return {"gpus": f"a node of {nodes_text} has at most {most}"}
     nodes = tuple(node for node in nodes if _gpus(node.gpus, kind) >= request.gpus)
     max_cpus = max((node.cpus for node in nodes), default=0)
     max_bytes = max((node.memory_bytes for node in nodes), default=0)
     problems: Problems = {}
-    if request.cpus > max_cpus:
-        problems["cpus"] = f"a node of {nodes_text} has at most {max_cpus} cores"
+    if cpus > max_cpus:
+        most = format_amount("cpu", max_cpus)
+        problems["cpus"] = f"a node of {nodes_text} has at most {most}"
+        if request.cpus <= max_cpus:
+            problems["cpus"] += f", and this much memory takes {cpus}"
     if request.memory_bytes > max_bytes:
         problems["memory_gb"] = f"a node of {nodes_text} has at most {format_bytes(max_bytes)}"
-    enough = sum(
-        node.cpus >= request.cpus and node.memory_bytes >= request.memory_bytes for node in nodes
-    )
+    enough = sum(node.cpus >= cpus and node.memory_bytes >= request.memory_bytes for node in nodes)
     if not problems and request.nodes > enough:
-        problems["nodes"] = f"{nodes_text} has {enough} nodes with this much on each"
+        count = format_amount("node", enough)
+        problems["nodes"] = f"{nodes_text} has {count} with enough GPUs, cores and memory"
     return problems
 
 
 def starts_now(request: ResourceRequest, snapshot: Snapshot, now: float) -> bool:
     """Whether enough open nodes have all of this free, and no reservation comes in between."""
+    cpus = taken_cpus(request, snapshot.partition(request.partition))
     fitting = sum(
         _gpus(node.gpus_free, request.gpu_type) >= request.gpus
-        and node.cpus_free >= request.cpus
+        and node.cpus_free >= cpus
         and node.memory_free_bytes >= request.memory_bytes
         for node in usable_nodes(request, snapshot, now)
     )
@@ -170,12 +200,17 @@ def smaller_request(
     request: ResourceRequest, snapshot: Snapshot, now: float
 ) -> dict[str, int] | None:
     """The largest part of the request that a node has free now; None if it would be of no use."""
+    partition = snapshot.partition(request.partition)
+    per_cpu = partition.max_memory_per_cpu_bytes if partition else None
     best: dict[str, int] | None = None
     for node in usable_nodes(request, snapshot, now):
+        free_bytes = node.memory_free_bytes
+        if per_cpu:
+            free_bytes = min(free_bytes, node.cpus_free * per_cpu)
         fitting_part = {
             "gpus": min(request.gpus, _gpus(node.gpus_free, request.gpu_type)),
             "cpus": min(request.cpus, node.cpus_free),
-            "memory_gb": min(request.memory_gb, node.memory_free_bytes // GIB),
+            "memory_gb": min(request.memory_gb, free_bytes // GIB),
         }
         is_useful = fitting_part["cpus"] >= 1 and fitting_part["memory_gb"] >= 1
         if not is_useful or (request.gpus and not fitting_part["gpus"]):

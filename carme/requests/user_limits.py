@@ -45,8 +45,8 @@ def user_problems(
             demand //= max(1, job.node_count)
         if field is not None and demand > limit.maximum:
             problems.setdefault(field, _too_much(limit))
-        elif limit.resource == SUBMITTED and limit.used(snapshot.jobs) >= limit.maximum:
-            problems.setdefault(field or "", _full(limit))
+        elif limit.resource == SUBMITTED and (used := limit.used(snapshot.jobs)) >= limit.maximum:
+            problems.setdefault(field or "", _full(limit, used))
     return problems
 
 
@@ -114,8 +114,10 @@ def _name_problems(request: ResourceRequest, partition: Partition, user: SlurmUs
     if association is not None and user.account_refused(partition, account):
         return {field: f"{partition.name} is closed to account {account}"}
     if request.qos and (association is None or request.qos not in association.qos):
-        yours = ", ".join(association.qos) if association else "none"
-        return {"qos": f"account {account or 'of yours'} has no QoS {request.qos}; it has {yours}"}
+        if not association or not association.qos:
+            return {"qos": "your account has no QoS"}
+        yours = ", ".join(association.qos)
+        return {"qos": f"account {account} has no QoS {request.qos}; it has {yours}"}
     if qos and (
         qos in partition.deny_qos or (partition.allow_qos and qos not in partition.allow_qos)
     ):
@@ -158,18 +160,18 @@ def _too_much(limit: Limit) -> str:
     if limit.resource == SECONDS:
         source = limit.source.removeprefix("partition ")
         return f"{source} allows at most {format_duration(limit.maximum)}"
-    return (
-        f"{limit.source} gives {_FOR[limit.scope]} at most {_amount(limit.resource, limit.maximum)}"
-    )
+    maximum = format_amount(limit.resource, limit.maximum)
+    return f"{limit.source} gives {_FOR[limit.scope]} at most {maximum}"
 
 
-def _full(limit: Limit) -> str:
-    whose, who = ("of yours ", "you have") if limit.user else ("", "there are")
-    jobs = _amount("job", limit.maximum)
-    return f"{limit.source} takes {jobs} {whose}at a time, and {who} that many"
+def _full(limit: Limit, used: int) -> str:
+    jobs = format_amount("queued or running job", limit.maximum)
+    if limit.user:
+        return f"{limit.source} allows {jobs} per user; you have {used}"
+    return f"{limit.source} allows {jobs}; there are {used}"
 
 
-def _amount(resource: str, count: int) -> str:
+def format_amount(resource: str, count: int) -> str:
     """`2 GPUs of type a100`, `1 core`, `64 GiB`."""
     if resource == "mem":
         return format_bytes(count)
@@ -199,11 +201,16 @@ def wait_reason(short: list[Shortage]) -> str:
     if not short:
         return ""
     limit, left = short[0]
-    used = _amount(limit.resource, limit.maximum - left)
+    used = format_amount(limit.resource, limit.maximum - left)
+    maximum = format_amount(limit.resource, limit.maximum)
     if not limit.user:
-        maximum = format_bytes(limit.maximum) if limit.resource == "mem" else limit.maximum
-        return f"Jobs of {limit.source} already have {used} of the {maximum} that it gives."
-    maximum = _amount(limit.resource, limit.maximum)
+        source, count = limit.source[:1].upper() + limit.source[1:], limit.maximum - left
+        if limit.resource == JOBS:
+            return f"{source} allows {maximum}; there are {count}."
+        in_use = f"{count} {'is' if count == 1 else 'are'}"
+        if limit.resource == "mem":
+            in_use = f"{used} is"
+        return f"{source} is limited to {maximum} for all its jobs; {in_use} in use."
     return f"You already have {used}, and {limit.source} gives one user at most {maximum}."
 
 
@@ -230,10 +237,10 @@ def describe(limits: JobLimits) -> str:
     parts = [f"up to {format_duration(limits.max_seconds)}"] if limits.max_seconds else []
     for amounts, jobs in ((limits.per_job, "a job"), (limits.per_user, "all your jobs")):
         parts += [
-            f"at most {_amount(resource, maximum)} in {jobs}"
+            f"at most {format_amount(resource, maximum)} in {jobs}"
             for resource, maximum in amounts.items()
             if resource in ("cpu", "mem", "node") or resource.startswith("gres/gpu")
         ]
     if limits.max_jobs is not None:
-        parts.append(f"at most {_amount(JOBS, limits.max_jobs)}")
+        parts.append(f"at most {format_amount(JOBS, limits.max_jobs)}")
     return "; ".join(parts)

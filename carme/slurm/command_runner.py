@@ -148,7 +148,7 @@ def read_failure(printed: str, command: str) -> CarmeError:
 def explain_refusal(printed: str) -> CarmeError:
     """The typed error for what a refusing sbatch printed."""
     error = failure(printed, "sbatch")
-    if error.reason == "unavailable":
+    if error.reason in ("unavailable", "config"):
         return error
     line = first_line(printed)
     for sign, error_class, message, hint in _REFUSALS:

@@ -1,8 +1,8 @@
 """Reading `carme-view`: `ViewClient` for commands, `AsyncViewClient` for an event loop.
 
-A snapshot's age is that of its jobs or nodes, whichever are older. A process that shows the cluster again and again has
-one `SnapshotSubscription`, which has the view's newest snapshot. A caller that needs a newer one
-passes its maximum age to `refresh`.
+A snapshot's age is that of its jobs or nodes, whichever are older. A process that shows the cluster
+again and again has one `SnapshotSubscription`, which has the view's newest snapshot. A caller that
+needs a newer one passes its maximum age to `refresh`.
 """
 
 import asyncio

@@ -2,8 +2,6 @@
 
 import asyncio
 import fcntl
-import http.client
-import io
 import json
 import logging
 import os
@@ -17,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import h11
+
 from carme.errors import CarmeError, ConfigError, InputError, UnavailableError, error_to_json
 from carme.system.users import peer_uid
 
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 _MAX_CONNECTIONS_PER_USER = 64
 _MAX_HEAD_BYTES = 16 * 1024
 _MAX_BODY_BYTES = 64 * 1024
+_CHUNK_BYTES = 16 * 1024
 _REQUEST_SECONDS = 10
 _REPLY_SECONDS = 30
 _STATUS = {"input": 400, "denied": 403, "missing": 404, "config": 500, "unavailable": 503}
@@ -58,14 +59,20 @@ class ViewReply:
     body: bytes = b""
     headers: Mapping[str, str] | None = None
 
-    def encode(self) -> bytes:
-        """The whole HTTP/1.1 response."""
-        phrase = HTTPStatus(self.status).phrase
-        lines = [f"HTTP/1.1 {self.status} {phrase}", "Connection: close"]
-        lines += [f"{name}: {value}" for name, value in (self.headers or {}).items()]
+    def encode(self, connection: h11.Connection) -> bytes:
+        """The whole response, after which the connection is closed."""
+        headers = [("Connection", "close"), *(self.headers or {}).items()]
         if self.status != HTTPStatus.NOT_MODIFIED:
-            lines += ["Content-Type: application/json", f"Content-Length: {len(self.body)}"]
-        return "\r\n".join(lines).encode() + b"\r\n\r\n" + self.body
+            headers += [("Content-Type", "application/json")]
+            headers += [("Content-Length", str(len(self.body)))]
+        response = h11.Response(
+            status_code=self.status, headers=headers, reason=HTTPStatus(self.status).phrase
+        )
+        encoded = connection.send(response) or b""
+        if self.body:
+            with suppress(h11.LocalProtocolError):  # a response to HEAD has no body
+                encoded += connection.send(h11.Data(data=self.body)) or b""
+        return encoded
 
 
 Handler = Callable[[HttpRequest], Awaitable[ViewReply]]
@@ -97,9 +104,7 @@ class UnixServer:
         except OSError as error:
             listener.close()
             raise ConfigError(f"{self._path}: cannot listen there: {error.strerror}") from error
-        self._server = await asyncio.start_unix_server(
-            self._serve, sock=listener, limit=_MAX_HEAD_BYTES
-        )
+        self._server = await asyncio.start_unix_server(self._serve, sock=listener)
 
     async def stop(self) -> None:
         """Stop listening, end all connections and remove the socket."""
@@ -120,11 +125,12 @@ class UnixServer:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         try:
-            reply = await self._answer(reader, uid)
-            writer.write(reply.encode())
+            connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+            reply = await self._answer(reader, connection, uid)
+            writer.write(reply.encode(connection))
             async with asyncio.timeout(_REPLY_SECONDS):
                 await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, TimeoutError):
             pass  # the client has gone
         finally:
             self._connections[uid] -= 1
@@ -134,20 +140,22 @@ class UnixServer:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, reader: asyncio.StreamReader, uid: int) -> ViewReply:
+    async def _answer(
+        self, reader: asyncio.StreamReader, connection: h11.Connection, uid: int
+    ) -> ViewReply:
         try:
             if self._connections[uid] > _MAX_CONNECTIONS_PER_USER:
                 # Closing before the request is read would reset the connection and lose the answer.
-                with suppress(TimeoutError, asyncio.LimitOverrunError):
+                with suppress(TimeoutError, InputError):
                     async with asyncio.timeout(1):
-                        await reader.readuntil(b"\r\n\r\n")
+                        await _read_request(reader, connection, uid)
                 raise UnavailableError("too many connections of this user at once")
             async with asyncio.timeout(_REQUEST_SECONDS):
-                request = await _read_request(reader, uid)
+                request = await _read_request(reader, connection, uid)
             return await self._handler(request)
         except CarmeError as error:
             return json_reply(error_to_json(error), _STATUS.get(error.reason, 500))
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, TimeoutError):
             raise
         except Exception:
             log.exception("a request failed")
@@ -159,30 +167,35 @@ def json_reply(value: object, status: int = 200, **headers: str) -> ViewReply:
     return ViewReply(status, json.dumps(value).encode(), headers)
 
 
-async def _read_request(reader: asyncio.StreamReader, uid: int) -> HttpRequest:
+async def _read_request(
+    reader: asyncio.StreamReader, connection: h11.Connection, uid: int
+) -> HttpRequest:
+    """The connection's one request; InputError if it is not HTTP or too long."""
+    request: h11.Request | None = None
+    body = bytearray()
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        raise InputError("the request's head is too long") from None
-    request_line, _, fields = head.partition(b"\r\n")
-    parts = request_line.decode("latin-1").split(" ")
-    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+            if event is h11.NEED_DATA:
+                connection.receive_data(await reader.read(_CHUNK_BYTES))
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.Data):
+                body += event.data
+            else:
+                raise ConnectionResetError("closed before the request was complete")
+            if len(body) > _MAX_BODY_BYTES:
+                raise InputError("the request's body is too long")
+    except h11.RemoteProtocolError as error:
+        raise InputError(f"this is not an HTTP request: {error}") from None
+    if request is None:
         raise InputError("this is not an HTTP request")
     try:
-        parsed = http.client.parse_headers(io.BytesIO(fields))
-    except http.client.HTTPException:
-        raise InputError("the request's headers cannot be read") from None
-    headers = {name.lower(): value.strip() for name, value in parsed.items()}
-    length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > _MAX_BODY_BYTES:
-        raise InputError("the request's body is too long")
-    body = await reader.readexactly(int(length))
-    try:
-        url = urlsplit(parts[1])
+        url = urlsplit(request.target.decode("latin-1"))
         query = dict(parse_qsl(url.query, keep_blank_values=True, max_num_fields=50))
     except ValueError:
         raise InputError("the request's address cannot be read") from None
-    return HttpRequest(parts[0], url.path, query, headers, body, uid)
+    headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
+    return HttpRequest(request.method.decode(), url.path, query, headers, bytes(body), uid)
 
 
 def _lock(path: Path) -> int:

@@ -198,7 +198,7 @@ def test_the_outlook_considers_what_the_account_uses(cluster, ann):
         job = jobs.submit(ann.name, "-p", "gpu", f"--account={ACCOUNT}", "--gres=gpu:1", "-t", "5")
         jobs.running(job)
         held = wait_for(lambda: outlook(ann, **gpu, account=ACCOUNT).get("held"), 20, "its use")
-        assert held == f"Jobs of account {ACCOUNT} already have 1 GPU of the 1 that it gives."
+        assert held == f"Account {ACCOUNT} is limited to 1 GPU for all its jobs; 1 is in use."
         assert outlook(ann, **gpu, account="research")["starts_now"]
     finally:
         jobs.clear()

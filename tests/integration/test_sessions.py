@@ -142,8 +142,8 @@ def test_who_is_not_in_the_group_is_not_let_in(cluster):
         ({"gpus": 99}, "less than or equal to 64"),
         ({"hours": 9}, "at most 8 h"),
         ({"cmd": "id"}, "unknown option"),
-        ({"image": "../../etc/passwd"}, "not a name"),
-        ({"partition": "gpu\n#SBATCH --uid=0"}, "not a name"),
+        ({"image": "../../etc/passwd"}, "characters that are not allowed"),
+        ({"partition": "gpu\n#SBATCH --uid=0"}, "characters that are not allowed"),
     ],
 )
 def test_wrong_options_are_a_400_that_says_why(cluster, options, message):

@@ -46,7 +46,7 @@ def test_every_process_of_carme_has_one() -> None:
     units = {entry.unit for entry in entries() if entry.unit.startswith("carme-")}
     # Both kinds of exporter have one template.
     assert templates == units - {"carme-exporter-controller"}
-    assert {entry.unit for entry in entries() if entry.unit and entry.carme_code} <= units
+    assert {entry.unit for entry in entries() if entry.unit and entry.restart_on_upgrade} <= units
 
 
 def test_the_roles_see_the_same_services() -> None:
@@ -66,8 +66,8 @@ def test_the_roles_see_the_same_services() -> None:
 
 
 def test_a_backup_is_put_back_in_the_order_of_start() -> None:
-    data = [entry.unit for entry in entries() if entry.restored == "data"]
+    data = [entry.unit for entry in entries() if entry.on_restore == "stop"]
     assert data == ["slurmdbd", "slurmctld", "carme-view", "carme-hub", "carme-service"]
-    assert {entry.unit for entry in entries() if entry.restored == "keys"} == {
+    assert {entry.unit for entry in entries() if entry.on_restore == "restart"} == {
         *("munge", "carme-proxy"),
     }

@@ -100,7 +100,7 @@ def test_each_process_has_a_command_and_a_health_check(
     # `up` restarts exactly what runs Carme's code when that changed.
     for service in processes.values():
         has_build = "CARME_BUILD" in service.command.environment
-        assert has_build == service.service.entry.carme_code, service.name
+        assert has_build == service.service.entry.restart_on_upgrade, service.name
 
 
 @pytest.mark.parametrize("path", ["", "/", "/jupyter", "/jupyter/"])

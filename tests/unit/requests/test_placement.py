@@ -13,7 +13,7 @@ from carme.requests.placement import (
     usable_nodes,
     with_expected_start,
 )
-from carme.requests.resource_request import ResourceRequest
+from carme.requests.resource_request import GIB, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
 from carme.slurm.models import ExpectedStart, Node, Reservation
 
@@ -113,6 +113,50 @@ def test_an_outlook_with_the_start_that_slurm_expects():
     assert with_expected_start(waiting, None, NOW) == waiting
 
 
+def with_limits(snapshot, **limits):
+    partitions = (
+        p.model_copy(update=limits) if p.name == "gpu" else p for p in snapshot.partitions
+    )
+    return snapshot.model_copy(update={"partitions": tuple(partitions)})
+
+
+@pytest.mark.parametrize(
+    ("limits", "values", "problems"),
+    [
+        ({"min_nodes": 2}, {}, {"nodes": "gpu takes jobs of at least 2 nodes"}),
+        ({"max_nodes": 1}, {"nodes": 2}, {"nodes": "gpu allows at most 1 node"}),
+        ({"max_cpus_per_node": 1}, {}, {"cpus": "gpu allows at most 1 core on a node"}),
+        (
+            {"max_memory_per_node_bytes": 2 * GIB},
+            {},
+            {"memory_gb": "gpu allows at most 2 GiB on a node"},
+        ),
+        ({"max_memory_per_cpu_bytes": GIB}, {}, {}),
+        (
+            {"max_memory_per_cpu_bytes": GIB, "max_cpus_per_node": 3},
+            {},
+            {"memory_gb": "gpu allows 1 GiB for each core and 3 cores on a node"},
+        ),
+        (
+            {"max_memory_per_cpu_bytes": GIB},
+            {"memory_gb": 40},
+            {"cpus": "a node of gpu has at most 32 cores, and this much memory takes 40"},
+        ),
+    ],
+)
+def test_limits_of_the_partition(snapshot, limits, values, problems):
+    limited = with_limits(snapshot, **limits)
+    assert outlook(choice(**values), limited, SlurmUser("ann"), NOW).problems == problems
+
+
+def test_memory_beyond_the_partition_s_limit_for_a_core_takes_more_cores(snapshot):
+    limited = with_limits(snapshot, max_memory_per_cpu_bytes=GIB // 4)
+    request = choice(gpu_type="a100", memory_gb=3)
+    assert starts_now(request, snapshot, NOW)
+    assert not starts_now(request, limited, NOW)
+    assert smaller_request(request, limited, NOW) == {"gpus": 1, "cpus": 2, "memory_gb": 2}
+
+
 def with_features(snapshot, **features):
     nodes = (n.model_copy(update={"features": features.get(n.name, ())}) for n in snapshot.nodes)
     return snapshot.model_copy(update={"nodes": tuple(nodes)})
@@ -155,7 +199,7 @@ def test_only_nodes_with_the_features_count(snapshot):
         "constraint": "no node of gpu has these features; there are ib, nvlink"
     }
     assert outlook(choice(nodes=2, constraint="nvlink"), seen, ann, NOW).problems == {
-        "nodes": "gpu with nvlink has 1 nodes with this much on each"
+        "nodes": "gpu with nvlink has 1 node with enough GPUs, cores and memory"
     }
 
 

@@ -21,12 +21,12 @@ def running(number, **values):
     return Job(id=number, state=JobState.RUNNING, **{**base, "gpus": {"a100": 1}, **values})
 
 
-def held(wish, snapshot):
-    return user_limits.wait_reason(user_limits.shortages(wish, snapshot, ANN))
+def held(request, snapshot):
+    return user_limits.wait_reason(user_limits.shortages(request, snapshot, ANN))
 
 
-def reduced(wish, snapshot):
-    return user_limits.reduced(wish, user_limits.shortages(wish, snapshot, ANN))
+def reduced(request, snapshot):
+    return user_limits.reduced(request, user_limits.shortages(request, snapshot, ANN))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_what_others_of_the_account_run_counts(snapshot):
     others = (running(1, user="ben", account="course"), running(2, user="cy", account="course"))
     busy = snapshot.model_copy(update={"jobs": others})
     reason = held(choice(account="course"), busy)
-    assert reason == "Jobs of account school already have 2 GPUs of the 2 that it gives."
+    assert reason == "Account school is limited to 2 GPUs for all its jobs; 2 are in use."
     assert reduced(choice(account="course"), busy) is None
     assert held(choice(), busy) == ""
 
@@ -175,7 +175,7 @@ def test_no_more_may_be_submitted(snapshot):
     person = SlurmUser("ann", frozenset(), few)
     assert user_limits.user_problems(choice(), snapshot, person, NOW) == {}
     problems = user_limits.user_problems(choice(), busy, person, NOW)
-    assert problems == {"": "QoS normal takes 1 job of yours at a time, and you have that many"}
+    assert problems == {"": "QoS normal allows 1 queued or running job per user; you have 1"}
 
 
 def test_a_qos_in_a_line():

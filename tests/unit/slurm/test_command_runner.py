@@ -15,6 +15,7 @@ from carme.errors import (
 from carme.slurm.command_runner import (
     SlurmCommandRunner,
     clean_environment,
+    explain_refusal,
     failure,
     first_line,
     output,
@@ -80,6 +81,11 @@ def test_failures() -> None:
 )
 def test_what_commands_say(printed: str, kind: type[CarmeError]) -> None:
     assert type(failure(printed, "x")) is kind
+
+
+def test_a_broken_slurm_conf_is_not_the_user_s_fault() -> None:
+    printed = "sbatch: fatal: Unable to process configuration file\n"
+    assert isinstance(explain_refusal(printed), ConfigError)
 
 
 def test_first_line() -> None:

@@ -76,8 +76,8 @@ def test_the_default_time_is_that_of_the_named_partition(snapshot, catalogue):
         ({"partition": "none"}, "partition", "there are gpu, cpu, old"),
         ({"partition": "secret"}, "partition", "there is no partition secret"),
         ({"partition": "old", "gpus": 0}, "partition", "takes no jobs now"),
-        ({"nodes": 3}, "nodes", "gpu has 2 nodes with this much on each"),
-        ({"nodes": 2, "gpus": 4}, "nodes", "gpu has 1 nodes with this much on each"),
+        ({"nodes": 3}, "nodes", "gpu has 2 nodes with enough GPUs, cores and memory"),
+        ({"nodes": 2, "gpus": 4}, "nodes", "gpu has 1 node with enough GPUs, cores and memory"),
         ({"nodes": 0}, "nodes", "greater than or equal to 1"),
         ({"nodes": True}, "nodes", "not a number"),
         ({"gpus": 5}, "gpus", "at most 4 GPUs"),
@@ -100,9 +100,9 @@ def test_the_default_time_is_that_of_the_named_partition(snapshot, catalogue):
         ({"partition": ["gpu"]}, "partition", "string"),
         ({"image": None}, "image", "string"),
         ({"application": "editor"}, "application", "base:1.0 offers lab"),
-        ({"own_image": "x.sif"}, "own_image", "not a name"),
+        ({"own_image": "x.sif"}, "own_image", "characters that are not allowed"),
         ({"project": "theirs"}, "project", "you have no project folder theirs; yours: none"),
-        ({"project": "../root"}, "project", "not a name"),
+        ({"project": "../root"}, "project", "characters that are not allowed"),
     ],
 )
 def test_a_problem_names_its_field(raw, field, says, snapshot, catalogue):
@@ -164,13 +164,13 @@ def test_the_site_and_the_partition_limit_the_nodes(snapshot):
     choice, _ = options.SessionOptions.parse({**GOOD, "nodes": 2})
     assert placement.cluster_problems(choice, snapshot, max_nodes=2) == {}
     problems = placement.cluster_problems(choice, snapshot, max_nodes=1)
-    assert problems == {"nodes": "this site allows at most 1 nodes"}
+    assert problems == {"nodes": "this site allows at most 1 node"}
     gpu, *others = snapshot.partitions
     narrow = snapshot.model_copy(
         update={"partitions": (gpu.model_copy(update={"max_nodes": 1}), *others)}
     )
     problems = placement.cluster_problems(choice, narrow, max_nodes=5)
-    assert problems == {"nodes": "gpu allows at most 1 nodes"}
+    assert problems == {"nodes": "gpu allows at most 1 node"}
 
 
 def test_the_field_for_nodes_is_there_where_there_is_a_choice(snapshot, catalogue):

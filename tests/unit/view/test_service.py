@@ -5,9 +5,8 @@ import json
 import pwd
 import socket
 import stat
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,8 @@ import pytest
 
 from carme.errors import ConfigError, DeniedError, InputError, MissingError, UnavailableError
 from carme.requests.resource_request import ResourceRequest
-from carme.slurm.models import ExpectedStart, Job, Node
+from carme.slurm.models import Job, Node
 from carme.slurm.snapshot import Snapshot
-from carme.view.caches import ExpectedStarts, HistoryCache
 from carme.view.client import AsyncViewClient, SnapshotSubscription, ViewClient
 from carme.view.poller import Poller
 from carme.view.server import HttpRequest
@@ -68,7 +66,7 @@ def test_unchanged_data_is_not_sent_again(serving: RunningView) -> None:
     assert second.taken_at > first.taken_at
     assert second.jobs is first.jobs, "the same objects: nothing was sent or parsed"
     serving.cluster.queue = (ALICE,)
-    assert [job.id for job in client.refresh(0).jobs] == [1]
+    assert [job.id for job in client.refresh(0, jobs_only=True).jobs] == [1]
 
 
 def test_the_next_snapshot_is_waited_for(serving: RunningView) -> None:
@@ -195,7 +193,7 @@ def test_the_controller_goes_and_comes_back(serving: RunningView) -> None:
     health = json.loads(ask(serving, 0, "/healthz").body)
     assert health["ok"] is False
     serving.cluster.away = False
-    back = client.refresh(0)
+    back = client.refresh(0, jobs_only=True)
     assert (back.controller, back.error) == ("up", "")
     assert json.loads(ask(serving, 0, "/healthz").body)["ok"] is True
 
@@ -288,7 +286,13 @@ def test_unknown_paths_and_bad_requests(serving: RunningView) -> None:
         ask(serving, 0, "/extend")
     for raw in (
         b"garbage\r\n\r\n",
-        b"POST /extend HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"POST /extend HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+        b"POST /extend HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n" + b" " * 70_000,
+        b"POST /extend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + 5 * (b"4000\r\n" + b" " * 0x4000 + b"\r\n"),
+        b"GET /snapshot HTTP/1.1\r\nHost: x\r\nLong: " + b"x" * 20_000,
+        b"GET /snapshot HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HEAD /none HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"\0" * 40_000,
     ):
         with socket.socket(socket.AF_UNIX) as connection:
@@ -328,118 +332,6 @@ def test_silence_is_not_waited_for(tmp_path: Path) -> None:
             ViewClient(path, timeout_seconds=0.2).snapshot()
         with pytest.raises(UnavailableError, match="in time"):
             asyncio.run(AsyncViewClient(path, timeout_seconds=0.2).rights("alice"))
-
-
-def test_expected_starts_are_asked_seldom() -> None:
-    async def run() -> None:
-        now = [0.0]
-        cluster = Cluster()
-        waits = ExpectedStarts(cluster, lambda: now[0])
-        one = ResourceRequest(partition="gpu")
-        await asyncio.gather(*(waits.expected_start(one) for _ in range(10)))
-        assert cluster.asked == ["test-only"], "the same choice is asked once"
-        for gpus in range(1, 6):
-            await waits.expected_start(ResourceRequest(partition="gpu", gpus=gpus))
-        assert len(cluster.asked) == 6
-        with pytest.raises(UnavailableError, match="6 times within a minute"):
-            await waits.expected_start(ResourceRequest(partition="gpu", gpus=7))
-        assert (await waits.expected_start(one)).starts_at == 5
-        now[0] = 61
-        await waits.expected_start(ResourceRequest(partition="gpu", gpus=7))
-        assert len(cluster.asked) == 7
-        now[0] = 122
-        await waits.expected_start(one)
-        assert len(cluster.asked) == 8, "after a minute it is asked anew"
-
-    asyncio.run(run())
-
-
-def test_an_expected_start_older_than_five_minutes_is_not_given() -> None:
-    class Later(Cluster):
-        def expected_start(self, sbatch_options: Sequence[str]) -> ExpectedStart:
-            return ExpectedStart(starts_at=10**6, asked_at=0)
-
-    async def run() -> None:
-        now = [0.0]
-        starts = ExpectedStarts(Later(), lambda: now[0])
-        one = ResourceRequest(partition="gpu")
-        await starts.expected_start(one)
-        for now[0] in (100.0, 290.0):  # other requests use up what Slurm may be asked
-            for gpus in range(1, 7):
-                await starts.expected_start(ResourceRequest(partition="gpu", gpus=gpus))
-            assert (await starts.expected_start(one)).starts_at == 10**6
-        now[0] = 301.0
-        with pytest.raises(UnavailableError, match="6 times within a minute"):
-            await starts.expected_start(one)
-
-    asyncio.run(run())
-
-
-def test_cached_answers_do_not_wait_for_a_slow_read() -> None:
-    class Slow(Cluster):
-        is_slow = False
-        began, may_end = threading.Event(), threading.Event()
-
-        def _ask(self, request: str) -> None:
-            super()._ask(request)
-            if self.is_slow:
-                self.began.set()
-                assert self.may_end.wait(10)
-
-    async def run(read: Callable[[int], Awaitable[object]], cluster: Slow) -> None:
-        first = await read(1)
-        cluster.is_slow = True
-        slow = asyncio.create_task(read(2))  # type: ignore[arg-type]
-        assert await asyncio.to_thread(cluster.began.wait, 10)
-        assert await asyncio.wait_for(read(1), 5) is first
-        assert not slow.done()
-        cluster.may_end.set()
-        await slow
-
-    for cache in (ExpectedStarts, HistoryCache):
-        cluster = Slow()
-        cluster.began, cluster.may_end = threading.Event(), threading.Event()
-
-        def read(number: int) -> Awaitable[object]:
-            if isinstance(reader, ExpectedStarts):
-                return reader.expected_start(ResourceRequest(partition="gpu", gpus=number))
-            return reader.history(1000, 2000 + number, "")
-
-        reader = cache(cluster, lambda: 1.0)
-        asyncio.run(run(read, cluster))
-
-
-def test_a_start_that_has_passed_is_no_answer() -> None:
-    """Slurm said "now", then somebody else took the GPUs: the answer must not live a minute."""
-
-    class Asked(Cluster):
-        def expected_start(self, sbatch_options: Sequence[str]) -> ExpectedStart:
-            self.asked.append("test-only")
-            gpus = [int(o.rpartition(":")[2]) for o in sbatch_options if "--gres" in o]
-            return ExpectedStart(starts_at=1000 + 30 * sum(gpus), asked_at=1000)
-
-    async def run() -> None:
-        now = [0.0]
-        cluster = Asked()
-        waits = ExpectedStarts(cluster, lambda: now[0])
-        at_once, later = (ResourceRequest(partition="gpu", gpus=gpus) for gpus in (0, 1))
-        await waits.expected_start(at_once)
-        await waits.expected_start(later)
-        now[0] = 10
-        await waits.expected_start(at_once)
-        await waits.expected_start(later)
-        assert len(cluster.asked) == 3, "only what has passed is asked anew"
-        now[0] = 40
-        for _ in range(3):
-            await waits.expected_start(later)
-            now[0] += 0.1
-        assert len(cluster.asked) == 4
-        await waits.expected_start(ResourceRequest(partition="gpu", gpus=2))
-        await waits.expected_start(ResourceRequest(partition="gpu", gpus=3))
-        with pytest.raises(UnavailableError, match="6 times within a minute"):
-            await waits.expected_start(at_once)
-
-    asyncio.run(run())
 
 
 def test_a_bug_in_reading_does_not_end_the_poller() -> None:
