@@ -15,7 +15,7 @@ import tomli_w
 from carme.config.services import LOOPBACK
 from carme.local import host_checks, vgpu
 from carme.local.layout import Layout, Secrets
-from carme.node import gpu_allocations
+from carme.node import hook_interface
 from carme.system.files import folder, write
 from carme.templates import PROMETHEUS_RULES, prometheus_rules, render
 
@@ -120,7 +120,7 @@ def _files(layout: Layout, secrets: Secrets) -> list[File]:
         *(
             (
                 slurm / event,
-                gpu_allocations.script(event, layout.gpu_allocations, environment=library),
+                hook_interface.script(event, layout.gpu_allocations, environment=library),
                 {"mode": 0o755},
             )
             for event in ("prolog", "epilog")

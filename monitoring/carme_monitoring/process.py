@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from carme.errors import ConfigError
-from carme.node import gpu_allocations
+from carme.node import hook_interface
 from carme.system.users import peer_uid
 from carme_monitoring import top_rows
 from carme_monitoring.pipeline import NodePipeline, Pipeline
@@ -97,7 +97,7 @@ class ExporterProcess:
             return
         sockets: list[socket.socket] = []
         try:
-            events = gpu_allocations.listener(self.config.run, f"{LISTENER}.{node.context.node}")
+            events = hook_interface.listener(self.config.run, f"{LISTENER}.{node.context.node}")
             sockets.append(events)
             top_server = _top_socket(self.config.run / TOP_FOLDER / f"{node.context.node}.sock")
             sockets.append(top_server)
@@ -110,7 +110,7 @@ class ExporterProcess:
             ready, _, _ = select.select(sockets, [], [], 1.0)
             for server in ready:
                 if server is sockets[0]:
-                    gpu_allocations.answer(server, self.handle)
+                    hook_interface.answer(server, self.handle)
                 else:
                     self._answer_top(server, node)
 

@@ -62,9 +62,9 @@ class Loads:
 
 def predict(person, job_id):
     """Store a prediction of the service for the job."""
-    wish = {**RESNET, "keep": True, "job_id": job_id}
+    body = {**RESNET, "keep": True, "job_id": job_id}
     wait_for(
-        lambda: person.by_token("POST", "/predictions", wish).status_code == 200 or time.sleep(1),
+        lambda: person.by_token("POST", "/predictions", body).status_code == 200 or time.sleep(1),
         30, "a prediction for the job",
     )  # fmt: skip
 

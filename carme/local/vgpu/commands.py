@@ -17,7 +17,7 @@ from carme.config import load
 from carme.errors import CarmeError, ConfigError, UnavailableError
 from carme.local.vgpu.cards import Card, cards
 from carme.local.vgpu.node import VirtualNode
-from carme.node import gpu_allocations
+from carme.node import hook_interface
 
 LISTENER = "10-vgpu"
 ERRORS = {
@@ -72,14 +72,14 @@ class Daemon:
         """Update the GPUs until SIGTERM or SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        server = gpu_allocations.listener(run_folder, LISTENER)
+        server = hook_interface.listener(run_folder, LISTENER)
         due = now()
         try:
             while self._running:
                 due = max(due + self._period, now())  # no burst of ticks after a pause
                 while self._running and (left := due - now()) > 0:
                     if select.select([server], [], [], left)[0]:
-                        gpu_allocations.answer(server, self.handle)
+                        hook_interface.answer(server, self.handle)
                 for node in self.nodes.values():
                     node.tick()
         finally:

@@ -257,8 +257,8 @@ def test_moments() -> None:
 
 
 def test_wishes() -> None:
-    wish = parse_filter({"since": "5", "state": "failed", "partition": "gpu"})
-    assert not wish.wants(OLD)
+    job_filter = parse_filter({"since": "5", "state": "failed", "partition": "gpu"})
+    assert not job_filter.wants(OLD)
     assert JobFilter(since=0, state="ended", user="ann", account="lab").wants(OLD)
     assert not JobFilter(since=0, state="waiting").wants(OLD)
     for wrong in ({}, {"since": "x"}, {"since": "1", "limit": "0"}, {"since": "1", "state": "odd"}):

@@ -20,24 +20,28 @@ from carme.slurm.models import ExpectedStart, Node, Reservation
 NOW = 1000.0
 
 
-def choice(**values):
+def make_request(**values):
     base = {"partition": "gpu", "gpus": 1, "cpus": 2, "memory_gb": 4, "hours": 1}
     return ResourceRequest(**{**base, **values})
 
 
-def test_a_choice_that_fits_starts_now(snapshot):
-    assert starts_now(choice(gpu_type="a100"), snapshot, NOW)
-    assert starts_now(choice(gpus=2), snapshot, NOW)
+def test_a_request_that_fits_starts_now(snapshot):
+    assert starts_now(make_request(gpu_type="a100"), snapshot, NOW)
+    assert starts_now(make_request(gpus=2), snapshot, NOW)
 
 
 def test_free_gpus_on_two_nodes_are_no_block(snapshot):
-    assert not starts_now(choice(gpus=3), snapshot, NOW)
-    assert smaller_request(choice(gpus=3), snapshot, NOW) == {"gpus": 2, "cpus": 2, "memory_gb": 4}
+    assert not starts_now(make_request(gpus=3), snapshot, NOW)
+    assert smaller_request(make_request(gpus=3), snapshot, NOW) == {
+        "gpus": 2,
+        "cpus": 2,
+        "memory_gb": 4,
+    }
 
 
 def test_nothing_useful_is_not_offered(snapshot):
     full = tuple(node.model_copy(update={"cpus_used": node.cpus}) for node in snapshot.nodes)
-    assert smaller_request(choice(), snapshot.model_copy(update={"nodes": full}), NOW) is None
+    assert smaller_request(make_request(), snapshot.model_copy(update={"nodes": full}), NOW) is None
 
 
 def test_maintenance_before_the_end_counts(snapshot):
@@ -49,8 +53,8 @@ def test_maintenance_before_the_end_counts(snapshot):
         flags=("MAINT",),
     )
     near = snapshot.model_copy(update={"reservations": (plan,)})
-    assert not starts_now(choice(gpu_type="t4", hours=1), near, NOW)
-    assert starts_now(choice(gpu_type="t4", hours=0.4), near, NOW)
+    assert not starts_now(make_request(gpu_type="t4", hours=1), near, NOW)
+    assert starts_now(make_request(gpu_type="t4", hours=0.4), near, NOW)
 
 
 def test_a_reservation_of_others_closes_its_nodes(snapshot):
@@ -64,39 +68,39 @@ def test_a_reservation_of_others_closes_its_nodes(snapshot):
             ),
         }
     )
-    assert not starts_now(choice(gpu_type="t4"), busy, NOW)
-    assert starts_now(choice(gpu_type="t4", reservation="course"), busy, NOW)
-    assert not starts_now(choice(gpu_type="a100", reservation="course"), busy, NOW)
-    assert not usable_nodes(choice(partition="gpu", reservation="other"), busy, NOW)
+    assert not starts_now(make_request(gpu_type="t4"), busy, NOW)
+    assert starts_now(make_request(gpu_type="t4", reservation="course"), busy, NOW)
+    assert not starts_now(make_request(gpu_type="a100", reservation="course"), busy, NOW)
+    assert not usable_nodes(make_request(partition="gpu", reservation="other"), busy, NOW)
     later = plan.model_copy(update={"starts_at": int(NOW) + 60})
     ahead = busy.model_copy(update={"reservations": (later,)})
-    assert not starts_now(choice(gpu_type="t4", reservation="course"), ahead, NOW)
+    assert not starts_now(make_request(gpu_type="t4", reservation="course"), ahead, NOW)
 
 
-def test_all_nodes_of_a_choice_must_be_free(snapshot):
-    assert starts_now(choice(nodes=2), snapshot, NOW)
-    assert not starts_now(choice(nodes=2, gpus=2), snapshot, NOW)
-    offered = smaller_request(choice(nodes=2, gpus=2), snapshot, NOW)
+def test_all_nodes_of_a_request_must_be_free(snapshot):
+    assert starts_now(make_request(nodes=2), snapshot, NOW)
+    assert not starts_now(make_request(nodes=2, gpus=2), snapshot, NOW)
+    offered = smaller_request(make_request(nodes=2, gpus=2), snapshot, NOW)
     assert offered is not None
     assert (offered["nodes"], offered["gpus"]) == (1, 2)
 
 
 def test_an_outlook_says_why_it_waits(snapshot):
     ann = SlurmUser("ann")
-    assert outlook(choice(), snapshot, ann, NOW).starts_now
-    waiting = outlook(choice(gpus=4, gpu_type="a100"), snapshot, ann, NOW)
+    assert outlook(make_request(), snapshot, ann, NOW).starts_now
+    waiting = outlook(make_request(gpus=4, gpu_type="a100"), snapshot, ann, NOW)
     assert waiting.needs_slurm_estimate
     assert waiting.smaller == {"gpus": 1, "cpus": 2, "memory_gb": 4}
-    assert "gpus" in outlook(choice(gpus=9), snapshot, ann, NOW).problems
-    assert "nodes" in outlook(choice(nodes=2), snapshot, ann, NOW, max_nodes=1).problems
+    assert "gpus" in outlook(make_request(gpus=9), snapshot, ann, NOW).problems
+    assert "nodes" in outlook(make_request(nodes=2), snapshot, ann, NOW, max_nodes=1).problems
     course = Reservation(name="course", starts_at=0, nodes=("gpu01", "gpu02"))
     closed = snapshot.model_copy(update={"reservations": (course,)})
-    assert "reserved" in outlook(choice(), closed, ann, NOW).wait_reason
+    assert "reserved" in outlook(make_request(), closed, ann, NOW).wait_reason
 
 
 def test_nothing_starts_now_while_slurm_is_away(snapshot):
     away = snapshot.model_copy(update={"controller": "away", "error": "timeout"})
-    assert outlook(choice(), away, SlurmUser("ann"), NOW) == Outlook(
+    assert outlook(make_request(), away, SlurmUser("ann"), NOW) == Outlook(
         wait_reason="Slurm does not answer now."
     )
 
@@ -146,12 +150,12 @@ def with_limits(snapshot, **limits):
 )
 def test_limits_of_the_partition(snapshot, limits, values, problems):
     limited = with_limits(snapshot, **limits)
-    assert outlook(choice(**values), limited, SlurmUser("ann"), NOW).problems == problems
+    assert outlook(make_request(**values), limited, SlurmUser("ann"), NOW).problems == problems
 
 
 def test_memory_beyond_the_partition_s_limit_for_a_core_takes_more_cores(snapshot):
     limited = with_limits(snapshot, max_memory_per_cpu_bytes=GIB // 4)
-    request = choice(gpu_type="a100", memory_gb=3)
+    request = make_request(gpu_type="a100", memory_gb=3)
     assert starts_now(request, snapshot, NOW)
     assert not starts_now(request, limited, NOW)
     assert smaller_request(request, limited, NOW) == {"gpus": 1, "cpus": 2, "memory_gb": 2}
@@ -184,25 +188,27 @@ def test_a_constraint_is_read_from_the_left(constraint, is_met):
 )
 def test_a_constraint_has_names_and_two_operators_only(text):
     with pytest.raises(ValidationError, match="constraint"):
-        choice(constraint=text)
+        make_request(constraint=text)
 
 
 def test_only_nodes_with_the_features_count(snapshot):
     seen = with_features(snapshot, gpu01=("nvlink", "ib"), gpu02=("ib",))
     ann = SlurmUser("ann")
-    assert starts_now(choice(gpus=2), seen, NOW)
-    assert not starts_now(choice(gpus=2, constraint="nvlink"), seen, NOW)
-    assert smaller_request(choice(gpus=2, constraint="nvlink"), seen, NOW)["gpus"] == 1
-    problems = outlook(choice(gpus=1, gpu_type="t4", constraint="nvlink"), seen, ann, NOW).problems
+    assert starts_now(make_request(gpus=2), seen, NOW)
+    assert not starts_now(make_request(gpus=2, constraint="nvlink"), seen, NOW)
+    assert smaller_request(make_request(gpus=2, constraint="nvlink"), seen, NOW)["gpus"] == 1
+    problems = outlook(
+        make_request(gpus=1, gpu_type="t4", constraint="nvlink"), seen, ann, NOW
+    ).problems
     assert problems == {"gpus": "gpu with nvlink has no GPUs of type t4"}
-    assert outlook(choice(constraint="fast"), seen, ann, NOW).problems == {
+    assert outlook(make_request(constraint="fast"), seen, ann, NOW).problems == {
         "constraint": "no node of gpu has these features; there are ib, nvlink"
     }
-    assert outlook(choice(nodes=2, constraint="nvlink"), seen, ann, NOW).problems == {
+    assert outlook(make_request(nodes=2, constraint="nvlink"), seen, ann, NOW).problems == {
         "nodes": "gpu with nvlink has 1 node with enough GPUs, cores and memory"
     }
 
 
 def test_the_constraint_is_an_option_of_sbatch():
-    assert "--constraint=a&b|c" in choice(constraint="a&b|c").sbatch_options()
-    assert not [o for o in choice().sbatch_options() if "constraint" in o]
+    assert "--constraint=a&b|c" in make_request(constraint="a&b|c").sbatch_options()
+    assert not [o for o in make_request().sbatch_options() if "constraint" in o]

@@ -11,7 +11,7 @@ from carme.slurm.states import JobState
 from support.small_cluster import ANN, GIB, NOW, RIGHTS, reservation
 
 
-def choice(**values):
+def make_request(**values):
     base = {"partition": "gpu", "gpus": 1, "cpus": 2, "memory_gb": 2, "hours": 1}
     return ResourceRequest(**{**base, **values})
 
@@ -47,7 +47,7 @@ def reduced(request, snapshot):
     ],
 )
 def test_what_is_not_ones_own_is_said_at_its_field(values, field, says, snapshot):
-    problems = user_limits.user_problems(choice(**values), snapshot, ANN, NOW)
+    problems = user_limits.user_problems(make_request(**values), snapshot, ANN, NOW)
     assert list(problems) == [field]
     assert says in problems[field]
 
@@ -56,15 +56,15 @@ def test_what_is_ones_own_is_fine(snapshot):
     good = [{}, {"account": "lab", "qos": "short"}, {"account": "course"}]
     good.append({"account": "gpuless", "partition": "cpu", "gpus": 0})
     for values in good:
-        assert user_limits.user_problems(choice(**values), snapshot, ANN, NOW) == {}, values
+        assert user_limits.user_problems(make_request(**values), snapshot, ANN, NOW) == {}, values
 
 
 def test_without_rights_only_the_partition_counts(snapshot):
     stranger = SlurmUser("ann")
-    assert user_limits.user_problems(choice(), snapshot, stranger, NOW) == {}
-    assert "hours" in user_limits.user_problems(choice(hours=9), snapshot, stranger, NOW)
+    assert user_limits.user_problems(make_request(), snapshot, stranger, NOW) == {}
+    assert "hours" in user_limits.user_problems(make_request(hours=9), snapshot, stranger, NOW)
     problems = user_limits.user_problems(
-        choice(account="lab", qos="short"), snapshot, stranger, NOW
+        make_request(account="lab", qos="short"), snapshot, stranger, NOW
     )
     assert problems.keys() == {"account", "qos"}
     assert "cannot be read" in problems["account"]
@@ -91,14 +91,14 @@ def with_partition(snapshot, **values):
     ],
 )
 def test_what_the_partition_says(rule, field, says, snapshot):
-    problems = user_limits.user_problems(choice(), with_partition(snapshot, **rule), ANN, NOW)
+    problems = user_limits.user_problems(make_request(), with_partition(snapshot, **rule), ANN, NOW)
     assert list(problems) == ([field] if field else [])
     assert says in problems.get(field, "")
 
 
 def test_a_partition_open_to_the_account_above(snapshot):
     school = with_partition(snapshot, allow_accounts=("school",))
-    assert user_limits.user_problems(choice(account="course"), school, ANN, NOW) == {}
+    assert user_limits.user_problems(make_request(account="course"), school, ANN, NOW) == {}
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_reservations_that_one_may_name(values, mine, snapshot):
 
 def test_a_reservation_goes_with_account_partition_and_time(snapshot):
     seen = snapshot.model_copy(update={"reservations": (reservation(accounts=("course",)),)})
-    good = choice(account="course", reservation="class")
+    good = make_request(account="course", reservation="class")
     assert user_limits.user_problems(good, seen, ANN, NOW) == {}
-    problems = user_limits.user_problems(choice(reservation="class"), seen, ANN, NOW)
+    problems = user_limits.user_problems(make_request(reservation="class"), seen, ANN, NOW)
     assert problems == {"reservation": "class is not for account lab"}
-    cpu = choice(account="course", reservation="class", partition="cpu", gpus=0)
+    cpu = make_request(account="course", reservation="class", partition="cpu", gpus=0)
     assert "no nodes of cpu" in user_limits.user_problems(cpu, seen, ANN, NOW)["reservation"]
-    long = choice(account="course", reservation="class", hours=2)
+    long = make_request(account="course", reservation="class", hours=2)
     assert "left" in user_limits.user_problems(long, seen, ANN, NOW)["hours"]
     # What was not asked for is made to fit.
     raw = {"account": "course", "reservation": "class"}
@@ -144,27 +144,27 @@ def test_a_reservation_goes_with_account_partition_and_time(snapshot):
 
 def test_what_runs_already_counts(snapshot):
     busy = snapshot.model_copy(update={"jobs": (running(1), running(2))})
-    assert held(choice(), busy) == ""
-    reason = held(choice(gpus=2), busy)
+    assert held(make_request(), busy) == ""
+    reason = held(make_request(gpus=2), busy)
     assert reason == "You already have 2 GPUs, and QoS normal gives one user at most 3 GPUs."
-    assert reduced(choice(gpus=2), busy).gpus == 1
-    assert held(choice(qos="short", gpus=2), busy) == ""
+    assert reduced(make_request(gpus=2), busy).gpus == 1
+    assert held(make_request(qos="short", gpus=2), busy) == ""
 
 
 def test_what_others_of_the_account_run_counts(snapshot):
     others = (running(1, user="ben", account="course"), running(2, user="cy", account="course"))
     busy = snapshot.model_copy(update={"jobs": others})
-    reason = held(choice(account="course"), busy)
+    reason = held(make_request(account="course"), busy)
     assert reason == "Account school is limited to 2 GPUs for all its jobs; 2 are in use."
-    assert reduced(choice(account="course"), busy) is None
-    assert held(choice(), busy) == ""
+    assert reduced(make_request(account="course"), busy) is None
+    assert held(make_request(), busy) == ""
 
 
 def test_as_many_jobs_as_one_may(snapshot):
     two = tuple(running(n, qos="short", gpus={}) for n in (1, 2))
     busy = snapshot.model_copy(update={"jobs": two})
-    assert "2 running jobs" in held(choice(qos="short", gpus=0), busy)
-    assert reduced(choice(qos="short", gpus=0), busy) is None
+    assert "2 running jobs" in held(make_request(qos="short", gpus=0), busy)
+    assert reduced(make_request(qos="short", gpus=0), busy) is None
 
 
 def test_no_more_may_be_submitted(snapshot):
@@ -173,8 +173,8 @@ def test_no_more_may_be_submitted(snapshot):
     )
     busy = snapshot.model_copy(update={"jobs": (running(1, gpus={}),)})
     person = SlurmUser("ann", frozenset(), few)
-    assert user_limits.user_problems(choice(), snapshot, person, NOW) == {}
-    problems = user_limits.user_problems(choice(), busy, person, NOW)
+    assert user_limits.user_problems(make_request(), snapshot, person, NOW) == {}
+    problems = user_limits.user_problems(make_request(), busy, person, NOW)
     assert problems == {"": "QoS normal allows 1 queued or running job per user; you have 1"}
 
 

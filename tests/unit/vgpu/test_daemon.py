@@ -15,7 +15,7 @@ import pytest
 from carme.errors import UnavailableError
 from carme.local import vgpu
 from carme.local.vgpu.commands import ask
-from carme.node import gpu_allocations, hook
+from carme.node import gpu_allocations, hook, hook_interface
 
 CONFIG = """
 [[local.nodes]]
@@ -53,7 +53,7 @@ class Running:
     def hook(self, event: str, jobid: int, gpus: str, **env: str) -> float:
         began = time.monotonic()
         script = self.run / f"{event}.sh"
-        script.write_text(gpu_allocations.script(event, self.run))  # type: ignore[arg-type]
+        script.write_text(hook_interface.script(event, self.run))  # type: ignore[arg-type]
         script.chmod(0o755)
         variables = {"SLURM_JOB_ID": str(jobid), "SLURM_JOB_GPUS": gpus, "SLURMD_NODENAME": "t01"}
         done = subprocess.run([script], env={**variables, **env}, capture_output=True, check=False)
@@ -126,7 +126,7 @@ def test_commands(running: Running) -> None:
 def test_the_hook_cannot_fail(tmp_path: Path, env: dict[str, str]) -> None:
     """No job, no number, a folder that cannot be made, a listener that never answers."""
     run = tmp_path / "run"
-    server = gpu_allocations.listener(run, "10-deaf")
+    server = hook_interface.listener(run, "10-deaf")
     (run / "jobs").write_text("a file where the folder should be")
     began = time.monotonic()
     command = [sys.executable, "-I", "-S", hook.__file__, "prolog", str(run)]
