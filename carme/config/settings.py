@@ -169,7 +169,7 @@ class SessionSettings(Section):
     max_nodes: Annotated[int, Field(ge=1, le=10_000)] = 16
     """Maximum nodes of one session; 1 hides the field. The partition's limit applies, too."""
     warn_minutes: Annotated[float, Field(ge=1, le=1440)] = 10
-    """JupyterLab warns this long before the session ends."""
+    """JupyterLab and the home page warn this long before the session ends."""
     stop_seconds: Annotated[float, Field(ge=0, le=300)] = 10
     """How long a session may take to end before its job is cancelled."""
     keep_days: Annotated[float, Field(ge=1, le=3650)] = 30

@@ -3,14 +3,11 @@
 import asyncio
 import json
 import logging
-import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -32,18 +29,14 @@ from carme.helper.models import (
     SubmitReply,
     TailReply,
 )
+from carme.system.programs import CommandResult, execute
 from carme.validation import explain_first
 
 log = logging.getLogger(__name__)
 Reply = TypeVar("Reply", bound=HelperReply)
-_MAX_ANSWER_BYTES = 2**20
+_MAX_ANSWER_LENGTH = 2**20
 _AT_ONCE = 8
 """Helpers that run at the same time; one takes 0.3 s, and fifty would slow each other down."""
-
-
-@cache
-def _pool(name: str) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_AT_ONCE, f"carme-helper-{name}")
 
 
 @dataclass(frozen=True)
@@ -54,6 +47,13 @@ class HelperClient:
     config_path: Path
     sudo: Sequence[str] = ("sudo", "-n")
     timeout_seconds: float = 75
+    _job_threads: ThreadPoolExecutor = field(
+        init=False, default_factory=partial(ThreadPoolExecutor, _AT_ONCE, "carme-helper-job")
+    )
+    _image_threads: ThreadPoolExecutor = field(
+        init=False, default_factory=partial(ThreadPoolExecutor, _AT_ONCE, "carme-helper-image")
+    )
+    """A slow image delays no submission."""
 
     async def submit(
         self,
@@ -100,15 +100,22 @@ class HelperClient:
         argv = [*self.sudo, f"--user={user}", "--", str(self.helper)]
         argv += ["--config", str(self.config_path), verb]
         # In a thread: starting a program can take a second on a busy host, and must not block the
-        # hub's event loop. Images have their own threads, so that a slow one delays no submission.
-        pool = _pool("check-image" if verb == "check-image" else "job")
-        code, out, err = await asyncio.get_running_loop().run_in_executor(
-            pool, self._run_program, argv, request.model_dump_json().encode()
+        # hub's event loop.
+        run = partial(
+            execute,
+            argv,
+            stdin=request.model_dump_json(),
+            timeout_seconds=self.timeout_seconds,
+            cwd="/",
         )
+        threads = self._image_threads if verb == "check-image" else self._job_threads
+        done = await asyncio.get_running_loop().run_in_executor(threads, run)
+        if len(done.stdout) > _MAX_ANSWER_LENGTH:
+            raise UnavailableError("the helper's answer is too long")
         try:
-            value = json.loads(out)
+            value = json.loads(done.stdout)
         except ValueError:
-            raise self._sudo_failure(user, code, err) from None
+            raise self._sudo_failure(user, done) from None
         if failure := error_from_json(value):
             raise failure
         try:
@@ -116,28 +123,9 @@ class HelperClient:
         except ValidationError:
             raise UnavailableError(f"the helper's answer to {verb} cannot be read") from None
 
-    def _run_program(self, argv: Sequence[str], text: bytes) -> tuple[int, bytes, bytes]:
-        pipe = subprocess.PIPE
-        try:
-            process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/")
-        except FileNotFoundError:
-            raise MissingError(f"no program {argv[0]}", "install sudo") from None
-        except OSError as error:
-            raise UnavailableError(f"{argv[0]} could not be run: {error.strerror}") from error
-        try:
-            out, err = process.communicate(text, timeout=self.timeout_seconds)
-        except subprocess.TimeoutExpired:
-            _leave_alone(process)
-            raise UnavailableError(
-                f"the helper did not answer within {self.timeout_seconds:g} s"
-            ) from None
-        if len(out) > _MAX_ANSWER_BYTES:
-            raise UnavailableError("the helper's answer is too long")
-        return process.returncode, out, err
-
     @staticmethod
-    def _sudo_failure(user: str, code: int, err: bytes) -> CarmeError:
-        printed = err.decode("utf-8", "replace").strip()
+    def _sudo_failure(user: str, done: CommandResult) -> CarmeError:
+        code, printed = done.returncode, done.stderr.strip()
         log.warning("the helper for %s ended with %d: %s", user, code, printed[-2000:])
         if "password is required" in printed or "not allowed" in printed:
             return DeniedError(
@@ -147,15 +135,3 @@ class HelperClient:
         if "command not found" in printed or "unknown user" in printed:
             return MissingError(printed.splitlines()[0][:300])
         return UnavailableError(f"the helper failed with exit code {code}")
-
-
-def _leave_alone(process: "subprocess.Popen[bytes]") -> None:
-    """Stop waiting for the process. The hub cannot kill sudo, which runs as root, and nobody can
-    kill a process that hangs on a file system. The helper has a time limit of its own."""
-    with suppress(PermissionError):
-        process.kill()
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream:
-            with suppress(BrokenPipeError):
-                stream.close()
-    Thread(target=process.wait, name="carme-helper-late", daemon=True).start()

@@ -5,8 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SessionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+"""Of a session's folder and of the files in it."""
+SessionName = Annotated[str, Field(pattern=NAME_PATTERN)]
+FileName = Annotated[str, Field(pattern=NAME_PATTERN)]
 JobId = Annotated[int, Field(ge=1, le=2**32 - 1, strict=True)]
 LOG_FILE = "session.log"
 

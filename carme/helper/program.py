@@ -39,7 +39,6 @@ from carme.helper.models import (
 )
 from carme.helper.session_folder import SessionFolder, remove_old
 from carme.images.own_image import check_own_image, find_apptainer
-from carme.images.sif import inspect_image
 from carme.slurm.command_runner import (
     SAFE_PATH,
     SlurmCommandRunner,
@@ -123,14 +122,13 @@ class Helper:
 
     def check_image(self, request: ImageRequest) -> dict[str, Any]:
         """Whether this user can start a session from that container image."""
-        image = inspect_image(Path(request.path))
         images = self._config.images
         # A hub's host need not have Apptainer; then the file alone is checked.
         program = find_apptainer(images.apptainer)
-        check_own_image(
-            image["path"], program, allowed=images.own_images, verify_key=images.verify_key
+        image = check_own_image(
+            request.path, program, allowed=images.own_images, verify_key=images.verify_key
         )
-        return image
+        return {"path": str(image.path), "size_bytes": image.size_bytes}
 
 
 def run_verb(helper: Helper, verb: str, text: str) -> dict[str, Any]:

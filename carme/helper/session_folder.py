@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from carme.errors import CarmeError, DeniedError, MissingError, UnavailableError
+from carme.helper.models import NAME_PATTERN
 
 FOLDERS = (".carme", "sessions")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_NAME = re.compile(NAME_PATTERN)
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TAIL_BYTES = 64 * 1024
 # Colours and cursor movements of a terminal, and what else a browser should not get.

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -49,15 +50,15 @@ class GpuNeeds(CatalogueModel):
     """The least GPU memory that is useful."""
 
 
-class Hints(CatalogueModel):
-    """Resources that suit a session with this image; the spawn form suggests them."""
+class SuggestedResources(CatalogueModel):
+    """Resources that suit a session with this image, from its recipe."""
 
     cpus: Annotated[int, Field(ge=1)] = 1
     memory_mb: Annotated[int, Field(ge=128)] = 1024
     gpus: Annotated[int, Field(ge=0)] = 0
 
 
-class Built(CatalogueModel):
+class BuildRecord(CatalogueModel):
     """When and how the image was built."""
 
     at: datetime
@@ -70,7 +71,7 @@ class Built(CatalogueModel):
     """The image that it is based on."""
 
 
-class Verified(CatalogueModel):
+class VerificationResult(CatalogueModel):
     """The result of `verify`, run inside the image."""
 
     at: datetime
@@ -104,9 +105,9 @@ class Image(CatalogueModel):
     labels: Mapping[str, str] = {}
     applications: tuple[Application, ...] = ()
     gpu: GpuNeeds = GpuNeeds()
-    hints: Hints = Hints()
-    built: Built
-    verified: Verified
+    hints: SuggestedResources = SuggestedResources()
+    built: BuildRecord
+    verified: VerificationResult
     packages: Packages = Packages()
     state: Literal["published", "retired"] = "published"
     """A retired image is no longer offered; its file stays while sessions use it."""
@@ -119,7 +120,7 @@ class Image(CatalogueModel):
         return f"{self.name}:{self.version}"
 
 
-class Index(CatalogueModel):
+class CatalogueIndex(CatalogueModel):
     """The index file."""
 
     format: Literal[1] = 1
@@ -133,7 +134,7 @@ class Catalogue:
     """The images of a folder, and what is wrong with some of them."""
 
     folder: Path
-    index: Index
+    index: CatalogueIndex
     problems: tuple[str, ...] = ()
     broken: frozenset[str] = field(default_factory=frozenset)
 
@@ -190,13 +191,13 @@ def load_catalogue(folder: Path, require_signed: bool = False) -> Catalogue:
     return Catalogue(folder, index, tuple(problems), frozenset(broken))
 
 
-def read_index(folder: Path) -> Index:
+def read_index(folder: Path) -> CatalogueIndex:
     """The index in `folder`; empty if there is none yet."""
     path = folder / INDEX_NAME
     try:
-        return Index.model_validate_json(path.read_bytes())
+        return CatalogueIndex.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return Index()
+        return CatalogueIndex()
     except OSError as error:
         raise MissingError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
@@ -228,16 +229,15 @@ def file_stamp(path: Path) -> str:
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
-_digests: dict[tuple[Path, str], str] = {}
-
-
 def file_digest(path: Path) -> str:
     """`sha256:…` of the file, computed once per process and stamp."""
-    key = (path, file_stamp(path))
-    if key not in _digests:
-        with path.open("rb") as file:
-            _digests[key] = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
-    return _digests[key]
+    return _digest(path, file_stamp(path))
+
+
+@lru_cache(maxsize=1000)
+def _digest(path: Path, _stamp: str) -> str:
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _descending(version: str) -> list[tuple[int, int | str]]:

@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import shutil
-import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ class OwnImage:
     """An image file that a session can start from."""
 
     path: Path
+    """Without links."""
     size_bytes: int
     jupyterhub: str
     """Its version in the image."""
@@ -45,7 +45,7 @@ def check_own_image(
     """
     if not allowed:
         raise DeniedError("this site allows images of its catalogue only", "choose one of the list")
-    path = check_path(text)
+    path = real_path(text)
     sif = read_sif(path)
     machine = platform.machine()
     if sif.architecture not in {"", machine}:
@@ -59,22 +59,12 @@ def check_own_image(
     return OwnImage(path, path.stat().st_size, version)
 
 
-def check_path(text: str) -> Path:
-    """The file at the absolute path `text`, which this process can read."""
-    if not PATH_TEXT.fullmatch(text):
+def real_path(text: str) -> Path:
+    """The absolute path `text` without links, which could point elsewhere later."""
+    path = os.path.realpath(text)
+    if not text.startswith("/") or not PATH_TEXT.fullmatch(path):
         raise InputError(f"{text!r} is not the path of an image", "a plain path that starts with /")
-    path = Path(os.path.normpath(text))
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be reached: {error.strerror}") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path} is not a file", "give the path of a .sif file")
-    if not os.access(path, os.R_OK):
-        raise InputError(f"{path}: you may not read this file", f"chmod +r {path}, if it is yours")
-    return path
+    return Path(path)
 
 
 def check_signature(path: Path, apptainer: Path, key: Path, deadline: float) -> None:

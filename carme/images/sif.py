@@ -6,12 +6,10 @@ import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
 
 MAGIC = b"SIF_MAGIC\0"
-MAGIC_OFFSET = 32  # behind the line that launches it
 HEADER = struct.Struct("<32s10s3s3s16s8q")
 DESCRIPTOR = struct.Struct("<i?III7q128s384s")
 PARTITION = 0x4004
@@ -39,7 +37,7 @@ def parse_sif(header: bytes, descriptors: bytes) -> Sif:
         raise InputError("it is too short for an image file")
     _, magic, _, arch, _, *numbers = HEADER.unpack(header[: HEADER.size])
     if magic != MAGIC:
-        raise InputError("it is not a SIF image")
+        raise InputError("it is not a SIF image", "build one with apptainer build")
     _, _, _, total, _, _, _, _ = numbers
     if not 0 < total <= MAX_DESCRIPTORS or len(descriptors) < total * DESCRIPTOR.size:
         raise InputError("it is damaged: its table of contents cannot be read")
@@ -58,9 +56,14 @@ def parse_sif(header: bytes, descriptors: bytes) -> Sif:
 
 
 def read_sif(path: Path) -> Sif:
-    """The header of the file at `path`; InputError if it is no SIF or is incomplete."""
+    """The header of the file at `path`; a typed error says why it is no image that can be used."""
     try:
-        with path.open("rb") as file:
+        # Not blocking: a pipe in the place of the file must not block the helper.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise _not_a_file(path)
             header = file.read(HEADER.size)
             descriptors = b""
             if len(header) == HEADER.size:
@@ -69,40 +72,28 @@ def read_sif(path: Path) -> Sif:
                 if 0 < total <= MAX_DESCRIPTORS and 0 <= offset < 2**40:
                     file.seek(offset)
                     descriptors = file.read(total * DESCRIPTOR.size)
-            sif = parse_sif(header, descriptors)
-            length = file.seek(0, 2)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+        raise _explain(error, path) from error
+    try:
+        sif = parse_sif(header, descriptors)
     except InputError as error:
-        raise InputError(f"{path}: {error.message}") from None
-    if length < sif.size_bytes:
-        raise InputError(f"{path}: it is incomplete ({length} of {sif.size_bytes} bytes)")
+        raise InputError(f"{path}: {error.message}", error.hint) from None
+    if status.st_size < sif.size_bytes:
+        raise InputError(f"{path}: it is incomplete ({status.st_size} of {sif.size_bytes} bytes)")
     return sif
 
 
-def inspect_image(path: Path) -> dict[str, Any]:
-    """Real path and size of the SIF at `path`; a typed error says why it cannot be used."""
-    if not path.is_absolute():
-        raise InputError(f"{path} is not an absolute path")
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise InputError(f"{path} is not a file")
-            head = file.read(MAGIC_OFFSET + len(MAGIC))
-    except OSError as error:
-        raise _explain(error, path) from error
-    if head[MAGIC_OFFSET:] != MAGIC:
-        raise InputError(f"{path} is not a SIF image", "build one with apptainer build")
-    return {"path": os.path.realpath(path), "size_bytes": status.st_size}
+def _not_a_file(path: Path) -> InputError:
+    return InputError(f"{path} is not a file", "give the path of a .sif file")
 
 
 def _explain(error: OSError, path: Path) -> CarmeError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return MissingError(f"there is no file {path}")
     if error.errno in (errno.EACCES, errno.EPERM):
-        return DeniedError(f"you may not read {path}")
+        return DeniedError(
+            f"{path}: you may not read this file", f"chmod +r {path}, if it is yours"
+        )
     if error.errno in (errno.EISDIR, errno.ENXIO):
-        return InputError(f"{path} is not a file")
+        return _not_a_file(path)
     return UnavailableError(f"{path}: {error.strerror}")

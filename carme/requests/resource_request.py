@@ -169,7 +169,8 @@ class AdviceRequest(ResourceRequest):
         str,
         Field(
             title="Workload",
-            pattern=r"^([A-Za-z0-9][A-Za-z0-9._ -]{0,63})?$",
+            max_length=64,
+            pattern=r"^([A-Za-z0-9][A-Za-z0-9._ -]*)?$",
             description="Empty: nothing is predicted.",
         ),
     ] = ""

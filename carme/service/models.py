@@ -12,6 +12,7 @@ from carme.predict.coefficients import Calibration, Provenance
 from carme.predict.estimates import Estimate, FrozenModel
 from carme.predict.measurements import Steps
 from carme.predict.prediction import Prediction
+from carme.requests.resource_request import AdviceRequest
 from carme.simulator.plans import Plan, Synchronous
 from carme.simulator.workload import Workload
 
@@ -76,6 +77,12 @@ class PredictionRequest(FrozenModel):
     """Store the prediction, to compare it with the job later."""
     job_id: JobId | None = None
     """The job that the prediction is made for; only with `keep`."""
+
+
+class SessionPredictionRequest(AdviceRequest):
+    """The request of a session with a workload, as for `advice`, and the session's job."""
+
+    job_id: JobId
 
 
 class PredictionAnswer(FrozenModel):

@@ -6,18 +6,48 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from carme import library
 from carme.errors import InputError, MissingError
-from carme.predict.cluster_hardware import hardware_of
+from carme.predict.cluster_hardware import hardware_of, held_node_share
 from carme.predict.coefficients import DATA_SHEET, Calibration
 from carme.predict.cost_limits import check_workload
+from carme.requests.resource_request import AdviceRequest
 from carme.service.context import ServiceContext
 from carme.service.hub_client import Caller
-from carme.service.models import HardwareQuery
+from carme.service.models import HardwareQuery, PredictionRequest
 from carme.service.store import CalibrationRow, WorkloadRow
 from carme.simulator.hardware import Cluster
-from carme.simulator.plans import BasePlan
+from carme.simulator.plans import BasePlan, Synchronous
 from carme.simulator.workload import Workload
+from carme.slurm.snapshot import Snapshot
 
 MAX_GPUS = 100_000
+
+
+def prediction_request(request: AdviceRequest, snapshot: Snapshot) -> PredictionRequest:
+    """What to predict for a session: the same for the advice in the form and for the job.
+
+    Raises InputError if the request has no GPU of a partition with GPUs.
+    """
+    if not request.gpus and snapshot.gpus_total(request.partition):
+        raise InputError("no GPU is requested; choose at least one to see what this workload takes")
+    count = request.nodes * max(request.gpus, 1)
+    node_share = held_node_share(
+        snapshot,
+        request.partition,
+        request.gpu_type,
+        cpus=request.cpus,
+        memory_bytes=request.memory_bytes,
+    )
+    fields = {
+        "gpus": count,
+        "batch": request.batch,
+        "epochs": request.epochs,
+        "node_share": node_share,
+    }
+    plan = Synchronous.model_validate({k: v for k, v in fields.items() if v is not None})
+    hardware = HardwareQuery(
+        partition=request.partition, gpu_type=request.gpu_type if request.gpus else "", count=count
+    )
+    return PredictionRequest(workload=request.workload, hardware=hardware, plan=plan)
 
 
 def find_workload(

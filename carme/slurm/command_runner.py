@@ -16,12 +16,12 @@ from carme.errors import (
     MissingError,
     UnavailableError,
 )
-from carme.system.programs import CommandResult, execute
+from carme.system.programs import STANDARD_PATH, CommandResult, execute
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin"
+SAFE_PATH = f"{STANDARD_PATH}:/opt/slurm/bin"
 
 # What Slurm's commands print, in lower case, while a daemon of Slurm or munge does not answer.
 _AWAY = (

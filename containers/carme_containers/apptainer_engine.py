@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from carme.errors import ConfigError, MissingError, UnavailableError
-from carme.images.catalogue import Packages, Verified
+from carme.images.catalogue import Packages, VerificationResult
 from carme.system.programs import STANDARD_PATH, CommandResult, execute
 from carme_containers.build_environment import BuildEnvironment, BuildUser, prepare
 from carme_containers.build_log import BuildLog
@@ -128,12 +128,12 @@ class ImageInspector:
             except UnavailableError as error:
                 return CommandResult("", error.message, 124)
 
-    def verify(self) -> Verified:
+    def verify(self) -> VerificationResult:
         """The result of the image's own `verify`."""
         started = time.monotonic()
         result = self.run([VERIFY], VERIFY_SECONDS)
         output = (result.stdout + result.stderr).strip()
-        return Verified(
+        return VerificationResult(
             at=datetime.now(UTC).replace(microsecond=0),
             passed=result.returncode == 0,
             seconds=round(time.monotonic() - started, 1),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from carme.errors import UnavailableError
-from carme.images.catalogue import Built, Image, file_digest
+from carme.images.catalogue import BuildRecord, Image, file_digest
 from carme.system.files import locked, write
 from carme.system.programs import ProgressCallback
 from carme.units import format_bytes, format_duration
@@ -141,7 +141,7 @@ class Builder:
             size_bytes=file.stat().st_size,
             recipe_hash=recipe.hash,
             labels=inspector.labels(),
-            built=Built(
+            built=BuildRecord(
                 at=datetime.now(UTC).replace(microsecond=0),
                 engine=self.engine.version,
                 seconds=seconds,

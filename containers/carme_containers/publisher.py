@@ -14,8 +14,8 @@ from carme.errors import ConfigError, DeniedError, InputError, UnavailableError
 from carme.images.catalogue import (
     INDEX_NAME,
     Catalogue,
+    CatalogueIndex,
     Image,
-    Index,
     check_file,
     file_digest,
     file_stamp,
@@ -71,7 +71,7 @@ class Publisher:
             defaults = dict(index.defaults)
             if default or image.name not in defaults:
                 defaults[image.name] = image.version
-            changed = Index(images=(*others, placed), defaults=defaults)
+            changed = CatalogueIndex(images=(*others, placed), defaults=defaults)
             if placed not in index.images or defaults != index.defaults:
                 self._write(changed)
             return placed
@@ -80,7 +80,7 @@ class Publisher:
         """Make this the version that the name alone means."""
         with self._changing() as index:
             defaults = {**index.defaults, image.name: image.version}
-            self._write(Index(images=index.images, defaults=defaults))
+            self._write(CatalogueIndex(images=index.images, defaults=defaults))
 
     def retire(self, id: str) -> list[Image]:
         """Stop offering `name:version` (or all of `name`); the files stay for running sessions."""
@@ -100,7 +100,7 @@ class Publisher:
                 image.model_copy(update={"state": "retired"}) if image.file in files else image
                 for image in index.images
             )
-            self._write(Index(images=images, defaults=_defaults(images, index.defaults)))
+            self._write(CatalogueIndex(images=images, defaults=_defaults(images, index.defaults)))
             return retired
 
     def update(self, image: Image, changes: Mapping[str, object]) -> bool:
@@ -114,7 +114,7 @@ class Publisher:
             images = tuple(
                 i.model_copy(update=changes) if i.file == image.file else i for i in index.images
             )
-            self._write(Index(images=images, defaults=index.defaults))
+            self._write(CatalogueIndex(images=images, defaults=index.defaults))
             return True
 
     def prune(self, in_use: frozenset[str]) -> list[Image]:
@@ -123,7 +123,7 @@ class Publisher:
             removed = [i for i in index.images if i.state == "retired" and i.file not in in_use]
             files = {image.file for image in removed}
             images = tuple(image for image in index.images if image.file not in files)
-            self._write(Index(images=images, defaults=index.defaults))
+            self._write(CatalogueIndex(images=images, defaults=index.defaults))
             for name in files:
                 (self.folder / name).unlink(missing_ok=True)
             for draft in self.folder.glob(".*.sif.*"):
@@ -161,9 +161,9 @@ class Publisher:
                 for image in index.images
             )
             if images != index.images:
-                self._write(Index(images=images, defaults=index.defaults))
+                self._write(CatalogueIndex(images=images, defaults=index.defaults))
 
-    def _current(self, index: Index, image: Image) -> Image | None:
+    def _current(self, index: CatalogueIndex, image: Image) -> Image | None:
         """The entry of the same image if its file in the folder is intact."""
         for other in index.images:
             if other.file == image.file and other.digest == image.digest:
@@ -195,7 +195,7 @@ class Publisher:
             draft.unlink(missing_ok=True)
 
     @contextmanager
-    def _changing(self) -> Iterator[Index]:
+    def _changing(self) -> Iterator[CatalogueIndex]:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
             with locked(self.folder / ".lock"):
@@ -204,14 +204,14 @@ class Publisher:
             message = f"you may not change the images in {self.folder}"
             raise DeniedError(message, "run it as the administrator") from error
 
-    def _write(self, index: Index) -> None:
+    def _write(self, index: CatalogueIndex) -> None:
         text = json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False)
         write(self.folder / INDEX_NAME, text + "\n")
 
 
 def _defaults(images: tuple[Image, ...], before: Mapping[str, str]) -> dict[str, str]:
     """The default versions; if a default was retired, the newest version replaces it."""
-    offered = Catalogue(Path(), Index(images=images, defaults=before)).offered()
+    offered = Catalogue(Path(), CatalogueIndex(images=images, defaults=before)).offered()
     chosen: dict[str, str] = {}
     for image in offered:  # the default of a name comes first, then the newest
         chosen.setdefault(image.name, image.version)

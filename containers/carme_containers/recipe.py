@@ -12,7 +12,13 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from carme.errors import ConfigError, InputError, MissingError
-from carme.images.catalogue import Application, GpuNeeds, Hints, ImageName, ImageVersion
+from carme.images.catalogue import (
+    Application,
+    GpuNeeds,
+    ImageName,
+    ImageVersion,
+    SuggestedResources,
+)
 from carme.validation import explain
 
 OWN_RECIPES = Path(__file__).parent / "recipes"
@@ -45,7 +51,7 @@ class Variant(ManifestTable):
     title: str | None = None
     description: str | None = None
     gpu: GpuNeeds | None = None
-    hints: Hints | None = None
+    hints: SuggestedResources | None = None
     disk_mb: Annotated[int, Field(ge=100)] | None = None
 
 
@@ -61,7 +67,7 @@ class Manifest(ManifestTable):
     """The image that this one is based on."""
     gpu: GpuNeeds = GpuNeeds()
     applications: tuple[Application, ...] = ()
-    hints: Hints = Hints()
+    hints: SuggestedResources = SuggestedResources()
     arguments: Mapping[ArgumentName, Argument] = {}
     variants: Mapping[ImageName, Variant] = {}
     disk_mb: Annotated[int, Field(ge=100)] = 2000

@@ -13,6 +13,14 @@ from carme.system.users import groups_of
 from carme.view.client import AsyncViewClient
 
 log = logging.getLogger(__name__)
+STARTING_MAX_AGE_SECONDS = 1.0
+"""Greatest age of the snapshot while a user waits for a session to start or to end."""
+FORM_MAX_AGE_SECONDS = 5.0
+"""Greatest age of the snapshot for the form, its panel and the check of its options."""
+RUNNING_MAX_AGE_SECONDS = 30.0
+"""Greatest age of the snapshot for running sessions; the view has a newer one anyway."""
+IDLE_MAX_AGE_SECONDS = 30.0
+"""Greatest age of the use of GPUs; exporters have new values every 15 s."""
 EXPECTED_SECONDS = 0.1
 RIGHTS_SECONDS = 2.0
 """The form waits no longer for accounts and QoS: it works without them."""
@@ -27,32 +35,40 @@ class ClusterState:
         self._renewal: asyncio.Task[None] | None = None
         self._starts: dict[ResourceRequest, asyncio.Future[ExpectedStart]] = {}
 
-    async def snapshot(self, max_age: float = 5) -> Snapshot:
-        """The cluster with its jobs at most `max_age` seconds ago; its nodes may be older.
+    async def fresh_snapshot(self, max_age_seconds: float) -> Snapshot:
+        """The cluster with its jobs at most `max_age_seconds` ago; its nodes may be older. May wait
+        for Slurm.
 
         Raises UnavailableError if Slurm does not answer.
         """
-        # Of many callers at once the first asks the view, and the others get its answer.
-        async with self._lock:
-            newest = self._client.newest
-            if newest and newest.jobs_age_seconds(time.time()) < max_age:
-                return newest
-            return await self._client.refresh(max_age, jobs_only=True)
+        newest = self._newest(max_age_seconds)
+        if newest is None:
+            # Of many callers at once the first asks the view, and the others get its answer.
+            async with self._lock:
+                newest = self._newest(max_age_seconds)
+                if newest is None:
+                    newest = await self._client.refresh(max_age_seconds, jobs_only=True)
+        return newest
 
-    async def recent(self, max_age: float = 5) -> Snapshot:
-        """The snapshot that the view has already, without waiting for Slurm.
+    def _newest(self, max_age_seconds: float) -> Snapshot | None:
+        newest = self._client.newest
+        is_fresh = newest and newest.jobs_age_seconds(time.time()) < max_age_seconds
+        return newest if is_fresh else None
 
-        If it is older than `max_age`, the view starts to read Slurm, for the next caller.
+    async def latest_snapshot(self, max_age_seconds: float = FORM_MAX_AGE_SECONDS) -> Snapshot:
+        """The snapshot that the view has already, however old, without waiting for Slurm.
+
+        If it is older than `max_age_seconds`, the view starts to read Slurm, for the next caller.
         """
         newest = await self._client.subscribed()
         is_renewing = self._renewal is not None and not self._renewal.done()
-        if newest.age_seconds(time.time()) > max_age and not is_renewing:
-            self._renewal = asyncio.create_task(self._renew(max_age))
+        if newest.age_seconds(time.time()) > max_age_seconds and not is_renewing:
+            self._renewal = asyncio.create_task(self._renew(max_age_seconds))
         return newest
 
-    async def _renew(self, max_age: float) -> None:
+    async def _renew(self, max_age_seconds: float) -> None:
         try:
-            await self._client.refresh(max_age)
+            await self._client.refresh(max_age_seconds)
         except CarmeError as error:
             log.info("Slurm cannot be read now: %s", error)
 

@@ -21,6 +21,8 @@ from carme_spawner.handlers import handlers, replace_handlers
 from carme_spawner.prediction_service import NAME
 
 LOOPBACK = "127.0.0.1"
+HOME_SECONDS = 60
+"""A login waits this long for a new home folder, which may be on a slow file system."""
 
 
 def configure(c: Any, config: Config | None = None) -> None:
@@ -38,6 +40,8 @@ def configure(c: Any, config: Config | None = None) -> None:
     c.JupyterHub.template_vars = {
         "carme_title": config.cluster.title,
         "carme_static": static_urls(hub.base_url),
+        "carme_may_extend": config.view.extend_max_hours > 0,
+        "carme_warn_minutes": config.session.warn_minutes,
     }
     c.JupyterHub.extra_handlers = handlers(context)
     replace_handlers(apihandlers.default_handlers)
@@ -102,8 +106,9 @@ async def _make_home(authenticator: Any, _handler: Any, authentication: Any) -> 
         authenticator.log.info("Making the home folder of %s", name)
         argv = ["sudo", "-n", "/usr/sbin/mkhomedir_helper", name, "0077"]
         try:
-            # No time limit: the hub cannot end sudo, which runs as root.
-            done = await asyncio.to_thread(execute, argv, stderr=STDOUT, timeout_seconds=None)
+            done = await asyncio.to_thread(
+                execute, argv, stderr=STDOUT, timeout_seconds=HOME_SECONDS
+            )
             problem = f"exit code {done.returncode}: {done.stdout}" if done.returncode else ""
         except CarmeError as error:
             problem = str(error)

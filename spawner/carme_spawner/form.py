@@ -4,9 +4,11 @@ import hashlib
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import jinja2
+from annotated_types import Ge, Gt, Le, MaxLen
+from pydantic.fields import FieldInfo
 
 import carme.web
 from carme import data
@@ -18,6 +20,7 @@ from carme.requests.slurm_user import SlurmUser
 from carme.requests.user_limits import describe
 from carme.slurm.snapshot import Snapshot
 from carme.units import format_duration, hours_within
+from carme_spawner.cluster_state import FORM_MAX_AGE_SECONDS
 from carme_spawner.options import SessionOptions
 
 _environment = jinja2.Environment(
@@ -34,10 +37,41 @@ STATIC_FOLDERS = {
 }
 """Scripts and styles of the hub's pages."""
 
+SMALLEST_ABOVE_ZERO = 0.01
+"""The least value of an input that must be above zero: HTML has no exclusive bounds."""
+
+
+def _input_attributes(field: FieldInfo) -> dict[str, Any]:
+    """The HTML attributes for the type and the bounds of a field of the model."""
+    kind: Any = field.annotation
+    bounds = list(field.metadata)
+    for alternative in get_args(kind):  # of a field that can be unset
+        if get_origin(alternative) is Annotated:
+            kind, *annotations = get_args(alternative)
+            bounds += [m for a in annotations if isinstance(a, FieldInfo) for m in a.metadata]
+    steps: dict[Any, dict[str, Any]] = {int: {"step": 1}, float: {"step": "any"}}
+    attributes = steps.get(kind, {})
+    for bound in bounds:
+        match bound:
+            case Ge(ge=minimum):
+                attributes["min"] = minimum
+            case Gt():
+                attributes["min"] = SMALLEST_ABOVE_ZERO
+            case Le(le=maximum):
+                attributes["max"] = maximum
+            case MaxLen(max_length=length):
+                attributes["maxlength"] = length
+    return attributes
+
+
+_environment.globals["input_attributes"] = {
+    name: _input_attributes(field) for name, field in SessionOptions.model_fields.items()
+}
+_environment.globals["max_age_seconds"] = FORM_MAX_AGE_SECONDS
 _environment.globals["bundled_workloads"] = data.names("workloads")
 # The scripts of the form send these fields.
 _environment.globals["fields"] = {
-    "outlook": [*ResourceRequest.model_fields, "image"],
+    "outlook": list(ResourceRequest.model_fields),
     "advice": list(AdviceRequest.model_fields),
 }
 

@@ -13,15 +13,18 @@ from tornado.httpclient import HTTPClientError
 
 from carme.errors import CarmeError, InputError
 from carme.requests import placement
-from carme.requests.resource_request import ADVICE_SECONDS, AdviceRequest, Problems
+from carme.requests.resource_request import (
+    ADVICE_SECONDS,
+    AdviceRequest,
+    Problems,
+    ResourceRequest,
+)
+from carme.slurm.models import ExpectedStart
 from carme.validation import explain_first
 from carme_spawner.context import HubContext
 from carme_spawner.form import STATIC_FOLDERS
 from carme_spawner.messages import SessionFailure, http_status
 from carme_spawner.options import SessionOptions
-
-_FRESH_SECONDS = 5
-"""The age at which the panel's figures are read again, once for all users."""
 
 
 class RequestBody(BaseModel):
@@ -137,7 +140,7 @@ class ClusterHandler(ContextHandler):
     async def get(self) -> None:
         """The panel's figures; 503 with a reason while the view is away."""
         try:
-            snapshot = await self._context.cluster_state.recent(_FRESH_SECONDS)
+            snapshot = await self._context.cluster_state.latest_snapshot()
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
         self.write(self._context.availability.of(snapshot, time.time()))
@@ -149,50 +152,47 @@ class OutlookHandler(ContextHandler):
     @web.authenticated
     async def get(self) -> None:
         """Now; or when Slurm expects it, and what smaller request would start now."""
-        query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
-        raw = {name: value for name, value in query.items() if value and name != "_xsrf"}
-        request, problems = SessionOptions.parse(raw)
+        request, problems = ResourceRequest.parse(_query(self, ResourceRequest))
         if request is None:
             self.set_status(400)
-            text = SessionOptions.summary(problems)
+            text = ResourceRequest.summary(problems)
             self.write({"status": 400, "message": text, "errors": _errors(problems)})
             return
         state = self._context.cluster_state
         try:
             snapshot, user = await asyncio.gather(
-                state.recent(_FRESH_SECONDS), state.slurm_user(self.current_user.name)
+                state.latest_snapshot(), state.slurm_user(self.current_user.name)
             )
         except CarmeError as error:
             raise web.HTTPError(503, error.message) from None
-        max_nodes = self._context.config.session.max_nodes
-        outlook = placement.outlook(request, snapshot, user, time.time(), max_nodes)
-        answer: dict[str, Any] = {"starts_now": outlook.starts_now}
+        now, max_nodes = time.time(), self._context.config.session.max_nodes
+        outlook = placement.outlook(request, snapshot, user, now, max_nodes)
+        answer: dict[str, Any] = {}
+        if outlook.needs_slurm_estimate:
+            try:
+                expected = await self._expected_start(request)
+                outlook = placement.with_expected_start(outlook, expected, now)
+            except TimeoutError:
+                answer["again"] = True  # Slurm has not answered yet; the form asks again
+        answer["starts_now"] = outlook.starts_now
         if problems := outlook.problems:
-            answer |= {"refused": SessionOptions.summary(problems), "errors": _errors(problems)}
+            answer |= {"refused": ResourceRequest.summary(problems), "errors": _errors(problems)}
         elif not outlook.starts_now:
             answer |= {"held": outlook.wait_reason, "smaller": outlook.smaller}
             if outlook.starts_at:
                 answer["expected_at"] = outlook.starts_at
-            elif outlook.needs_slurm_estimate:
-                answer |= await self._expected(request)
         self.write(answer)
 
-    async def _expected(self, request: SessionOptions) -> dict[str, Any]:
-        """When Slurm would start it; empty if Slurm does not say."""
-        state = self._context.cluster_state
+    async def _expected_start(self, request: ResourceRequest) -> ExpectedStart | InputError | None:
+        """Slurm's answer; None without one, TimeoutError if it comes later."""
         try:
-            starts_at = (await state.expected_start(request.resources())).starts_at
-        except TimeoutError:
-            return {"again": True}  # Slurm has not answered yet; the form asks again
+            return await self._context.cluster_state.expected_start(request)
         except InputError as error:
-            return {"refused": error.message}
+            return error
         except CarmeError as error:
             # Slurm is asked at most six times a minute for everybody: no answer is no failure.
             self.log.debug("No expected start: %s", error)
-            return {}
-        if placement.is_at_once(starts_at, time.time()):
-            return {"starts_now": True}
-        return {"expected_at": starts_at}
+            return None
 
 
 class AdviceHandler(ContextHandler):
@@ -204,16 +204,28 @@ class AdviceHandler(ContextHandler):
         user = self.current_user
         if getattr(user, "kind", "user") != "user":
             raise web.HTTPError(403, "advice is for users")
-        query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
-        body = {k: v for k, v in query.items() if k in AdviceRequest.model_fields and v}
         service = self._context.prediction_service
+        request = _query(self, AdviceRequest)
         try:
-            self.write(await service.post(user.name, "advice", body, ADVICE_SECONDS))
+            self.write(await service.post(user.name, "advice", request, ADVICE_SECONDS))
         except (HTTPClientError, OSError, ValueError) as error:
             response = getattr(error, "response", None)
-            if response is not None and 400 <= response.code < 500:
-                raise web.HTTPError(400, _problem_text(response.body)) from None
+            status, body = (response.code, response.body) if response else (503, b"")
+            if status in (401, 403):
+                # The hub's token, not the user's.
+                self.log.error("The prediction service refuses the hub's token: %s", error)
+                raise web.HTTPError(502, "no advice: the hub may not ask the service") from None
+            if 400 <= status < 500:
+                raise web.HTTPError(429 if status == 429 else 400, _problem_text(body)) from None
             raise web.HTTPError(503, "no advice now: the prediction service is away") from None
+
+
+def _query(handler: APIHandler, model: type[ResourceRequest]) -> dict[str, str]:
+    """The query's values without empty ones, and without those that only a session has."""
+    others = {"_xsrf", *SessionOptions.model_fields} - model.model_fields.keys()
+    names = handler.request.query_arguments.keys() - others
+    values = {name: handler.get_query_argument(name) for name in names}
+    return {name: value for name, value in values.items() if value}
 
 
 def _problem_text(body: bytes) -> str:

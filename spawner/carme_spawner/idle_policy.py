@@ -20,9 +20,8 @@ from carme.jobs.models import Idleness
 from carme.slurm.models import Job
 from carme.units import format_duration
 from carme.view.client import AsyncViewClient
+from carme_spawner.cluster_state import IDLE_MAX_AGE_SECONDS
 
-LOOK_SECONDS = 30
-"""The greatest age of the GPU figures; exporters have new ones every 15 s."""
 _FORGET_SECONDS = 600
 _BUSY_RATIO = 0.01
 """A GPU that was busy for a smaller part of the time is idle; the exporter has the same rule."""
@@ -72,7 +71,7 @@ class IdlePolicy:
         self._ends_at: float | None = None
         self.warning = ""
         """The warning for the user; empty without one."""
-        self.over = ""
+        self.end_reason = ""
         """Why the session was ended; empty until then."""
 
     @property
@@ -80,7 +79,7 @@ class IdlePolicy:
         """How long GPUs and kernels must have been idle."""
         return self._settings.gpu_idle_hours * 3600
 
-    async def look(
+    async def check(
         self, figures: "GpuIdleness", job: Job, url: str, token: Callable[[], str]
     ) -> bool:
         """Read the activity of the session at `url`; True if it must end."""
@@ -96,10 +95,10 @@ class IdlePolicy:
             )
             return False
         before = self.warning
-        over = self.apply(judge(gpus, activity, self._now() - seconds), job.gpu_count)
+        must_end = self.apply(judge(gpus, activity, self._now() - seconds), job.gpu_count)
         if self.warning != before:
             get_logger().info("Job %s: %s", job.id, self.warning or "uses its GPUs again")
-        return over
+        return must_end
 
     def apply(self, verdict: Verdict, gpus: int) -> bool:
         """Set the warning by the verdict; True if the session must end."""
@@ -110,7 +109,9 @@ class IdlePolicy:
             notice = self._settings.gpu_idle_notice_minutes * 60
             self._ends_at = self._ends_at or now + notice
             if now >= self._ends_at:
-                self.over = f"It did nothing with {names} for more than {idle}, so it was ended."
+                self.end_reason = (
+                    f"It did nothing with {names} for more than {idle}, so it was ended."
+                )
                 return True
             at = time.strftime("%H:%M", time.localtime(self._ends_at))
             self.warning = (
@@ -142,7 +143,7 @@ class GpuIdleness:
         """The GPU use of this job; None while it is not known, as at the first question."""
         now = self._now()
         self._job_ids[job_id] = now
-        if now - self._asked >= min(LOOK_SECONDS, seconds / 4):
+        if now - self._asked >= min(IDLE_MAX_AGE_SECONDS, seconds / 4):
             self._asked = now
             self._job_ids = {k: at for k, at in self._job_ids.items() if now - at < _FORGET_SECONDS}
             try:

@@ -17,7 +17,7 @@ import urllib.request
 from pathlib import Path
 
 TRIES = 5
-START_SECONDS = 120
+REPORT_SECONDS = 120
 
 
 def main(folder: Path) -> int:
@@ -37,7 +37,7 @@ def main(folder: Path) -> int:
             print("carme: install the Python packages jupyterhub and jupyterlab in it", flush=True)
             return 1
         pass_on_signals(server)
-        if wait_until_listening(server, port):
+        if wait_until_listening(server, port, settings["start_seconds"]):
             report(settings["hub_api_url"], environment["JUPYTERHUB_API_TOKEN"], port)
             return server.wait()
         # Another process may have taken the port before it was bound: choose another port.
@@ -101,13 +101,16 @@ def is_port_used(address: str, port: int) -> bool:
     return False
 
 
-def wait_until_listening(server: "subprocess.Popen[bytes]", port: int) -> bool:
-    """True once a process of this user listens on `port`; False when Jupyter ended before.
+def wait_until_listening(
+    server: "subprocess.Popen[bytes]", port: int, start_seconds: float
+) -> bool:
+    """True once a process of this user listens on `port`; False if Jupyter ends before that, or
+    does not listen within `start_seconds`.
 
     The owner is checked in the kernel's table: another user's program on that port must not be
     reported as ours.
     """
-    end = time.monotonic() + START_SECONDS
+    end = time.monotonic() + start_seconds
     while server.poll() is None and time.monotonic() < end:
         if listener_uid(port) == os.getuid():
             return True
@@ -126,7 +129,7 @@ def listener_uid(port: int, table: Path = Path("/proc/net/tcp")) -> "int | None"
 
 def report(hub_api_url: str, token: str, port: int) -> None:
     """Report the port to the hub. It may be restarting, so this is repeated for two minutes."""
-    end = time.monotonic() + START_SECONDS
+    end = time.monotonic() + REPORT_SECONDS
     while True:
         request = urllib.request.Request(  # noqa: S310 (the hub's own address)
             f"{hub_api_url}/carme/port",

@@ -17,7 +17,7 @@ ENDED = {
     JobState.COMPLETED: "The session ended by itself.",
     JobState.CANCELLED: "The session was cancelled.",
     JobState.FAILED: "The session failed.",
-    JobState.TIMEOUT: "The time that was asked for is over.",
+    JobState.TIMEOUT: "The session reached its time limit.",
     JobState.DEADLINE: "The session could not finish before its deadline.",
     JobState.OUT_OF_MEMORY: "The session used more memory than it asked for. Ask for more memory.",
     JobState.NODE_FAIL: "The node that the session ran on failed.",
@@ -71,7 +71,7 @@ def in_queue(job: Job, place: int | None) -> str:
     if place:
         text += f", number {place} in the queue of {job.partition}"
     if job.expected_start_at:
-        # To the minute: Slurm's guess is not more exact, and changes often.
+        # To the minute: Slurm's estimate is not more exact, and changes often.
         moment = time.strftime("%a %H:%M", time.localtime(job.expected_start_at))
         text += f"; Slurm expects it to start {moment}"
     return text

@@ -9,11 +9,9 @@ from pydantic import Field
 from carme.config import SessionSettings
 from carme.errors import InputError
 from carme.images.catalogue import Catalogue
-from carme.requests.placement import cluster_problems
 from carme.requests.resource_request import AdviceRequest, Problems
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
-from carme.units import hours_within
 
 
 class SessionOptions(AdviceRequest):
@@ -55,32 +53,28 @@ class SessionOptions(AdviceRequest):
 def defaults(
     settings: SessionSettings, snapshot: Snapshot | None, catalogue: Catalogue
 ) -> dict[str, Any]:
-    """The first values of the form, and of the options that a REST request leaves out."""
+    """The first values of the form, and of the options that a REST request leaves out.
+
+    The time may be longer than the user may have; `with_allowed_hours` reduces it.
+    """
     partitions = snapshot.partitions if snapshot else ()
     partition = (snapshot and snapshot.partition()) or next(iter(partitions), None)
     images = catalogue.offered()
-    hours = settings.default_hours
-    if partition and partition.max_seconds:
-        hours = min(hours, hours_within(partition.max_seconds))
     return {
         **{name: field.get_default() for name, field in SessionOptions.model_fields.items()},
         "partition": partition.name if partition else "",
         "gpus": 1 if partition and partition.gpus else 0,
         "cpus": settings.default_cpus,
         "memory_gb": settings.default_memory_gb,
-        "hours": hours,
+        "hours": settings.default_hours,
         "image": images[0].name if images else "",
     }
 
 
 def option_problems(
-    options: SessionOptions,
-    snapshot: Snapshot,
-    catalogue: Catalogue,
-    projects: Collection[str] = (),
-    max_nodes: int | None = None,
+    options: SessionOptions, catalogue: Catalogue, projects: Collection[str] = ()
 ) -> Problems:
-    """Options that cluster, catalogue or projects do not have; empty when all are there."""
+    """Image, application and project that do not exist; empty if all do."""
     refused: Problems = {}
     if not options.own_image:
         try:
@@ -92,7 +86,6 @@ def option_problems(
         except InputError:
             offered = ", ".join(image.id for image in catalogue.offered()) or "none"
             refused["image"] = f"there is no image {options.image}; offered: {offered}"
-    refused |= cluster_problems(options, snapshot, max_nodes)
     if options.project and options.project not in projects:
         own_projects = ", ".join(projects) or "none"
         refused["project"] = f"you have no project folder {options.project}; yours: {own_projects}"

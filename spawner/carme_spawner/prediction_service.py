@@ -62,19 +62,11 @@ class PredictionService:
         """
         if not request.workload or not self.token:
             return None
-        plan = {"kind": "synchronous", "batch": request.batch, "epochs": request.epochs}
-        body = {
-            "workload": request.workload,
-            "hardware": {
-                "partition": request.partition,
-                "gpu_type": request.gpu_type if request.gpus else "",
-                "count": request.nodes * max(request.gpus, 1),
-            },
-            "plan": {name: value for name, value in plan.items() if value is not None},
-            "keep": True,
-            "job_id": job_id,
-        }
+        fields = set(AdviceRequest.model_fields)
+        body = request.model_dump(mode="json", include=fields, exclude_none=True)
         try:
-            return await self.post(user, "predictions", body, KEEP_SECONDS)
+            return await self.post(
+                user, "session-predictions", {**body, "job_id": job_id}, KEEP_SECONDS
+            )
         except (HTTPClientError, OSError, ValueError):
             return None

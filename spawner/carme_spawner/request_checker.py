@@ -10,10 +10,12 @@ from traitlets.log import get_logger
 
 from carme.errors import CarmeError, DeniedError, UnavailableError
 from carme.images.catalogue import Catalogue, load_catalogue
+from carme.requests.placement import all_problems
 from carme.requests.resource_request import Problems
 from carme.requests.user_limits import user_problems, with_allowed_hours
 from carme.slurm.snapshot import Snapshot
 from carme_spawner import form
+from carme_spawner.cluster_state import FORM_MAX_AGE_SECONDS
 from carme_spawner.context import HubContext
 from carme_spawner.messages import SessionFailure
 from carme_spawner.options import SessionOptions, defaults, option_problems, project_folders
@@ -42,7 +44,7 @@ class SpawnRequestChecker:
         """The form, filled with the last session's options or the refused ones."""
         state = self._cluster_state
         snapshot, catalogue, user = await asyncio.gather(
-            _unless_away(state.recent()), self._catalogue(), state.slurm_user(self._user)
+            _unless_away(state.latest_snapshot()), self._catalogue(), state.slurm_user(self._user)
         )
         values = defaults(self._config.session, snapshot, catalogue)
         if snapshot:
@@ -64,7 +66,9 @@ class SpawnRequestChecker:
         """The options in `raw`; raises SessionFailure if one of them is wrong."""
         state = self._cluster_state
         snapshot, catalogue, user = await asyncio.gather(
-            _unless_away(state.snapshot()), self._catalogue(), state.slurm_user(self._user)
+            _unless_away(state.fresh_snapshot(FORM_MAX_AGE_SECONDS)),
+            self._catalogue(),
+            state.slurm_user(self._user),
         )
         if snapshot is None:
             raise SessionFailure(
@@ -77,13 +81,13 @@ class SpawnRequestChecker:
         values = with_allowed_hours(values, dict(raw), snapshot, user, time.time())
         options, problems = SessionOptions.parse({**values, **raw})
         if options:
-            problems = user_problems(options, snapshot, user, time.time())
-            if problems and user.rights is not None:
+            now = time.time()
+            if user.rights is not None and user_problems(options, snapshot, user, now):
                 user = await state.slurm_user(self._user, 0)  # the rights may be new
-                problems = user_problems(options, snapshot, user, time.time())
-            problems |= option_problems(
-                options, snapshot, catalogue, self.projects, settings.max_nodes
-            )
+            problems = {
+                **all_problems(options, snapshot, user, now, settings.max_nodes),
+                **option_problems(options, catalogue, self.projects),
+            }
         if options and options.own_image and not problems:
             # Checked as the user, since the hub may not read it. The session uses the real path: a
             # link could point elsewhere later.

@@ -73,7 +73,11 @@ def job_script(
 
 
 def session_files(
-    environment: Mapping[str, str], base_url: str, options: Sequence[str], task: str = ""
+    environment: Mapping[str, str],
+    base_url: str,
+    options: Sequence[str],
+    start_seconds: float,
+    task: str = "",
 ) -> dict[str, str]:
     """File name to text. `task` is the script of tasks on further nodes; empty without any."""
     secret = {
@@ -81,6 +85,7 @@ def session_files(
         "hub_api_url": environment["JUPYTERHUB_API_URL"],
         "base_url": base_url,
         "command": ["jupyterhub-singleuser", *options],
+        "start_seconds": start_seconds,
         # The launcher writes these; they are not secret.
         "files": {path: _source(f"inside/{name}") for path, name in JUPYTER_FILES.items()},
     }

@@ -11,15 +11,12 @@ from carme.slurm.models import Job
 from carme.slurm.states import JobState
 from carme.units import format_duration
 from carme_spawner import messages
+from carme_spawner.cluster_state import STARTING_MAX_AGE_SECONDS
 from carme_spawner.context import HubContext
 from carme_spawner.messages import SessionFailure
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-"""The age of the snapshot while a user waits for the session."""
-POLL_AGE_SECONDS = 30
-"""The age of the snapshot for running sessions, which `carme-view` has anyway."""
 CANCEL_SECONDS = 30
 """The time that Slurm may take to end a cancelled job."""
 RETRY_SECONDS = (2, 60)
@@ -106,7 +103,7 @@ class SessionJob:
         running_since: float | None = None
         ending_since: float | None = None
         while not (self.up and self.saved.address):
-            job = await self._look_unless_up()
+            job = await self._read_job_unless_up()
             now = time.time()
             if job is not None:
                 if job.state.ended:
@@ -131,11 +128,11 @@ class SessionJob:
             progress, text = await self._progress(job)
             self.event = {"progress": progress, "message": text}
             try:
-                await asyncio.wait_for(self._reported.wait(), LOOK_SECONDS)
+                await asyncio.wait_for(self._reported.wait(), STARTING_MAX_AGE_SECONDS)
             except TimeoutError:
                 continue
             if not self.saved.address:
-                await self.look()
+                await self.read_job()
         self.event = {"progress": 90, "message": "The session is up"}
         return self.url
 
@@ -147,25 +144,25 @@ class SessionJob:
             tail = ""
         return SessionFailure(message, reason=reason, log=tail.strip(), status_code=500)
 
-    async def _look_unless_up(self) -> Job | None:
+    async def _read_job_unless_up(self) -> Job | None:
         """The job; None also if the session reported its port meanwhile."""
-        looking = asyncio.ensure_future(self.look())
+        reading = asyncio.ensure_future(self.read_job())
         reported = asyncio.ensure_future(self._reported.wait())
         try:
-            while not looking.done():
-                await asyncio.wait({looking, reported}, return_when=asyncio.FIRST_COMPLETED)
+            while not reading.done():
+                await asyncio.wait({reading, reported}, return_when=asyncio.FIRST_COMPLETED)
                 if reported.done():
                     if self.saved.address:
                         return None  # other sessions may share this read, so it is not cancelled
-                    await asyncio.wait({looking})
-            return looking.result()
+                    await asyncio.wait({reading})
+            return reading.result()
         finally:
             reported.cancel()
 
-    async def look(self, max_age: float = LOOK_SECONDS) -> Job | None:
-        """The job in the newest snapshot; None while Slurm cannot be reached."""
+    async def read_job(self, max_age_seconds: float = STARTING_MAX_AGE_SECONDS) -> Job | None:
+        """The job in a snapshot of at most this age; None while Slurm cannot be reached."""
         try:
-            snapshot = await self._context.cluster_state.snapshot(max_age)
+            snapshot = await self._context.cluster_state.fresh_snapshot(max_age_seconds)
         except CarmeError:
             return None
         if snapshot.controller == "away":
@@ -189,7 +186,8 @@ class SessionJob:
             nodes = ", ".join(job.nodes) or "its node"
             return 60, f"Job {job.id} runs on {nodes}; the container starts"
         try:
-            snapshot = await self._context.cluster_state.snapshot(LOOK_SECONDS)
+            state = self._context.cluster_state
+            snapshot = await state.fresh_snapshot(STARTING_MAX_AGE_SECONDS)
         except CarmeError:
             return 20, f"Job {job.id} is {messages.waiting(job)}"
         return 20, messages.in_queue(job, snapshot.queue_position(job.id))
@@ -197,7 +195,7 @@ class SessionJob:
     async def extend(self, seconds: int) -> int:
         """Extend the job by `seconds`; returns its new end in Unix seconds."""
         extended = await self._context.helper.extend(self._user, self.saved.job_id, seconds)
-        await self.look(0)
+        await self.read_job(0)
         return extended.ends_at or 0
 
     async def end(self, grace_seconds: float) -> None:
@@ -207,7 +205,7 @@ class SessionJob:
         """
         if self._submission and self.submitting:
             await asyncio.wait([self._submission])
-        if not self.saved.job_id or await self._is_over():
+        if not self.saved.job_id or await self._has_ended():
             return
         if grace_seconds and self.up:
             # The session ends its kernels and then itself, and with it the job.
@@ -217,10 +215,10 @@ class SessionJob:
                 # Gone meanwhile, or Slurm is away: the cancel finds out.
                 log.info("job %s cannot be asked to end: %s", self.saved.job_id, error)
             else:
-                if await self._over_within(grace_seconds):
+                if await self._has_ended_within(grace_seconds):
                     return
         await self._cancel()
-        await self._over_within(CANCEL_SECONDS if grace_seconds else 0)
+        await self._has_ended_within(CANCEL_SECONDS if grace_seconds else 0)
 
     async def _cancel(self) -> None:
         """Cancel until Slurm answers: the hub forgets a stopped session, and its job would keep the
@@ -233,17 +231,17 @@ class SessionJob:
                 log.warning("job %s of %s is cancelled again: %s", job_id, self._user, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
-            if await self._is_over():
+            if await self._has_ended():
                 return None
 
-    async def _is_over(self) -> bool:
-        job = await self.look()
+    async def _has_ended(self) -> bool:
+        job = await self.read_job()
         return job is not None and (job.state.ended or job.state.ending)
 
-    async def _over_within(self, seconds: float) -> bool:
+    async def _has_ended_within(self, seconds: float) -> bool:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if await self._is_over():
+            if await self._has_ended():
                 return True
             await asyncio.sleep(0.3)
         return False

@@ -15,11 +15,13 @@ from sqlalchemy.orm import object_session
 from traitlets import Any as AnyTrait
 from traitlets import Instance, Integer, List, default
 
-from carme.config import Config, load
-from carme.errors import CarmeError
+from carme.config import Config
+from carme.errors import CarmeError, ConfigError
+from carme.helper.session_folder import FOLDERS
 from carme.requests.resource_request import Problems
 from carme.slurm.models import Job
 from carme_spawner import form, messages
+from carme_spawner.cluster_state import RUNNING_MAX_AGE_SECONDS, STARTING_MAX_AGE_SECONDS
 from carme_spawner.context import HubContext
 from carme_spawner.idle_policy import IdlePolicy
 from carme_spawner.messages import SessionFailure, http_status
@@ -31,7 +33,7 @@ from carme_spawner.session_files import (
     job_script,
     session_files,
 )
-from carme_spawner.session_job import LOOK_SECONDS, POLL_AGE_SECONDS, SessionJob
+from carme_spawner.session_job import SessionJob
 
 CHECKED_SECONDS = 10
 """A form that was accepted is not checked again if the session spawns within this time."""
@@ -54,7 +56,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     @default("context")
     def _context_default(self) -> HubContext:
-        return HubContext.of(load())
+        raise ConfigError(
+            "CarmeSpawner has no context", "call carme_spawner.configure(c) in jupyterhub_config.py"
+        )
 
     @default("options_from_form")
     def _options_from_form_default(self) -> Any:
@@ -175,13 +179,14 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         # Saved at once: a hub that ends now must find the job again.
         self._save_state()
         job_id = self._job.saved.job_id
+        self.job_id = str(job_id)
         self.log.info("%s: submitted job %s", self._log_name, job_id)
         if self._options:
             service = self.context.prediction_service
             self._prediction = asyncio.ensure_future(
                 service.keep_prediction(self.user.name, self._options, job_id)
             )
-        return str(job_id)
+        return self.job_id
 
     async def _until_up(self) -> str:
         url = await self._job.until_up()
@@ -201,12 +206,15 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
             session=self.session_name,
             image=image,
             size_bytes=size_bytes,
-            folder=home / ".carme/sessions" / self.session_name,
+            folder=home.joinpath(*FOLDERS, self.session_name),
             project=project,
         )
         script = partial(job_script, self.carme, options, container)
         task = script("task.sh") if options.nodes > 1 else ""
-        files = session_files(self.get_env(), self.server.base_url, self.get_args(), task)
+        start_seconds = self.carme.session.start_seconds
+        files = session_files(
+            self.get_env(), self.server.base_url, self.get_args(), start_seconds, task
+        )
         return script(), files
 
     async def poll(self) -> int | None:
@@ -223,13 +231,15 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
                 self.log.warning("%s: %s", self._log_name, error.log_message)
                 self.ended_message = error.message
                 return 1
-        job = await self._job.look(POLL_AGE_SECONDS)
+        job = await self._job.read_job(RUNNING_MAX_AGE_SECONDS)
         if job is None or not (job.state.ended or job.state.ending):
             return 1 if await self._ended_for_idleness(job) else None
         if job.state.ending:
-            await asyncio.sleep(2 * LOOK_SECONDS)  # the reason comes with the next state
-            job = await self._job.look() or job
-        self.ended_message = self._idle_policy.over or messages.ended(job)
+            await asyncio.sleep(
+                2 * STARTING_MAX_AGE_SECONDS
+            )  # the reason comes with the next state
+            job = await self._job.read_job() or job
+        self.ended_message = self._idle_policy.end_reason or messages.ended(job)
         self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
         return 1
 
@@ -238,12 +248,13 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         if job is None or not self.ready:
             return False
         url = f"{self._job.url}{self.server.base_url}"
-        over = await self._idle_policy.look(self.context.gpu_idleness, job, url, self._own_token)
-        if over:
-            self.ended_message = self._idle_policy.over
+        idleness, token = self.context.gpu_idleness, self._own_token
+        must_end = await self._idle_policy.check(idleness, job, url, token)
+        if must_end:
+            self.ended_message = self._idle_policy.end_reason
             self.log.info("%s: job %s: %s", self._log_name, job.id, self.ended_message)
             await self.stop()
-        return over
+        return must_end
 
     def _own_token(self) -> str:
         """A token with which the hub reads this session's activity; renewed every hour."""
@@ -303,7 +314,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state({})
+        super().load_state({"job_id": str(state.get("job_id") or "")})
         self._job.restore(state)
         self.ended_message = state.get("ended_message", "")
 

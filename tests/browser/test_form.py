@@ -52,7 +52,7 @@ def test_choices_that_depend_on_each_other(cluster, browser, account, screenshot
         r"\d+ of 16 cores free",
         r"\d+ of \d+ GiB of memory free",
         r"[Nn]o job waits|\d+ jobs? waits?",
-        r"Seen \d+ s ago",
+        r"Updated \d+ s ago",
     ):
         expect(panel).to_contain_text(re.compile(pattern))
     expect(page.locator("#qos option")).to_have_count(2)

@@ -1,6 +1,7 @@
 """The scripts of form and job page in a real browser, with answers that a cluster gives seldom."""
 
 import json
+import time
 from html import escape
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -67,7 +68,8 @@ PREDICTION = {
 
 def show_form(page, names=tuple(AdviceRequest.model_fields), **overrides):
     """Open the form with this advice; returns the queries of its script."""
-    advice = {"prediction": PREDICTION, "notes": [], "suggestions": [], **overrides}
+    wait = {"starts_now": True, "expected_at": None, "words": "can start now"}
+    advice = {"wait": wait, "prediction": PREDICTION, "notes": [], "suggestions": [], **overrides}
     queries = answer_requests(page, "/hub/api/carme/advice?**", advice)
     fields = "".join(f"<input id={name} value={CHOICE.get(name, '')}>" for name in names)
     jhdata = "<script>window.jhdata = {base_url: '/hub/', xsrf_token: ''}</script>"
@@ -84,7 +86,7 @@ FEWER = {"kind": "smaller", "why": "enough", "gpus": 2, "gpu_type": None, "hours
 def test_the_form_asks_for_all_its_nodes(page):
     [query] = show_form(page, suggestions=[FEWER])
     assert query["nodes"] == ["2"]
-    page.get_by_role("button", name="Take 2 GPUs on each node").click()
+    page.get_by_role("button", name="Use 2 GPUs on each node").click()
     expect(page.locator("#gpus")).to_have_value("2")
 
 
@@ -92,7 +94,22 @@ def test_a_form_without_a_field_for_nodes_has_advice_too(page):
     names = tuple(name for name in AdviceRequest.model_fields if name != "nodes")
     [query] = show_form(page, names, suggestions=[FEWER])
     assert "nodes" not in query
-    expect(page.get_by_role("button", name="Take 2 GPUs", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Use 2 GPUs", exact=True)).to_be_visible()
+
+
+def test_the_advice_shows_the_wait(page):
+    show_form(page)
+    expect(page.locator("#advice")).to_contain_text("This request can start now.")
+    words = "would wait; Slurm's estimate of the start may change"
+    show_form(page, wait={"starts_now": False, "expected_at": time.time() + 600, "words": words})
+    expect(page.locator("#advice")).to_contain_text(f"This request {words}. Expected start: ")
+    expect(page.locator("#advice")).to_contain_text("(in about 10 min)")
+
+
+def test_one_gpu_is_singular(page):
+    show_form(page, suggestions=[{**FEWER, "gpus": 1, "hours": 1}])
+    name = "Use 1 GPU on each node, 1 hour"
+    expect(page.get_by_role("button", name=name, exact=True)).to_be_visible()
 
 
 def test_an_interval_has_the_unit_of_its_figure(page):

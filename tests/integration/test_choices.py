@@ -182,7 +182,7 @@ def outlook(user, **options):
     return response.json()
 
 
-def test_the_outlook_minds_the_reservation(cluster, plan, ann, ben):
+def test_the_outlook_considers_reservations(cluster, plan, ann, ben):
     wait_for(lambda: not outlook(ben)["starts_now"], 20, "the node is closed to others")
     assert "reserved" in outlook(ben)["held"]
     assert outlook(ann, account=ACCOUNT, reservation=plan)["starts_now"]
@@ -190,7 +190,7 @@ def test_the_outlook_minds_the_reservation(cluster, plan, ann, ben):
     assert start_outlook["errors"][0]["field"] == "reservation"
 
 
-def test_the_outlook_minds_what_the_account_uses(cluster, ann):
+def test_the_outlook_considers_what_the_account_uses(cluster, ann):
     jobs = Jobs(cluster)
     gpu = {"partition": "gpu", "gpus": 1}
     assert wait_for(lambda: outlook(ann, **gpu, account=ACCOUNT)["starts_now"], 60, "a free GPU")
@@ -204,7 +204,7 @@ def test_the_outlook_minds_what_the_account_uses(cluster, ann):
         jobs.clear()
 
 
-def test_without_slurmdbd_the_last_known_stays(cluster, ann):
+def test_without_slurmdbd_the_last_known_rights_are_used(cluster, ann):
     hub = cluster.config.hub.user
     cluster.stop("slurmdbd")
     try:

@@ -56,7 +56,7 @@ def test_a_wrong_wish_for_time_is_refused(cluster, body):
     assert ada.api("POST", "/carme/extend", data=json.dumps(body)).status_code == 400
 
 
-def test_nobody_extends_what_is_not_there(cluster):
+def test_a_session_that_does_not_run_cannot_be_extended(cluster):
     ada = User(cluster, cluster.admin)
     ada.login()
     response = ada.api("POST", "/carme/extend", json={"server": "", "minutes": 5})
@@ -76,8 +76,8 @@ def test_a_second_session(cluster, ann):
     wait_for(lambda: not cluster.jobs(ann.name), 40, "its end")
 
 
-def test_the_end_of_the_time_is_told(cluster, ann):
+def test_the_home_page_says_that_the_time_limit_was_reached(cluster, ann):
     ann.start(**{**SMALL, "hours": 1 / 60})
     wait_for(lambda: not ann.state(), 150, "the session's end")
     page = ann.web.get(f"{ann.url}/hub/home", timeout=20).text
-    assert "The time that was asked for is over." in page
+    assert "The session reached its time limit." in page

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from carme.images.catalogue import Built, Image, Verified, file_digest
+from carme.images.catalogue import BuildRecord, Image, VerificationResult, file_digest
 from carme.images.sif import DESCRIPTOR, HEADER, MAGIC, PARTITION, SIGNATURE
 
 
@@ -33,8 +33,8 @@ def make_image(folder: Path, name: str = "base", version: str = "1.0", **values:
         "title": name.title(),
         "file": f"{name}-{version}-{values.get('recipe_hash', 'abc')}.sif",
         "recipe_hash": "abc",
-        "built": Built(at=datetime(2026, 1, 1, tzinfo=UTC), engine="apptainer 1.4.5"),
-        "verified": Verified(at=datetime(2026, 1, 1, tzinfo=UTC), passed=True),
+        "built": BuildRecord(at=datetime(2026, 1, 1, tzinfo=UTC), engine="apptainer 1.4.5"),
+        "verified": VerificationResult(at=datetime(2026, 1, 1, tzinfo=UTC), passed=True),
         **values,
     }
     path = folder / entry["file"]

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from carme.config import Config
 from carme.service import create_app
 from carme.slurm.models import Node, Partition
+from carme.slurm.rights import UserRights
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import NodeState
 
@@ -83,7 +84,9 @@ class SmallView:
         self.listed = None
         """What the list of reports holds."""
         self.rights = {}
-        """By user: accounts and QoS."""
+        """By user: accounts and QoS; other users have none, and no limits."""
+        self.rights_seconds = 0
+        """Delay before it answers with accounts and QoS."""
         self.expected_start_seconds = None
         """Delay before it answers that the expected start is not known; None: no delay."""
         self.missing = False
@@ -103,7 +106,10 @@ class SmallView:
                 path = connection.recv(65536).split(b" ")[1].decode()
                 self.asked.append(path)
                 report = self.reports.get(path.removeprefix("/reports/"))
-                rights = self.rights.get(path.partition("/rights?user=")[2])
+                user = path.partition("/rights?user=")[2]
+                rights = self.rights.get(user, UserRights(user=user)) if user else None
+                if rights and self.rights_seconds:
+                    time.sleep(self.rights_seconds)
                 if path.startswith("/expected-start") and self.expected_start_seconds:
                     time.sleep(self.expected_start_seconds)
                 if path.startswith("/snapshot"):

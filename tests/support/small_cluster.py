@@ -4,7 +4,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from carme.images.catalogue import Application, Built, Catalogue, Image, Index, Verified
+from carme.images.catalogue import (
+    Application,
+    BuildRecord,
+    Catalogue,
+    CatalogueIndex,
+    Image,
+    VerificationResult,
+)
 from carme.requests.slurm_user import SlurmUser
 from carme.slurm.models import Node, Partition, Reservation
 from carme.slurm.rights import Association, JobLimits, Qos, UserRights
@@ -91,10 +98,10 @@ def catalogue(tmp_path):
         size_bytes=1,
         recipe_hash="x",
         applications=(Application(name="lab", title="JupyterLab"),),
-        built=Built(at=now, engine="apptainer"),
-        verified=Verified(at=now, passed=True),
+        built=BuildRecord(at=now, engine="apptainer"),
+        verified=VerificationResult(at=now, passed=True),
     )
-    return Catalogue(tmp_path, Index(images=(image,), defaults={"base": "1.0"}))
+    return Catalogue(tmp_path, CatalogueIndex(images=(image,), defaults={"base": "1.0"}))
 
 
 def reservation(**values):

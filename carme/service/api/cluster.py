@@ -6,24 +6,17 @@ import time
 
 from carme.errors import CarmeError, InputError
 from carme.predict.advice import QueueWait, RequestAdvice, placement_notes, suggestions
-from carme.predict.cluster_hardware import held_node_share
 from carme.predict.prediction import Prediction
-from carme.requests.placement import is_at_once, outlook
-from carme.requests.resource_request import ADVICE_VIEW_SECONDS, GIB, AdviceRequest
+from carme.requests.placement import Outlook, outlook, with_expected_start
+from carme.requests.resource_request import ADVICE_VIEW_SECONDS, AdviceRequest, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
 from carme.service.api.predictions import prediction_for
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
-from carme.service.models import (
-    ClusterAnswer,
-    GpuCount,
-    HardwareQuery,
-    PartitionItem,
-    PredictionRequest,
-)
-from carme.simulator.plans import Synchronous
-from carme.slurm.models import Partition
+from carme.service.models import ClusterAnswer, GpuCount, PartitionItem
+from carme.service.request_resolution import prediction_request
+from carme.slurm.models import ExpectedStart, Partition
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
 from carme.view.client import ViewClient
@@ -85,14 +78,15 @@ def make_advice(caller: Caller, body: AdviceRequest) -> RequestAdvice:
     wait = _wait(context, view, body, snapshot, user)
     if not body.workload:
         return RequestAdvice(wait=wait, prediction=None, suggestions=())
-    if not body.gpus and snapshot.gpus_total(body.partition):
-        note = "no GPU is requested; choose at least one to see what this workload takes"
-        return RequestAdvice(wait=wait, prediction=None, suggestions=(), notes=(note,))
+    try:
+        request = prediction_request(body, snapshot)
+    except InputError as error:
+        return RequestAdvice(wait=wait, prediction=None, suggestions=(), notes=(error.message,))
 
     def predict_other(other: AdviceRequest) -> Prediction:
-        return prediction_for(context, caller, _prediction_request(other, snapshot), detail=False)
+        return prediction_for(context, caller, prediction_request(other, snapshot), detail=False)
 
-    prediction = prediction_for(context, caller, _prediction_request(body, snapshot))
+    prediction = prediction_for(context, caller, request)
     better = suggestions(body, snapshot, prediction, predict_other, user, time.time())
     return RequestAdvice(
         wait=wait,
@@ -111,28 +105,6 @@ def _slurm_user(view: ViewClient, name: str) -> SlurmUser:
     return SlurmUser(name, frozenset(groups_of(name)), rights)
 
 
-def _prediction_request(request: AdviceRequest, snapshot: Snapshot) -> PredictionRequest:
-    count = request.nodes * max(request.gpus, 1)
-    node_share = held_node_share(
-        snapshot,
-        request.partition,
-        request.gpu_type,
-        cpus=request.cpus,
-        memory_bytes=request.memory_gb * GIB,
-    )
-    fields = {
-        "gpus": count,
-        "batch": request.batch,
-        "epochs": request.epochs,
-        "node_share": node_share,
-    }
-    plan = Synchronous.model_validate({k: v for k, v in fields.items() if v is not None})
-    hardware = HardwareQuery(
-        partition=request.partition, gpu_type=request.gpu_type if request.gpus else "", count=count
-    )
-    return PredictionRequest(workload=request.workload, hardware=hardware, plan=plan)
-
-
 def _wait(
     context: ServiceContext,
     view: ViewClient,
@@ -140,31 +112,40 @@ def _wait(
     snapshot: Snapshot,
     user: SlurmUser,
 ) -> QueueWait:
-    if snapshot.controller == "away":
-        return QueueWait(starts_now=False, words="Slurm does not answer now")
-    now = time.time()
-    result = outlook(request, snapshot, user, now, context.config.session.max_nodes)
-    if result.problems:
-        text = AdviceRequest.summary(result.problems)
-        return QueueWait(starts_now=False, words=f"would be refused: {text}")
-    if result.starts_now:
-        return QueueWait(starts_now=True, words="can start now")
-    if result.wait_reason:
-        return QueueWait(starts_now=False, words=f"would wait. {result.wait_reason}")
-    if result.starts_at:
-        text = "would wait until the reservation begins"
-        return QueueWait(starts_now=False, expected_at=result.starts_at, words=text)
+    resources, now = request.resources(), time.time()
+    if user.rights is None:
+        # The hub waits longer for the rights, and may know that the user has these.
+        resources = resources.model_copy(update={"account": "", "qos": ""})
+    result = outlook(resources, snapshot, user, now, context.config.session.max_nodes)
+    if is_estimate := result.needs_slurm_estimate:
+        result = with_expected_start(result, _expected_start(view, resources), now)
+    words = _wait_words(result, is_estimate)
+    if user.rights is None:
+        words += " (your accounts and QoS cannot be read now, so their limits are not considered)"
+    return QueueWait(starts_now=result.starts_now, expected_at=result.starts_at, words=words)
+
+
+def _expected_start(
+    view: ViewClient, request: ResourceRequest
+) -> ExpectedStart | InputError | None:
     try:
-        expected = view.expected_start(request.resources())
+        return view.expected_start(request)
     except InputError as error:
-        return QueueWait(starts_now=False, words=f"would be refused: {error.message}")
+        return error
     except CarmeError:
         # The view asks Slurm at most six times a minute for all users: no answer is no failure.
-        return QueueWait(starts_now=False, words="would wait; when it starts is not known")
-    if is_at_once(expected.starts_at, now):
-        return QueueWait(starts_now=True, words="can start now")
-    return QueueWait(
-        starts_now=False,
-        expected_at=expected.starts_at,
-        words="would wait; Slurm's estimate of the start is often wrong",
-    )
+        return None
+
+
+def _wait_words(result: Outlook, is_estimate: bool) -> str:
+    if result.problems:
+        return f"would be refused: {AdviceRequest.summary(result.problems)}"
+    if result.starts_now:
+        return "can start now"
+    if result.wait_reason:
+        return f"would wait. {result.wait_reason}"
+    if result.starts_at and is_estimate:
+        return "would wait; Slurm's estimate of the start may change"
+    if result.starts_at:
+        return "would wait until the reservation begins"
+    return "would wait; when it starts is not known"

@@ -10,11 +10,18 @@ from carme.predict.prediction import Prediction, predict
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
-from carme.service.models import PageQuery, PredictionAnswer, PredictionPage, PredictionRequest
+from carme.service.models import (
+    PageQuery,
+    PredictionAnswer,
+    PredictionPage,
+    PredictionRequest,
+    SessionPredictionRequest,
+)
 from carme.service.request_resolution import (
     find_calibration,
     find_hardware,
     find_workload,
+    prediction_request,
     with_count,
 )
 from carme.service.store import PredictionRow
@@ -52,23 +59,45 @@ def make_prediction(caller: Caller, body: PredictionRequest) -> PredictionAnswer
     Every figure has a 90 % interval; `provenance` says where the coefficients come from.
     """
     context = current_context()
-    # A user may name a job of their own only; the hub vouches for the jobs that it starts.
-    if body.job_id is not None and caller.via != "hub":
-        job = context.cluster.snapshot().job(body.job_id)
-        if job is None or job.user != caller.name:
-            raise MissingError(f"you have no job {body.job_id} in the queue", "leave job_id out")
+    _check_job(context, caller, body.job_id)
     prediction = prediction_for(context, caller, body)
     if body.keep:
-        row = PredictionRow(
-            user=caller.name, job_id=body.job_id, workload=prediction.workload,
-            body=prediction.model_dump(mode="json"), source=prediction.provenance.source,
-            kind="session" if caller.via == "hub" else "job",
-        )  # fmt: skip
-        context.store.add(row)
-        return answer_of(row)
+        return _store(context, caller, prediction, body.job_id)
     return PredictionAnswer(
         prediction=prediction, job_id=body.job_id, created_at=time.time(), user=caller.name
     )
+
+
+@api.endpoint("POST", "/session-predictions")
+def make_session_prediction(caller: Caller, body: SessionPredictionRequest) -> PredictionAnswer:
+    """Store the prediction that `advice` gives for a session, to compare it with the job later."""
+    context = current_context()
+    _check_job(context, caller, body.job_id)
+    request = prediction_request(body, context.cluster.snapshot())
+    return _store(context, caller, prediction_for(context, caller, request), body.job_id)
+
+
+def _check_job(context: ServiceContext, caller: Caller, job_id: int | None) -> None:
+    """A user may name a job of their own only; the hub vouches for the jobs that it starts."""
+    if job_id is None or caller.via == "hub":
+        return
+    job = context.cluster.snapshot().job(job_id)
+    if job is None or job.user != caller.name:
+        raise MissingError(
+            f"you have no job {job_id} in the queue", "name a waiting or running job of yours"
+        )
+
+
+def _store(
+    context: ServiceContext, caller: Caller, prediction: Prediction, job_id: int | None
+) -> PredictionAnswer:
+    row = PredictionRow(
+        user=caller.name, job_id=job_id, workload=prediction.workload,
+        body=prediction.model_dump(mode="json"), source=prediction.provenance.source,
+        kind="session" if caller.via == "hub" else "job",
+    )  # fmt: skip
+    context.store.add(row)
+    return answer_of(row)
 
 
 @api.endpoint("GET", "/predictions")

@@ -37,6 +37,18 @@ const carmeElements = (function () {
   const amount = (value, unit, like = value) => (writers[unit] ? writers[unit](value, like) : digits(value) + " " + unit);
   const interval = (figure) => amount(figure.low, figure.unit, figure.value) + " to " + amount(figure.high, figure.unit, figure.value);
   const bytes = (value) => (value < 2 ** 20 ? digits(value / 1024) + " KiB" : value < 2 ** 30 ? digits(value / 2 ** 20) + " MiB" : digits(value / 2 ** 30) + " GiB");
+  const count = (number, noun) => number + " " + noun + (number === 1 ? "" : "s");
 
-  return { add, digits, duration, joules, watts, grams, amount, interval, bytes };
+  function clock(seconds) {
+    const moment = new Date(1000 * seconds);
+    const short = { hour: "2-digit", minute: "2-digit" };
+    if (1000 * seconds - Date.now() < 20 * 3600 * 1000) return moment.toLocaleTimeString([], short);
+    return moment.toLocaleString([], { weekday: "short", day: "numeric", month: "short", ...short });
+  }
+  function startTime(seconds) {
+    const wait = seconds - Date.now() / 1000;
+    return clock(seconds) + (wait < 5400 ? " (in about " + Math.max(1, Math.round(wait / 60)) + " min)" : "");
+  }
+
+  return { add, count, clock, startTime, digits, duration, joules, watts, grams, amount, interval, bytes };
 })();

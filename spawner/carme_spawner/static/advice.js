@@ -2,7 +2,7 @@
 // second there is no advice.
 (function () {
   "use strict";
-  const { add, amount, interval } = carmeElements;
+  const { add, amount, count, interval, startTime } = carmeElements;
   const field = (name) => document.getElementById(name);
   const form = document.getElementById("spawn_form");
   const box = field("advice");
@@ -17,6 +17,9 @@
 
   function show(advice) {
     box.replaceChildren();
+    const { words, expected_at: expectedAt } = advice.wait;
+    const start = expectedAt ? " Expected start: " + startTime(expectedAt) + "." : "";
+    add(box, "div", "This request " + words.replace(/\.$/, "") + "." + start, "mb-1");
     const prediction = advice.prediction;
     if (prediction) {
       const list = add(box, "ul", "", "list-unstyled mb-1");
@@ -35,11 +38,11 @@
       const changes = [];
       // A site with sessions on one node only has no field for nodes.
       const each = field("nodes") && Number(field("nodes").value) > 1 ? " on each node" : "";
-      if (other.gpus !== null) changes.push(other.gpus + " GPUs" + each);
+      if (other.gpus !== null) changes.push(count(other.gpus, "GPU") + each);
       if (other.gpu_type !== null) changes.push(other.gpu_type);
-      if (other.hours !== null) changes.push(other.hours + " hours");
+      if (other.hours !== null) changes.push(count(other.hours, "hour"));
       if (!changes.length) continue;
-      const button = add(part, "button", "Take " + changes.join(", "), "btn btn-sm btn-outline-secondary");
+      const button = add(part, "button", "Use " + changes.join(", "), "btn btn-sm btn-outline-secondary");
       button.type = "button";
       button.addEventListener("click", () => {
         for (const name of ["gpus", "gpu_type", "hours"]) if (other[name] !== null) field(name).value = other[name];

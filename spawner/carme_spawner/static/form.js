@@ -1,12 +1,14 @@
 // Live updates of the form: what is free now, and when this request would start.
 (function () {
   "use strict";
-  const { add } = carmeElements;
+  const { add, count, clock, duration, startTime } = carmeElements;
   const api = window.jhdata.base_url + "api/carme/";
   const form = document.getElementById("spawn_form");
   const field = (name) => document.getElementById(name);
   const sentFields = JSON.parse(field("carme-spawn").dataset.fields).outlook;
+  const maxAgeSeconds = Number(field("carme-spawn").dataset.maxAgeSeconds);
   let figures = null;
+  let receivedAt = 0;
   let lastRequest = 0;
   let soonTimer = null;
 
@@ -22,7 +24,6 @@
     box.replaceChildren();
     const partition = figures.partitions.find((p) => p.name === field("partition").value);
     if (!partition) return;
-    const age = Math.round(figures.age_seconds);
     add(box, "h2", "Free in " + partition.name, "h6");
     for (const gpu of partition.gpus) {
       const row = add(box, "div", "", "mb-2");
@@ -43,17 +44,25 @@
     const down = partition.nodes_down;
     if (down.length) {
       const names = down.slice(0, 6).join(", ") + (down.length > 6 ? " and " + (down.length - 6) + " more" : "");
-      add(list, "li", down.length + " of " + nodes(partition.nodes_total) + " not available: " + names, "text-danger");
+      add(list, "li", down.length + " of " + count(partition.nodes_total, "node") + " not available: " + names, "text-danger");
     }
     if (!partition.up) add(list, "li", "This partition takes no jobs now", "text-danger");
     for (const maintenance of figures.maintenance) {
       if (!maintenance.partitions.includes(partition.name)) continue;
       const span = 1000 * maintenance.starts_at < Date.now()
         ? " until " + (maintenance.ends_at ? clock(maintenance.ends_at) : "further notice") : " from " + clock(maintenance.starts_at);
-      add(list, "li", "Maintenance of " + nodes(maintenance.nodes) + span, "text-danger");
+      add(list, "li", "Maintenance of " + count(maintenance.nodes, "node") + span, "text-danger");
     }
-    const stale = figures.controller === "away";
-    add(list, "li", (stale ? "Slurm does not answer; seen " : "Seen ") + age + " s ago", stale ? "text-danger" : "text-body-secondary");
+    add(list, "li", "", figures.controller === "away" ? "text-danger" : "text-body-secondary").id = "cluster-age";
+    showAge();
+  }
+
+  // The age goes on while no new figures come.
+  function showAge() {
+    const line = field("cluster-age");
+    if (!line) return;
+    const age = duration(Math.round(figures.age_seconds + (Date.now() - receivedAt) / 1000)) + " ago";
+    line.textContent = figures.controller === "away" ? "Slurm does not answer; updated " + age : "Updated " + age;
   }
 
   function showOutlook(text, css, smaller) {
@@ -61,26 +70,10 @@
     box.replaceChildren();
     add(box, "span", text, css);
     if (!smaller) return;
-    const label = smaller.gpus + " GPUs, " + smaller.cpus + " cores, " + smaller.memory_gb + " GiB " + (smaller.nodes ? "on one node " : "") + "would start now";
+    const label = count(smaller.gpus, "GPU") + ", " + count(smaller.cpus, "core") + ", " + smaller.memory_gb + " GiB " + (smaller.nodes ? "on one node " : "") + "would start now";
     const button = add(box, "button", label, "btn btn-sm btn-outline-secondary d-block mt-2");
     button.type = "button";
     button.addEventListener("click", () => fill(smaller));
-  }
-
-  function nodes(count) {
-    return count === 1 ? "1 node" : count + " nodes";
-  }
-
-  function clock(seconds) {
-    const moment = new Date(1000 * seconds);
-    const short = { hour: "2-digit", minute: "2-digit" };
-    if (1000 * seconds - Date.now() < 20 * 3600 * 1000) return moment.toLocaleTimeString([], short);
-    return moment.toLocaleString([], { weekday: "short", day: "numeric", month: "short", ...short });
-  }
-
-  function startTime(seconds) {
-    const wait = seconds - Date.now() / 1000;
-    return clock(seconds) + (wait < 5400 ? " (in about " + Math.max(1, Math.round(wait / 60)) + " min)" : "");
   }
 
   async function refreshOutlook() {
@@ -91,11 +84,11 @@
       const outlook = await ask("outlook?" + query);
       if (requestNumber !== lastRequest) return; // the fields changed meanwhile
       showProblems(outlook.errors || []);
-      if (outlook.starts_now) showOutlook("This choice can start now.", "text-success fw-semibold");
-      else if (outlook.held) showOutlook("This choice would wait. " + outlook.held, "", outlook.smaller);
+      if (outlook.starts_now) showOutlook("This request can start now.", "text-success fw-semibold");
+      else if (outlook.held) showOutlook("This request would wait. " + outlook.held, "", outlook.smaller);
       else if (outlook.refused) showOutlook("This would be refused. " + outlook.refused, "text-danger");
-      else if (outlook.expected_at) showOutlook("Not now. Slurm expects it to start " + startTime(outlook.expected_at) + "; this guess is often wrong.", "", outlook.smaller);
-      else showOutlook("This choice would wait.", "", outlook.smaller);
+      else if (outlook.expected_at) showOutlook("Not now. Slurm expects it to start " + startTime(outlook.expected_at) + "; Slurm's estimate may change.", "", outlook.smaller);
+      else showOutlook("This request would wait.", "", outlook.smaller);
       if (outlook.again) later(1000);
     } catch (error) {
       if (requestNumber !== lastRequest) return;
@@ -130,10 +123,11 @@
     try {
       const previous = figures;
       figures = await ask("cluster");
+      receivedAt = Date.now();
       showCluster();
       // The hub answers with the last figures and reads new ones meanwhile: ask again soon.
       clearTimeout(soonTimer);
-      if (figures.age_seconds > 6 && figures.controller === "up") soonTimer = setTimeout(refreshCluster, 1500);
+      if (figures.age_seconds > maxAgeSeconds + 1 && figures.controller === "up") soonTimer = setTimeout(refreshCluster, 1500);
       // The outlook must match the panel beside it.
       if (previous && content(previous) !== content(figures)) later(0);
     } catch (error) {
@@ -238,6 +232,8 @@
   });
   updateChoices();
   refreshCluster().then(refreshOutlook);
-  setInterval(() => { if (!document.hidden) refreshCluster(); }, 5000);
+  setInterval(showAge, 1000);
+  setInterval(() => { if (!document.hidden) refreshCluster(); }, 1000 * maxAgeSeconds);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) refreshCluster(); });
   setInterval(() => { if (!document.hidden) refreshOutlook(); }, 20000);
 })();

@@ -6,9 +6,9 @@
     const minutes = Math.max(0, Math.floor(seconds / 60));
     const text = minutes >= 60 ? Math.floor(minutes / 60) + " h " + (minutes % 60) + " min" : minutes + " min";
     box.querySelector(".carme-left").textContent = text + " left";
-    // The last ten minutes are a warning.
-    box.classList.toggle("alert-warning", minutes < 10);
-    box.classList.toggle("alert-secondary", minutes >= 10);
+    const endsSoon = seconds < 60 * Number(box.dataset.carmeWarnMinutes);
+    box.classList.toggle("alert-warning", endsSoon);
+    box.classList.toggle("alert-secondary", !endsSoon);
   }
   const boxes = document.querySelectorAll("[data-carme-ends]");
   const update = () => boxes.forEach(showTimeLeft);

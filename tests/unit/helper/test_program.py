@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from carme.config import Config
-from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.errors import DeniedError, InputError, MissingError, UnavailableError
 from carme.helper.models import VERBS
 from carme.helper.program import Helper, check_user, run_verb
-from carme.images.sif import inspect_image
 from carme.slurm.command_runner import SlurmCommandRunner, explain_refusal
+from support.images import sif_bytes
 
 SIF = b"#!/usr/bin/env run-singularity\n\x00SIF_MAGIC\x0001\x00"
 
@@ -137,25 +137,14 @@ def test_the_limit_is_named() -> None:
     assert "QOSMaxGRESPerUser" in explain_refusal(printed).message
 
 
-def test_images(tmp_path: Path) -> None:
+def test_an_image_has_its_real_path_and_size(tmp_path: Path) -> None:
     image = tmp_path / "base.sif"
-    image.write_bytes(SIF + b"x" * 100)
+    image.write_bytes(sif_bytes())
     (tmp_path / "latest.sif").symlink_to(image)
-    assert inspect_image(image) == {"path": str(image), "size_bytes": image.stat().st_size}
-    assert inspect_image(tmp_path / "latest.sif")["path"] == str(image)
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "text").write_text("hello")
-    (tmp_path / "short").write_bytes(SIF[:35])
-    for name, kind in (
-        ("absent", MissingError),
-        ("text", InputError),
-        ("short", InputError),
-        ("pipe", InputError),
-        (".", InputError),
-        ("text/x", MissingError),
-    ):
-        with pytest.raises(CarmeError) as caught:
-            inspect_image(tmp_path / name)
-        assert type(caught.value) is kind, name
-    with pytest.raises(InputError):
-        inspect_image(Path("base.sif"))
+    program = tmp_path / "apptainer"
+    program.write_text("#!/bin/sh\necho 6.0.0\n")
+    program.chmod(0o755)
+    config = Config.model_validate({"images": {"own_images": True, "apptainer": str(program)}})
+    helper = Helper(config, tmp_path, SlurmCommandRunner(5, {}))
+    answer = run_verb(helper, "check-image", json.dumps({"path": f"{tmp_path}/latest.sif"}))
+    assert answer == {"path": str(image), "size_bytes": image.stat().st_size}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from carme.errors import DeniedError, InputError, UnavailableError
+from carme.errors import DeniedError, InputError, MissingError, UnavailableError
 from carme.helper.client import HelperClient
 from carme.images import own_image
-from carme.images.own_image import check_own_image, check_path
+from carme.images.own_image import check_own_image, real_path
 from support.images import sif_bytes
 
 NOT_THERE = Path("/nonexistent/apptainer")
@@ -20,17 +20,28 @@ NOT_THERE = Path("/nonexistent/apptainer")
 )
 def test_text_that_is_no_path(text: str) -> None:
     with pytest.raises(InputError):
-        check_path(text)
+        real_path(text)
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        check_path(f"{tmp_path}/x.sif")
+    with pytest.raises(MissingError, match="there is no file"):
+        check_own_image(f"{tmp_path}/x.sif", NOT_THERE)
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(MissingError, match="there is no file"):
+        check_own_image(f"{tmp_path}/text/x.sif", NOT_THERE)
     with pytest.raises(InputError, match="not a file"):
-        check_path(str(tmp_path))
+        check_own_image(str(tmp_path), NOT_THERE)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="not a file"):
-        check_path(f"{tmp_path}/pipe")
+        check_own_image(f"{tmp_path}/pipe", NOT_THERE)
+
+
+def test_a_link_is_resolved(tmp_path: Path) -> None:
+    image, link = tmp_path / "base.sif", tmp_path / "latest.sif"
+    image.write_bytes(sif_bytes())
+    link.symlink_to(image)
+    own = check_own_image(str(link), None)
+    assert (own.path, own.size_bytes) == (image, image.stat().st_size)
 
 
 def test_not_allowed_here(tmp_path: Path) -> None:

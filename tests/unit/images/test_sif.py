@@ -35,7 +35,7 @@ def test_other_files(tmp_path: Path) -> None:
     path.write_bytes(b"\x7fELF" + bytes(5000))
     with pytest.raises(InputError, match="not a SIF"):
         read_sif(path)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is not a file"):
         read_sif(tmp_path)
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from carme.requests.resource_request import ADVICE_SECONDS
+from carme.requests.resource_request import ADVICE_SECONDS, ADVICE_VIEW_SECONDS
 from carme.slurm.models import Job, Reservation
 from carme.slurm.rights import Association, JobLimits, Qos, UserRights
 from carme.slurm.states import JobState
@@ -100,7 +100,23 @@ def test_limits_of_account_and_qos_hold_as_in_the_form(two_nodes):
     assert not [other for other in found if (other["hours"] or 0) > 2]
 
 
-def test_a_slow_guess_of_the_start_does_not_cost_the_advice(two_nodes):
+def test_rights_that_come_late_refuse_nothing_and_the_advice_says_so(two_nodes):
+    two_nodes.view.rights["ann"] = RIGHTS
+    two_nodes.view.rights_seconds = 2 * ADVICE_VIEW_SECONDS
+    late = wait(two_nodes, gpus=1, hours=1, account="lab", qos="normal")
+    assert late["starts_now"]
+    assert "refused" not in late["words"]
+    assert "your accounts and QoS cannot be read now" in late["words"]
+
+
+def test_nothing_starts_now_while_slurm_is_away(two_nodes):
+    change(two_nodes, controller="away")
+    away = wait(two_nodes, gpus=1)
+    assert not away["starts_now"]
+    assert "Slurm does not answer now" in away["words"]
+
+
+def test_a_slow_estimate_of_the_start_does_not_delay_the_advice(two_nodes):
     full = tuple(
         node.model_copy(update={"cpus_used": node.cpus}) for node in two_nodes.view.snapshot.nodes
     )

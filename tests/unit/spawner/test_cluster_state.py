@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from carme.requests.resource_request import ResourceRequest
+from carme.slurm.snapshot import Snapshot
 from carme.view.client import AsyncViewClient
 from carme_spawner import cluster_state as cluster_state
 from carme_spawner.cluster_state import ClusterState
@@ -32,38 +34,58 @@ def serving(tmp_path):
         yield serving
 
 
-def test_recent_returns_the_last_snapshot_at_once_and_starts_a_refresh(serving):
+def test_the_latest_snapshot_comes_at_once_and_is_renewed(serving):
     async def run():
         state = ClusterState(AsyncViewClient(serving.path))
-        await state.snapshot(5)
-        first = await state.recent(60)
+        await state.fresh_snapshot(5)
+        first = await state.latest_snapshot(60)
         serving.cluster.seconds = 1.0
         started = time.monotonic()
-        assert (await state.recent(0)) is first
-        assert (await state.recent(0)) is first
+        assert (await state.latest_snapshot(0)) is first
+        assert (await state.latest_snapshot(0)) is first
         assert time.monotonic() - started < 0.5
         await asyncio.wait_for(state._renewal, 10)
-        assert (await state.recent(60)).taken_at > first.taken_at
+        assert (await state.latest_snapshot(60)).taken_at > first.taken_at
 
     asyncio.run(run())
 
 
-def test_an_outage_shows(serving):
+def test_an_old_snapshot_that_is_new_enough_is_not_waited_for():
+    async def run():
+        refreshing, answered = asyncio.Event(), asyncio.Event()
+
+        async def refresh(max_age_seconds, jobs_only):
+            refreshing.set()
+            await answered.wait()
+            return newest
+
+        newest = Snapshot(taken_at=time.time() - 10)
+        state = ClusterState(SimpleNamespace(newest=newest, refresh=refresh))
+        starting = asyncio.ensure_future(state.fresh_snapshot(1))
+        await refreshing.wait()
+        assert await asyncio.wait_for(state.fresh_snapshot(60), 5) is newest
+        answered.set()
+        await starting
+
+    asyncio.run(run())
+
+
+def test_an_outage_of_slurm_is_shown(serving):
     async def run():
         state = ClusterState(AsyncViewClient(serving.path))
-        await state.snapshot(5)
+        await state.fresh_snapshot(5)
         serving.cluster.away = True
-        assert (await state.recent(0)).controller == "up"
+        assert (await state.latest_snapshot(0)).controller == "up"
         await asyncio.wait_for(state._renewal, 10)
         end = time.monotonic() + 5
-        while (await state.recent(60)).controller != "away":
+        while (await state.latest_snapshot(60)).controller != "away":
             assert time.monotonic() < end
             await asyncio.sleep(0.02)
 
     asyncio.run(run())
 
 
-def test_a_slow_guess_is_not_waited_for(serving):
+def test_a_slow_estimate_of_the_start_is_not_waited_for(serving):
     async def run():
         state = ClusterState(AsyncViewClient(serving.path))
         serving.cluster.seconds = 0.5
@@ -77,7 +99,7 @@ def test_a_slow_guess_is_not_waited_for(serving):
     asyncio.run(run())
 
 
-def test_a_person_without_rights_is_still_one(serving, monkeypatch):
+def test_a_user_whose_rights_cannot_be_read(serving, monkeypatch):
     async def run():
         state = ClusterState(AsyncViewClient(serving.path))
         assert (await state.slurm_user("alice")).accounts == ("lab",)

@@ -6,10 +6,12 @@ import hashlib
 import os
 import pwd
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import jinja2
 import pytest
 from batchspawner import BatchSpawnerBase
 from jupyterhub import apihandlers
@@ -17,15 +19,21 @@ from tornado.web import HTTPError
 from traitlets.config import Config as HubConfig
 
 from carme.config import Config
+from carme.errors import ConfigError
+from carme.slurm.models import Job
+from carme.slurm.states import JobState
 from carme_spawner import CarmeSpawner, configure
 from carme_spawner.context import HubContext
 
+hub_configuration = sys.modules[configure.__module__]
 
-def configured(monkeypatch, url="http://127.0.0.1:8000"):
+
+def configured(monkeypatch, url="http://127.0.0.1:8000", **sections):
     monkeypatch.setattr(apihandlers, "default_handlers", list(apihandlers.default_handlers))
     monkeypatch.setenv("CARME_SERVICE_TOKEN", "t" * 32)
     c = HubConfig()
-    configure(c, Config.model_validate({"hub": {"url": url, "database": "postgresql://x/y"}}))
+    hub = {"url": url, "database": "postgresql://x/y"}
+    configure(c, Config.model_validate({"hub": hub, **sections}))
     return c
 
 
@@ -72,6 +80,29 @@ def test_scripts_are_served_at_addresses_with_the_hash_of_their_content(monkeypa
         assert hashlib.sha256(file.read_bytes()).hexdigest().startswith(version)
 
 
+def test_a_spawner_without_a_context_says_what_to_call():
+    with pytest.raises(ConfigError, match=r"carme_spawner\.configure\(c\)"):
+        CarmeSpawner(user=SimpleNamespace(name="ann"))
+
+
+@pytest.mark.parametrize(("hours", "is_offered"), [(24, True), (0, False)])
+def test_the_home_page_offers_more_time_where_the_site_allows_it(monkeypatch, hours, is_offered):
+    sections = {"view": {"extend_max_hours": hours}, "session": {"warn_minutes": 25}}
+    c = configured(monkeypatch, **sections)
+    hubs_page = "{% block main %}{% endblock %}{% block script %}{% endblock %}"
+    loaders = [
+        jinja2.FileSystemLoader(c.JupyterHub.template_paths),
+        jinja2.PrefixLoader({"templates": jinja2.DictLoader({"home.html": hubs_page})}),
+    ]
+    pages = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=True)
+    job = Job(id=7, nodes=("n1",), state=JobState.RUNNING, ends_at=1000)
+    session = SimpleNamespace(ready=True, active=True, name="", job=job, warning="")
+    user = SimpleNamespace(spawners={"": session}, escaped_name="ann")
+    page = pages.get_template("home.html").render(user=user, **c.JupyterHub.template_vars)
+    assert ("One more hour" in page) == is_offered
+    assert 'data-carme-ends="1000" data-carme-warn-minutes="25.0"' in page
+
+
 def test_a_session_can_read_its_users_jobs(monkeypatch):
     """`carme jobs` in a session asks the service at CARME_HUB_URL with the session's own token."""
     c = configured(monkeypatch, "https://example.org/jupyter")
@@ -106,3 +137,15 @@ def test_a_missing_home_is_made_at_the_login(monkeypatch, tmp_path, succeeds):
         with pytest.raises(HTTPError, match="home folder"):
             asyncio.run(making)
         assert "no space left" in log.error.call_args.args[-1]
+
+
+def test_a_login_does_not_wait_for_ever_for_a_home(monkeypatch, tmp_path):
+    sudo = tmp_path / "sudo"
+    sudo.write_text("#!/bin/sh\nexec sleep 60\n")
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: SimpleNamespace(pw_dir=tmp_path / name))
+    monkeypatch.setattr(hub_configuration, "HOME_SECONDS", 0.2)
+    make_home = configured(monkeypatch).Authenticator.post_auth_hook
+    with pytest.raises(HTTPError, match="home folder"):
+        asyncio.run(make_home(SimpleNamespace(log=Mock()), None, {"name": "ann"}))

@@ -42,7 +42,7 @@ def test_fields_are_there_only_for_a_choice(snapshot, catalogue):
     assert "class (1 node, 1 h 51 min left)" in html
 
 
-def test_a_problem_of_a_field_that_is_not_there_stands_above(snapshot, catalogue):
+def test_a_problem_of_a_hidden_field_is_shown_above_the_form(snapshot, catalogue):
     values = dict.fromkeys(SessionOptions.model_fields, "")
     problems = {"account": "you have no account <x>", "cpus": "too many"}
     html = form.render(
@@ -58,6 +58,20 @@ def test_features_are_offered_where_nodes_have_some(snapshot, catalogue):
     html = rendered(snapshot.model_copy(update={"nodes": tuple(nodes)}), catalogue, ANN)
     assert "More options" in html
     assert '<option value="nvlink"></option>' in html
+
+
+def test_inputs_have_the_bounds_of_the_model(snapshot, catalogue):
+    html = rendered(snapshot, catalogue, ANN)
+    for attributes in (
+        'id="nodes" name="nodes" step="1" min="1" max="16"',  # the site's limit
+        'id="gpus" name="gpus" step="1" min="0" max="64"',
+        'id="cpus" name="cpus" step="1" min="1" max="4096"',
+        'id="workload" name="workload" maxlength="64"',
+        'id="batch" name="batch" step="1" min="1" max="10000000"',
+        'id="epochs" name="epochs" step="any" min="0.01" max="1000000"',
+    ):
+        assert attributes in html
+    assert 'id="partition" name="partition">' in html
 
 
 def test_scripts_and_styles_are_files_of_their_own(snapshot, catalogue):

@@ -1,16 +1,27 @@
 import asyncio
+import io
+import logging
 from types import SimpleNamespace
 
 import batchspawner  # noqa: F401
 import pytest
 from jupyterhub.apihandlers import default_handlers
 from jupyterhub.apihandlers.users import UserServerAPIHandler
+from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.web import HTTPError
 
 from carme.config import Config
 from carme.errors import DeniedError, InputError, UnavailableError
 from carme.requests.slurm_user import SlurmUser
-from carme_spawner.handlers import ExtendHandler, PortReport, parse_body, replace_handlers
+from carme.slurm.models import ExpectedStart
+from carme_spawner.handlers import (
+    AdviceHandler,
+    ExtendHandler,
+    OutlookHandler,
+    PortReport,
+    parse_body,
+    replace_handlers,
+)
 from carme_spawner.messages import SessionFailure
 from carme_spawner.request_checker import SpawnRequestChecker
 
@@ -39,7 +50,7 @@ def test_a_port_is_accepted():
         b"\xff\xfe",
     ],
 )
-def test_nothing_else_is(body):
+def test_other_bodies_are_refused(body):
     with pytest.raises(HTTPError) as caught:
         parse_body(PortReport, body)
     assert caught.value.status_code == 400
@@ -91,7 +102,8 @@ def test_an_image_is_not_wrong_while_the_helper_is_away(snapshot, catalogue, mon
         raise UnavailableError("the helper is away")
 
     state = SimpleNamespace(
-        snapshot=lambda: answer(snapshot), slurm_user=lambda user, age=None: answer(SlurmUser(user))
+        fresh_snapshot=lambda age: answer(snapshot),
+        slurm_user=lambda user, age=None: answer(SlurmUser(user)),
     )
     config = Config.model_validate({"images": {"own_images": True}})
     context = SimpleNamespace(
@@ -102,3 +114,90 @@ def test_an_image_is_not_wrong_while_the_helper_is_away(snapshot, catalogue, mon
     with pytest.raises(SessionFailure) as caught:
         asyncio.run(checker.check({"own_image": "/home/ann/own.sif"}))
     assert caught.value.status_code == 503
+
+
+def ask(handler, context, **query):
+    """What the handler writes, with its status."""
+
+    class Asked(handler):
+        current_user = SimpleNamespace(name="ann")
+        request = SimpleNamespace(query_arguments=query)
+        log = logging.getLogger("test")
+        status = 200
+
+        def __init__(self):
+            self._context = context
+
+        def get_query_argument(self, name):
+            return query[name]
+
+        def set_status(self, status):
+            self.status = status
+
+        def write(self, body):
+            self.body = body
+
+    asked = Asked()
+    asyncio.run(asked.get())
+    return asked.status, asked.body
+
+
+def cluster_of(snapshot, expected=None):
+    async def answer(value):
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    state = SimpleNamespace(
+        latest_snapshot=lambda: answer(snapshot),
+        slurm_user=lambda user: answer(SlurmUser(user)),
+        expected_start=lambda request: answer(expected),
+    )
+    return SimpleNamespace(config=Config(), cluster_state=state)
+
+
+def test_nothing_starts_now_while_slurm_is_away(snapshot):
+    request = {"partition": "gpu", "image": "base"}
+    assert ask(OutlookHandler, cluster_of(snapshot), **request)[1]["starts_now"]
+    away = snapshot.model_copy(update={"controller": "away"})
+    _, outlook = ask(OutlookHandler, cluster_of(away), **request)
+    assert not outlook["starts_now"]
+    assert outlook["held"] == "Slurm does not answer now."
+
+
+@pytest.mark.parametrize(
+    ("expected", "outlook"),
+    [
+        (ExpectedStart(starts_at=0, nodes=()), {"starts_now": True}),
+        (ExpectedStart(starts_at=2**33, nodes=()), {"expected_at": 2**33}),
+        (InputError("no such account"), {"refused": "no such account"}),
+        (UnavailableError("asked too often"), {"held": ""}),
+        (TimeoutError(), {"again": True}),
+    ],
+)
+def test_the_outlook_has_slurms_estimate(snapshot, expected, outlook):
+    full = tuple(node.model_copy(update={"cpus_used": node.cpus}) for node in snapshot.nodes)
+    context = cluster_of(snapshot.model_copy(update={"nodes": full}), expected)
+    _, answer = ask(OutlookHandler, context, partition="gpu")
+    assert answer | {"starts_now": False} | outlook == answer
+
+
+def test_the_outlook_refuses_unknown_fields(snapshot):
+    status, answer = ask(OutlookHandler, cluster_of(snapshot), partition="gpu", gpu="2")
+    assert status == 400
+    assert "gpu" in answer["errors"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(422, 400), (404, 400), (429, 429), (401, 502), (403, 502), (503, 503)]
+)
+def test_the_status_of_a_failed_advice_says_whose_fault_it_is(code, status):
+    async def post(user, path, body, seconds):
+        request = HTTPRequest("http://127.0.0.1")
+        response = HTTPResponse(request, code, buffer=io.BytesIO(b'{"detail": "no", "hint": ""}'))
+        raise HTTPClientError(code, response=response)
+
+    context = SimpleNamespace(prediction_service=SimpleNamespace(post=post))
+    with pytest.raises(HTTPError) as caught:
+        ask(AdviceHandler, context, partition="gpu")
+    assert caught.value.status_code == status

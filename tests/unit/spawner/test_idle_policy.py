@@ -27,7 +27,7 @@ def test_judge(gpus, activity, verdict):
     assert judge(gpus, activity, since=100) == verdict
 
 
-def test_what_the_server_says():
+def test_activity_is_read_from_kernels_and_terminals():
     kernel = {"last_activity": "2026-01-01T00:00:10.5Z", "execution_state": "idle"}
     terminal = {"name": "1", "last_activity": "2026-01-01T00:00:20Z"}
     activity = read_activity([kernel], [terminal])
@@ -55,10 +55,10 @@ def test_warned_then_ended():
     assert not policy.apply("idle", 1)
     clock.now += 20
     assert policy.apply("idle", 1)
-    assert "so it was ended" in policy.over
+    assert "so it was ended" in policy.end_reason
 
 
-def test_work_takes_the_warning_back_and_is_only_told():
+def test_work_withdraws_the_announced_end():
     clock = Clock()
     policy = IdlePolicy(SessionSettings(gpu_idle_hours=2, gpu_idle_notice_minutes=10), clock)
     policy.apply("idle", 2)
@@ -84,7 +84,7 @@ class View:
         return dict.fromkeys(job_ids, QUIET)
 
 
-def test_one_question_for_all_sessions():
+def test_all_sessions_share_one_request_for_idleness():
     view, clock = View(), Clock()
     figures = GpuIdleness(view, clock)
 

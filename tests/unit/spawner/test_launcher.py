@@ -43,13 +43,14 @@ def hub():
         thread.join()
 
 
-def session(tmp_path, hub, command):
+def session(tmp_path, hub, command, start_seconds=60):
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     settings = {
         "environment": {"JUPYTERHUB_API_TOKEN": "secret"},
         "hub_api_url": f"http://127.0.0.1:{hub.server_port}/hub/api",
         "base_url": "/user/ann/",
         "command": command,
+        "start_seconds": start_seconds,
     }
     (tmp_path / "session.json").write_text(json.dumps(settings))
     return [sys.executable, str(tmp_path / "launcher.py")]
@@ -70,12 +71,19 @@ def test_reports_the_port_that_its_server_has(tmp_path, hub):
         assert launcher.wait(10) == 0
 
 
-def test_a_server_that_ends_at_once_is_said_and_its_code_kept(tmp_path, hub):
+def test_a_server_that_ends_at_once_is_reported_with_its_exit_code(tmp_path, hub):
     argv = session(tmp_path, hub, [sys.executable, "-c", "raise SystemExit(7)"])
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
     assert done.returncode == 7
     assert "exit code 7 before it listened" in done.stdout
     assert not hub.requests
+
+
+def test_a_server_that_does_not_listen_in_time_is_ended(tmp_path, hub):
+    argv = session(tmp_path, hub, ["sleep", "60"], start_seconds=0.2)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    assert done.returncode
+    assert "before it listened" in done.stdout
 
 
 def test_an_image_without_the_server_says_what_to_install(tmp_path, hub):
@@ -94,7 +102,7 @@ def test_the_token_is_on_no_command_line(tmp_path, hub):
     assert "secret" not in listed
 
 
-def test_a_port_that_somebody_takes_in_between_is_not_the_end(tmp_path, hub):
+def test_another_port_is_chosen_if_the_first_is_taken(tmp_path, hub):
     """The server finds its port taken and ends; the launcher chooses another."""
     thief = """
 import os, socket, sys, time, urllib.parse
@@ -125,7 +133,7 @@ if not os.path.exists(mark):
     assert (tmp_path / "mark").exists()
 
 
-def test_what_jupyter_needs_is_laid_out_and_found(tmp_path, hub):
+def test_files_for_jupyter_are_written_and_found(tmp_path, hub):
     argv = session(tmp_path, hub, [sys.executable, "-c", SHOW])
     settings = json.loads((tmp_path / "session.json").read_text())
     settings["files"] = {"config/a.py": "x = 1", "share/labextensions/b/package.json": "{}"}

@@ -6,6 +6,7 @@ import pytest
 from carme.config import Config, SessionSettings
 from carme.requests import placement
 from carme.requests.slurm_user import SlurmUser
+from carme.requests.user_limits import with_allowed_hours
 from carme_spawner import form, options
 
 ANN = SlurmUser("ann")
@@ -30,7 +31,10 @@ GOOD = {
 
 def problems_of(raw, snapshot, catalogue):
     choice, problems = options.SessionOptions.parse({**GOOD, **raw})
-    return problems or options.option_problems(choice, snapshot, catalogue)
+    if choice is None:
+        return problems
+    cluster_problems = placement.all_problems(choice, snapshot, ANN, now=0)
+    return {**cluster_problems, **options.option_problems(choice, catalogue)}
 
 
 def test_the_defaults_are_a_good_choice(snapshot, catalogue):
@@ -44,14 +48,26 @@ def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, cata
     gpu, *others = snapshot.partitions
     short = gpu.model_copy(update={"max_seconds": 60 * minutes})
     narrow = snapshot.model_copy(update={"partitions": (short, *others)})
-    raw = options.defaults(SessionSettings(default_hours=200), narrow, catalogue)
+    values = options.defaults(SessionSettings(default_hours=200), narrow, catalogue)
+    raw = with_allowed_hours(values, {}, narrow, ANN, now=0)
     choice, _ = options.SessionOptions.parse(raw)
     assert 60 * minutes - 36 < choice.seconds <= 60 * minutes
     assert placement.all_problems(choice, narrow, ANN, now=0) == {}
     html = form.render(Config(), narrow, catalogue, raw, {}, user=ANN, now=0)
     assert f"gpu (up to {raw['hours']:g} h)" in html
-    [least] = re.findall(r'min="([0-9.]+)" step="any" required', html)
+    [least] = re.findall(r'id="hours" name="hours" step="any" min="([0-9.]+)" max="8760"', html)
     assert float(least) <= raw["hours"]
+
+
+def test_the_default_time_is_that_of_the_named_partition(snapshot, catalogue):
+    gpu, cpu, *others = snapshot.partitions
+    short = gpu.model_copy(update={"max_seconds": 1800})
+    long = cpu.model_copy(update={"max_seconds": 24 * 3600})
+    changed = snapshot.model_copy(update={"partitions": (short, long, *others)})
+    values = options.defaults(SessionSettings(default_hours=2), changed, catalogue)
+    for name, hours in (("gpu", 0.5), ("cpu", 2)):
+        allowed = with_allowed_hours(values, {"partition": name}, changed, ANN, now=0)
+        assert allowed["hours"] == hours
 
 
 @pytest.mark.parametrize(
@@ -89,7 +105,7 @@ def test_the_first_time_is_one_that_the_partition_allows(minutes, snapshot, cata
         ({"project": "../root"}, "project", "characters that are not allowed"),
     ],
 )
-def test_what_does_not_fit_is_said_at_its_field(raw, field, says, snapshot, catalogue):
+def test_a_problem_names_its_field(raw, field, says, snapshot, catalogue):
     problems = problems_of(raw, snapshot, catalogue)
     assert list(problems) == [field]
     assert says in problems[field]
@@ -144,16 +160,16 @@ def test_unknown_options_are_all_named():
     assert list(problems) == ["cpus", ""]
 
 
-def test_the_site_and_the_partition_limit_the_nodes(snapshot, catalogue):
+def test_the_site_and_the_partition_limit_the_nodes(snapshot):
     choice, _ = options.SessionOptions.parse({**GOOD, "nodes": 2})
-    assert options.option_problems(choice, snapshot, catalogue, max_nodes=2) == {}
-    problems = options.option_problems(choice, snapshot, catalogue, max_nodes=1)
+    assert placement.cluster_problems(choice, snapshot, max_nodes=2) == {}
+    problems = placement.cluster_problems(choice, snapshot, max_nodes=1)
     assert problems == {"nodes": "this site allows at most 1 node"}
     gpu, *others = snapshot.partitions
     narrow = snapshot.model_copy(
         update={"partitions": (gpu.model_copy(update={"max_nodes": 1}), *others)}
     )
-    problems = options.option_problems(choice, narrow, catalogue, max_nodes=5)
+    problems = placement.cluster_problems(choice, narrow, max_nodes=5)
     assert problems == {"nodes": "gpu allows at most 1 node"}
 
 

@@ -30,16 +30,36 @@ def service(tmp_path):
     running.close()
 
 
-def test_the_form_and_the_job_have_the_same_prediction(service):
-    choice = SessionOptions(
-        partition="gpu", nodes=2, gpus=4, gpu_type="virtual-a100", cpus=1, memory_gb=1, hours=8,
-        image="base", workload="resnet-50", epochs=1,
-    )  # fmt: skip
+GPU_REQUEST = SessionOptions(
+    partition="gpu", gpu_type="virtual-a100", hours=8, image="base", workload="resnet-50", epochs=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"nodes": 2, "gpus": 4, "cpus": 1, "memory_gb": 1},
+        {"nodes": 1, "gpus": 1, "cpus": 8, "memory_gb": 1},  # all cores of a node
+    ],
+)
+def test_the_form_and_the_job_have_the_same_prediction(service, resources):
+    request = GPU_REQUEST.model_copy(update=resources)
     client = PredictionService(service.config, OWN)
-    stored = asyncio.run(client.keep_prediction("ann", choice, 7))
-    body = choice.model_dump(include=set(AdviceRequest.model_fields), exclude_none=True)
+    stored = asyncio.run(client.keep_prediction("ann", request, 7))
+    body = request.model_dump(include=set(AdviceRequest.model_fields), exclude_none=True)
     advice = asyncio.run(client.post("ann", "advice", body, 10))["prediction"]
     assert stored["job_id"] == 7
-    assert (advice["gpus"], advice["nodes"]) == (8, 2)
-    for name in ("gpus", "nodes", "time", "node_energy"):
-        assert stored["prediction"][name] == advice[name]
+    assert (advice["gpus"], advice["nodes"]) == (
+        resources["nodes"] * resources["gpus"],
+        resources["nodes"],
+    )
+    assert stored["prediction"] == advice
+
+
+def test_a_request_without_gpus_in_a_gpu_partition_has_no_prediction(service):
+    request = GPU_REQUEST.model_copy(update={"gpus": 0, "gpu_type": ""})
+    client = PredictionService(service.config, OWN)
+    body = request.model_dump(include=set(AdviceRequest.model_fields), exclude_none=True)
+    advice = asyncio.run(client.post("ann", "advice", body, 10))
+    assert (advice["prediction"], len(advice["notes"])) == (None, 1)
+    assert asyncio.run(client.keep_prediction("ann", request, 7)) is None

@@ -90,7 +90,7 @@ def client(outside, *words, **more):
     )
 
 
-def test_everything_goes_both_ways(outside):
+def test_input_output_and_exit_code_pass_through_the_relay(outside):
     odd = "a b$(id)'\""
     process = client(
         outside,

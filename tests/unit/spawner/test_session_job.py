@@ -87,7 +87,7 @@ def job_in(*states, **settings):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(session_job, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(session_job, "STARTING_MAX_AGE_SECONDS", 0.01)
     monkeypatch.setattr(session_job, "RETRY_SECONDS", (0.01, 0.02))
 
 
@@ -123,10 +123,10 @@ def test_an_outage_is_unknown_and_not_the_end(trouble):
     job, _, _ = job_in(JobState.RUNNING, trouble, trouble, JobState.RUNNING)
 
     async def run():
-        assert (await job.look(0)).state == JobState.RUNNING
-        assert await job.look(0) is None
-        assert await job.look(0) is None
-        assert (await job.look(0)).state == JobState.RUNNING
+        assert (await job.read_job(0)).state == JobState.RUNNING
+        assert await job.read_job(0) is None
+        assert await job.read_job(0) is None
+        assert (await job.read_job(0)).state == JobState.RUNNING
 
     asyncio.run(run())
 
@@ -142,7 +142,7 @@ def test_a_job_that_dies_before_its_server_ends_the_spawn_at_once(state):
 
 
 @pytest.mark.parametrize("state", [s for s in JobState if not s.ended and not s.ending])
-def test_no_other_state_ends_it(state):
+def test_a_job_that_has_not_ended_does_not_end_the_spawn(state):
     job, _, _ = job_in(state)
 
     async def run():
@@ -156,10 +156,10 @@ def test_a_port_is_taken_at_once_even_while_slurm_is_slow():
     job, view, _ = job_in(JobState.RUNNING)
 
     async def run():
-        await job.look()
+        await job.read_job()
         slow = asyncio.Event()
 
-        async def never(max_age):
+        async def never(max_age, jobs_only):
             await slow.wait()
 
         view.refresh = never
@@ -172,18 +172,18 @@ def test_a_port_is_taken_at_once_even_while_slurm_is_slow():
     assert asyncio.run(run()) == "http://10.0.0.1:4711"
 
 
-def test_fifty_that_wait_are_one_question():
+def test_fifty_waiting_sessions_share_one_request_to_the_view():
     view = View(JobState.PENDING)
     state = ClusterState(view)
 
     async def run():
-        await asyncio.gather(*(state.snapshot(1) for _ in range(50)))
+        await asyncio.gather(*(state.fresh_snapshot(1) for _ in range(50)))
 
     asyncio.run(run())
     assert view.asked == 1
 
 
-def test_a_stop_asks_the_server_first_and_is_done():
+def test_a_stop_sends_a_signal_first_and_does_not_cancel_if_that_ends_the_session():
     job, _, helper = job_in(JobState.RUNNING)
     job.report(4711)
     asyncio.run(job.end(5))
@@ -192,7 +192,7 @@ def test_a_stop_asks_the_server_first_and_is_done():
     assert helper.done == ["TERM"], "again is nothing to do"
 
 
-def test_a_stop_cancels_what_does_not_go(monkeypatch):
+def test_a_stop_cancels_a_job_that_ignores_the_signal(monkeypatch):
     job, _, helper = job_in(JobState.RUNNING)
     job.report(4711)
     helper.obeys = False
@@ -200,7 +200,7 @@ def test_a_stop_cancels_what_does_not_go(monkeypatch):
     assert helper.done == ["TERM", "cancel"]
 
 
-def test_a_stop_that_cannot_ask_cancels():
+def test_a_stop_cancels_if_the_signal_cannot_be_sent():
     job, _, helper = job_in(JobState.RUNNING)
     job.report(4711)
     helper.obeys = None
@@ -208,7 +208,7 @@ def test_a_stop_that_cannot_ask_cancels():
     assert helper.done == ["TERM", "cancel"]
 
 
-def test_what_waits_is_cancelled_and_a_hurry_waits_for_nothing():
+def test_a_waiting_job_and_a_stop_without_grace_are_cancelled_at_once():
     job, _, helper = job_in(JobState.PENDING)
     asyncio.run(job.end(5))
     assert helper.done == ["cancel"]
@@ -231,7 +231,7 @@ def test_a_stop_during_the_submission_still_finds_the_job():
     assert helper.done == ["submit", "cancel"]
 
 
-def test_a_stop_while_slurm_is_away_is_heard_later():
+def test_a_stop_is_repeated_until_slurm_answers():
     job, _, helper = job_in("away")
     helper.away = 3
     asyncio.run(job.end(0))
@@ -245,7 +245,7 @@ def test_a_stop_while_slurm_is_away_ends_with_the_job():
     assert helper.away
 
 
-def test_a_submission_under_way_is_alive_for_the_hub():
+def test_a_session_that_is_being_submitted_polls_as_alive():
     """The hub calls stop, which waits for the job, only for what it takes for alive."""
     job, _, _ = job_in(JobState.PENDING)
 
