@@ -20,7 +20,7 @@ from carme.simulator.runs import simulate
 from carme.simulator.workload import Workload
 
 STORE_VERSION = "2"
-"""Changes when the meaning of a stored figure does: since 2, node energy is the charged share."""
+"""Changes when the meaning of a stored figure does: since 2, `energy` is charged energy."""
 CHUNK = 64
 """Points a pool worker gets at a time; one takes about a millisecond."""
 

@@ -6,7 +6,7 @@ import time
 
 from carme.errors import CarmeError, InputError
 from carme.predict.advice import QueueWait, RequestAdvice, placement_notes, suggestions
-from carme.predict.cluster_hardware import held_node_share
+from carme.predict.cluster_hardware import held_node_share, requested_gpu_type, worker_count
 from carme.predict.prediction import Prediction
 from carme.requests.placement import is_at_once, outlook
 from carme.requests.resource_request import ADVICE_VIEW_SECONDS, GIB, AdviceRequest
@@ -93,7 +93,8 @@ def make_advice(caller: Caller, body: AdviceRequest) -> RequestAdvice:
         return prediction_for(context, caller, _prediction_request(other, snapshot), detail=False)
 
     prediction = prediction_for(context, caller, _prediction_request(body, snapshot))
-    better = suggestions(body, snapshot, prediction, predict_other, user, time.time())
+    max_nodes = context.config.session.max_nodes
+    better = suggestions(body, snapshot, prediction, predict_other, user, time.time(), max_nodes)
     return RequestAdvice(
         wait=wait,
         prediction=prediction,
@@ -112,11 +113,11 @@ def _slurm_user(view: ViewClient, name: str) -> SlurmUser:
 
 
 def _prediction_request(request: AdviceRequest, snapshot: Snapshot) -> PredictionRequest:
-    count = request.nodes * max(request.gpus, 1)
+    count, gpu_type = worker_count(request, snapshot), requested_gpu_type(request, snapshot)
     node_share = held_node_share(
         snapshot,
         request.partition,
-        request.gpu_type,
+        gpu_type,
         cpus=request.cpus,
         memory_bytes=request.memory_gb * GIB,
     )
@@ -127,9 +128,7 @@ def _prediction_request(request: AdviceRequest, snapshot: Snapshot) -> Predictio
         "node_share": node_share,
     }
     plan = Synchronous.model_validate({k: v for k, v in fields.items() if v is not None})
-    hardware = HardwareQuery(
-        partition=request.partition, gpu_type=request.gpu_type if request.gpus else "", count=count
-    )
+    hardware = HardwareQuery(partition=request.partition, gpu_type=gpu_type, count=count)
     return PredictionRequest(workload=request.workload, hardware=hardware, plan=plan)
 
 
