@@ -18,7 +18,7 @@ from carme.slurm.gres import total_gpus
 from carme.slurm.limits import Limit
 from carme.slurm.models import Node
 from carme.slurm.snapshot import Snapshot
-from carme.units import format_duration, format_joules, hours_within
+from carme.units import counted, format_duration, format_joules, hours_within
 
 SMALLER_TIME_RATIO = 1.15
 """Fewer GPUs are suggested if training takes less than this many times as long."""
@@ -58,7 +58,7 @@ def placement_notes(request: AdviceRequest, prediction: Prediction) -> tuple[str
     """A note if the prediction has the GPUs on fewer nodes than the request."""
     if prediction.nodes == request.nodes:
         return ()
-    nodes = "1 node" if prediction.nodes == 1 else f"{prediction.nodes} nodes"
+    nodes = counted(prediction.nodes, "node")
     return (
         f"these figures are for {prediction.gpus} x {prediction.gpu} on {nodes}: spread over"
         f" {request.nodes} nodes, training takes longer and more charged energy",

@@ -34,6 +34,11 @@ class Rates(FrozenModel):
     price_per_kwh: float | None = None
     currency: str = "EUR"
 
+    def apply(self, cluster: Cluster) -> Cluster:
+        """The cluster with these emissions and this PUE."""
+        rates = {"grams_co2_per_kwh": self.grams_co2_per_kwh, "pue": self.pue}
+        return cluster.model_copy(update=rates)
+
 
 WORLD = Rates()
 
@@ -144,9 +149,7 @@ def predict(
     """The prediction. `scaling` also simulates larger GPU counts to find the next limit. Without
     `detail` there is no limit and there are no bursts, which is faster for many choices."""
     calibrated, hardware = calibration.coefficients.apply(workload, cluster)
-    hardware = hardware.model_copy(
-        update={"grams_co2_per_kwh": rates.grams_co2_per_kwh, "pue": rates.pue}
-    )
+    hardware = rates.apply(hardware)
     if isinstance(plan, Synchronous):
         step = plan_step(calibrated, hardware, plan)
         result = run_synchronous(calibrated, hardware, plan, step)

@@ -13,6 +13,7 @@ from carme.predict.estimates import Estimate, FrozenModel
 from carme.predict.measurements import Steps
 from carme.predict.prediction import Prediction
 from carme.simulator.plans import Plan, Synchronous
+from carme.simulator.runs.figures import FIGURES, FigureName
 from carme.simulator.workload import Workload
 
 WorkloadName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,63}$")]
@@ -22,7 +23,6 @@ Word = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 JobId = Annotated[int, Field(ge=1, le=2**53)]
 CalibrationId = Annotated[str, Field(pattern=r"^[0-9a-f]{24}$|^none$")]
 UnixSeconds = Annotated[int, Field(ge=0, le=2**40)]
-Objective = Literal["time", "energy", "gpu_energy", "power", "emissions"]
 Values = Annotated[
     list[bool | int | float | Annotated[str, Field(max_length=129)] | None],
     Field(min_length=1, max_length=10_000),
@@ -281,8 +281,8 @@ class CoverageAnswer(FrozenModel):
 class ParetoObjective(FrozenModel):
     """Chooses the point with the least `minimize` among those that stay within `at_most`."""
 
-    minimize: Objective = "energy"
-    at_most: Mapping[Objective, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    minimize: FigureName = "energy"
+    at_most: Mapping[FigureName, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
 
 
 class ParetoRequest(FrozenModel):
@@ -296,7 +296,7 @@ class ParetoRequest(FrozenModel):
     hardware: HardwareQuery
     plan: Plan = Synchronous()
     vary: Annotated[dict[Word, Values], Field(min_length=1, max_length=8)]
-    objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=5)] = (
+    objectives: Annotated[tuple[FigureName, ...], Field(min_length=1, max_length=len(FIGURES))] = (
         "time",
         "energy",
     )
@@ -307,7 +307,7 @@ class ParetoRequest(FrozenModel):
 
 
 class ParetoPoint(FrozenModel):
-    """A combination and its figures. `energy` and `power` are of the nodes."""
+    """A combination and its figures. `energy` and `power` are charged energy and charged power."""
 
     point: dict[str, Any]
     time: float
@@ -320,7 +320,7 @@ class ParetoPoint(FrozenModel):
 
 
 class ParetoAnswer(FrozenModel):
-    objectives: tuple[Objective, ...]
+    objectives: tuple[FigureName, ...]
     points: tuple[ParetoPoint, ...]
     choice: ParetoPoint | None
     """The point that `wish` chooses."""

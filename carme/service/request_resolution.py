@@ -46,15 +46,23 @@ def with_samples(workload: Workload, samples: int) -> Workload:
 
 def find_hardware(context: ServiceContext, query: HardwareQuery) -> tuple[Cluster, int]:
     """The hardware, and how many of its GPUs the request names."""
+    count = gpu_count(query)
     if query.partition is not None:
         snapshot = context.cluster.snapshot()
         names = context.config.service.hardware
-        return hardware_of(snapshot, query.partition, query.gpu_type, names), query.count
+        return hardware_of(snapshot, query.partition, query.gpu_type, names), count
     gpus = query.gpus or ""
-    count, _ = library.parse_gpus(gpus)
+    return library.cluster_of(gpus, node_name=query.node, network=query.network), count
+
+
+def gpu_count(query: HardwareQuery) -> int:
+    """How many GPUs the request names."""
+    if query.partition is not None:
+        return query.count
+    count, _ = library.parse_gpus(query.gpus or "")
     if count > MAX_GPUS:
         raise InputError(f"{count} GPUs", f"at most {MAX_GPUS}")
-    return library.cluster_of(gpus, node_name=query.node, network=query.network), count
+    return count
 
 
 def with_count(plan: BasePlan, count: int) -> BasePlan:

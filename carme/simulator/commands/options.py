@@ -187,21 +187,3 @@ def progress_bar(text: str) -> Progress:
 def spinner(text: str) -> Status:
     """A spinner on stderr for work of a second or more without countable steps."""
     return Console(stderr=True).status(text)
-
-
-def format_emissions(grams: float) -> str:
-    """`820 g`, `13.9 kg`, `1.56 t` of CO₂ equivalents."""
-    for size, unit in ((1e6, "t"), (1e3, "kg")):
-        if grams >= size:
-            return f"{grams / size:.3g} {unit} CO₂e"
-    return f"{grams:.3g} g CO₂e"
-
-
-def format_watts(watts: float) -> str:
-    """`245 W`, `13.9 kW`."""
-    return f"{watts / 1000:.3g} kW" if watts >= 1000 else f"{watts:.3g} W"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 node`, `8 nodes`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

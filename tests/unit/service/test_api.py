@@ -3,6 +3,7 @@
 import pytest
 
 from carme.jobs.models import JobList
+from support.service import gpu_nodes
 
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
 
@@ -159,6 +160,30 @@ def test_the_gpus_of_partitions_are_compared(service):
     answer = service.ask("POST", "/pareto", body={**RESNET, "vary": vary}).json
     assert (len(answer["points"]), answer["impossible"]) == (1, len(unknown))
     assert "virtual-a100" in " ".join(answer["reasons"])
+
+
+def test_a_comparison_does_not_need_figures_of_its_first_gpu(service):
+    """Explore names the first GPU as the hardware, and some GPUs of a site have no figures."""
+    nodes = (*service.view.snapshot.nodes, *gpu_nodes("strange-gpu"))
+    service.view.snapshot = service.view.snapshot.model_copy(update={"nodes": nodes})
+    hardware = {"partition": "gpu", "gpu_type": "strange-gpu"}
+    vary = {"gpu": ["gpu:strange-gpu", "gpu:virtual-t4"], "batch": [64]}
+    answer = service.ask("POST", "/pareto", body={**RESNET, "hardware": hardware, "vary": vary})
+    assert answer.status_code == 200, answer.json
+    assert [p["point"]["gpu"] for p in answer.json["points"]] == ["gpu:virtual-t4"]
+    assert "strange-gpu" in answer.json["reasons"][0]
+
+
+@pytest.mark.parametrize("in_vary", [False, True])
+def test_a_partition_has_no_more_gpus_than_its_nodes(service, in_vary):
+    hardware = {"partition": "gpu", "gpu_type": "virtual-t4"}
+    vary = {"gpus": [4, 8], "batch": [64]} | ({"gpu": ["gpu:virtual-t4"]} if in_vary else {})
+    answer = service.ask("POST", "/pareto", body={**RESNET, "hardware": hardware, "vary": vary})
+    assert [p["point"]["gpus"] for p in answer.json["points"]] == [4]
+    assert "8 GPUs" in answer.json["reasons"][0]
+    library_gpu = {**RESNET, "hardware": {"gpus": "1xT4"}, "vary": {"gpus": [4, 8], "batch": [64]}}
+    answer = service.ask("POST", "/pareto", body=library_gpu)
+    assert [p["point"]["gpus"] for p in answer.json["points"]] == [4, 8]
 
 
 def test_a_large_front_is_a_task_with_events(service):

@@ -54,6 +54,24 @@ def test_a_point_that_cannot_be_is_an_outcome_with_an_error(point):
     assert suite().evaluate(point).error
 
 
+def test_another_gpu_is_simulated_at_the_same_site():
+    """With the site's PUE, grid and storage, and with a network that is not the node's usual one."""
+    slow = CLUSTER.node.model_copy(update={"network": library.link("ethernet-1"), "adapters": 1})
+    site = CLUSTER.model_copy(update={"pue": 1.5, "grams_co2_per_kwh": 100.0, "node": slow})
+    fields = {"gpus": 16, "batch": 512, "epochs": 1}
+
+    def figures(cluster):
+        return Suite(RESNET, cluster, "synchronous", fields).evaluate({"gpu": "a100"}).figures
+
+    usual, here = figures(CLUSTER), figures(CLUSTER.model_copy(update={"pue": 1.5}))
+    assert here["emissions"] == pytest.approx(1.5 * usual["emissions"])
+    assert here["time"] == usual["time"]
+    there = figures(site)
+    assert there["time"] > 2 * usual["time"]
+    facility_kwh = 1.5 * there["energy"] / 3.6e6
+    assert there["emissions"] == pytest.approx(100 * facility_kwh)
+
+
 def test_a_random_suite_draws_without_repetition():
     outcomes = run_suite(suite(), Random(RANGES, 7, seed=3))
     assert len({json.dumps(o.point) for o in outcomes}) == 7
