@@ -10,6 +10,14 @@ const carmeElements = (function () {
     return node;
   }
 
+  // A table with these column titles; returns its body, to which rows are added.
+  function table(parent, titles, css) {
+    const element = add(parent, "table");
+    const head = add(add(element, "thead"), "tr");
+    for (const title of titles) add(head, "th", title, css && css(title)).scope = "col";
+    return add(element, "tbody");
+  }
+
   function digits(value) {
     if (value === 0) return "0";
     if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
@@ -38,5 +46,5 @@ const carmeElements = (function () {
   const interval = (figure) => amount(figure.low, figure.unit, figure.value) + " to " + amount(figure.high, figure.unit, figure.value);
   const bytes = (value) => (value < 2 ** 20 ? digits(value / 1024) + " KiB" : value < 2 ** 30 ? digits(value / 2 ** 20) + " MiB" : digits(value / 2 ** 30) + " GiB");
 
-  return { add, digits, duration, joules, watts, grams, amount, interval, bytes };
+  return { add, table, digits, duration, joules, watts, grams, amount, interval, bytes };
 })();
