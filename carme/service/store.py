@@ -162,9 +162,12 @@ class Store:
             raise DeniedError(f"this {kind.noun} is another user's", "only its owner can delete it")
         self.remove(row)
 
-    def add(self, row: Owned) -> None:
-        """Store a row."""
+    def add(self, row: Owned, replaces: Owned | None = None) -> None:
+        """Store a row, in one transaction with the deletion of the one that it replaces."""
         with self.session() as session:
+            if replaces is not None:
+                session.delete(replaces)
+                session.flush()  # the new row may have the same unique name
             session.add(row)
 
     def remove(self, row: Owned) -> None:

@@ -106,16 +106,14 @@ def store_workload(context: ServiceContext, caller: Caller, workload: Workload) 
     if name in library.names("workloads"):
         raise InputError(f"{name} is the name of a bundled workload", "choose another name")
     check_workload(workload)
-    row = context.store.newest(WorkloadRow, caller.name, name=name)
-    if row is None:
+    old = context.store.newest(WorkloadRow, caller.name, name=name)
+    if old is None:
         count = len(context.store.page(WorkloadRow, caller.name, MAX_WORKLOADS, None))
         if count >= MAX_WORKLOADS:
             raise InputError(f"you have stored {count} workloads already", "delete one first")
-    else:
-        context.store.remove(row)
     try:
-        body = workload.model_dump(mode="json")
-        context.store.add(WorkloadRow(user=caller.name, name=name, body=body))
+        row = WorkloadRow(user=caller.name, name=name, body=workload.model_dump(mode="json"))
+        context.store.add(row, replaces=old)
     except IntegrityError:
         raise InputError(f"{name} is being stored by another request", "try again") from None
     return WorkloadAnswer(own=True, workload=workload)

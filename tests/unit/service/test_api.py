@@ -1,8 +1,10 @@
 """The API as a program uses it."""
 
 import pytest
+from sqlalchemy.exc import SQLAlchemyError
 
 from carme.jobs.models import JobList
+from carme.service.store import WorkloadRow
 from support.service import gpu_nodes
 
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
@@ -275,6 +277,18 @@ def test_own_workloads_are_kept_per_user(service):
     assert service.ask("DELETE", "/workloads/mine").status_code == 204
     taken = service.ask("POST", "/workloads", body={**mine, "name": "resnet-50"})
     assert taken.status_code == 422
+
+
+def test_a_workload_that_cannot_be_replaced_is_kept(service):
+    mine = service.ask("GET", "/workloads/resnet-50").json["workload"] | {"name": "mine"}
+    for _ in range(2):
+        assert service.ask("POST", "/workloads", body=mine).status_code == 201
+    store = service.parts.store
+    [old] = store.page(WorkloadRow, "ann", 10, None)
+    not_json = WorkloadRow(user="ann", name="mine", body={"layers": object()})
+    with pytest.raises(SQLAlchemyError):
+        store.add(not_json, replaces=old)
+    assert service.ask("GET", "/workloads/mine").json["own"]
 
 
 def test_a_fit_is_used_by_predictions_of_its_owner_only(service):
