@@ -1,4 +1,7 @@
-"""Text to numbers and back: memory, time, energy, power, emissions. SI base units inside, units in every name."""
+"""Text to numbers and back: memory, time, energy, power, emissions.
+
+SI base units inside, units in every name.
+"""
 
 import re
 

@@ -61,7 +61,17 @@ def report(job: JobReport) -> Iterator[RenderableType]:
 
 def listing(job_list: JobList) -> Iterator[RenderableType]:
     """A table of jobs."""
-    columns = ("job", "user", "name", "state", "time", "GPUs", "GPU use", "CPU use", "charged energy")
+    columns = (
+        "job",
+        "user",
+        "name",
+        "state",
+        "time",
+        "GPUs",
+        "GPU use",
+        "CPU use",
+        "charged energy",
+    )
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for column in table.columns[4:]:
         column.justify = "right"

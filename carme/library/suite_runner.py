@@ -22,8 +22,8 @@ from carme.simulator.runs.result import node_count
 from carme.simulator.workload import Workload
 
 STORE_VERSION = "3"
-"""Changes when a stored figure is computed in another way: since 3, a job's share of a node holds on
-each of its nodes."""
+"""Changes when a stored figure is computed in another way: since 3, a job's share of a node holds
+on each of its nodes."""
 CHUNK = 64
 """Points a pool worker gets at a time; one takes about a millisecond."""
 
@@ -57,8 +57,8 @@ class Suite:
         return Outcome(point, {**result.to_dict(), **figures_of(result)})
 
     def _with_gpu(self, gpus: str) -> Cluster:
-        """Nodes with the GPUs of `8xV100` at this site: with its storage, grid and PUE, and with its
-        network if it is not the usual one of the cluster's node."""
+        """Nodes with the GPUs of `8xV100` at this site: with its storage, grid and PUE, and with
+        its network if it is not the usual one of the cluster's node."""
         other, site, node = library.cluster_of(gpus), self.cluster, self.cluster.node
         changes: dict[str, Any] = {
             "storage": site.storage,

@@ -94,10 +94,10 @@ class IdleEstimate(FrozenModel):
 
 
 class Prediction(FrozenModel):
-    """What a training run takes. `gpu_energy` is that of the plan's GPUs. `node_energy` is the charged
-    energy: the GPUs and the job's share of the hosts, without cooling. That share follows the energy
-    ledger's rule for the rest of a node, and approximates it for processors and memory. On nodes
-    without a meter of the whole node, the ledger charges no rest, so it charges less."""
+    """What a training run takes. `gpu_energy` is that of the plan's GPUs. `node_energy` is the
+    charged energy: the GPUs and the job's share of the hosts, without cooling. That share follows
+    the energy ledger's rule for the rest of a node, and approximates it for processors and memory.
+    On nodes without a meter of the whole node, the ledger charges no rest, so it charges less."""
 
     workload: str
     hardware: str

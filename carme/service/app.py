@@ -134,5 +134,5 @@ def _metrics(app: Flask, prefix: str) -> None:
         if not prometheus_token or not hmac.compare_digest(
             token.strip().encode(), prometheus_token.encode()
         ):
-            raise problems.Refused(401, "the metrics are for Prometheus", "send its token")
+            raise problems.HttpProblem(401, "the metrics are for Prometheus", "send its token")
         return Response(generate_latest(registry), mimetype="text/plain; version=0.0.4")

@@ -19,7 +19,7 @@ from carme.simulator.workload import Workload
 WorkloadName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,63}$")]
 GpuText = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ ×*-]{0,63}$")]
 SlurmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-Word = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+LowercaseName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 JobId = Annotated[int, Field(ge=1, le=2**53)]
 CalibrationId = Annotated[str, Field(pattern=r"^[0-9a-f]{24}$|^none$")]
 UnixSeconds = Annotated[int, Field(ge=0, le=2**40)]
@@ -34,9 +34,9 @@ class HardwareQuery(FrozenModel):
 
     gpus: GpuText | None = None
     """Count and name, such as `8xV100` or `1xA100`."""
-    node: Word | None = None
+    node: LowercaseName | None = None
     """The kind of node, if not the GPU's usual one."""
-    network: Word | None = None
+    network: LowercaseName | None = None
     partition: SlurmName | None = None
     gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")] = ""
     count: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -144,7 +144,7 @@ class WorkloadAnswer(FrozenModel):
 class OnnxQuery(FrozenModel):
     """Name and data set of an uploaded ONNX file."""
 
-    name: Word | None = None
+    name: LowercaseName | None = None
     """Name of the workload; default: the graph's own name."""
     samples: int | None = None
 
@@ -295,7 +295,7 @@ class ParetoRequest(FrozenModel):
     workload: WorkloadName | Workload
     hardware: HardwareQuery
     plan: Plan = Synchronous()
-    vary: Annotated[dict[Word, Values], Field(min_length=1, max_length=8)]
+    vary: Annotated[dict[LowercaseName, Values], Field(min_length=1, max_length=8)]
     objectives: Annotated[tuple[FigureName, ...], Field(min_length=1, max_length=len(FIGURES))] = (
         "time",
         "energy",

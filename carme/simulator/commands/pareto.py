@@ -25,7 +25,7 @@ from carme.simulator.commands.options import (
 from carme.simulator.runs.figures import FIGURES, Figure
 from carme.units import format_duration, format_emissions, format_joules, format_watts
 
-OBJECTIVES: dict[str, Figure] = {**FIGURES}
+OBJECTIVES: dict[str, Figure] = {str(name): figure for name, figure in FIGURES.items()}
 _FORMATS: dict[str, Callable[[float], str]] = {
     "s": format_duration,
     "J": format_joules,
@@ -183,9 +183,7 @@ def _print(
     shown = [o for o in outcomes if not o.error] if show_all else best
     for outcome in shown:
         cells = [f"{outcome.point[name]}" for name in varied]
-        cells += [
-            _text(name, outcome.figures[name]) for name in (*objectives, *other_objectives)
-        ]
+        cells += [_text(name, outcome.figures[name]) for name in (*objectives, *other_objectives)]
         if show_all:
             cells.append("●" if id(outcome) in chosen else "")
         table.add_row(*cells)

@@ -110,7 +110,7 @@ def test_prometheus_gets_the_counts(service, monkeypatch):
     made = keep(service, 1)
     end(service, 1, made.time.value)
     recorded(service)
-    from carme.service import create_app
+    from carme.service.app import create_app
 
     app = create_app(service.config, token=OWN)
     text = (

@@ -55,7 +55,7 @@ def test_a_point_that_cannot_be_is_an_outcome_with_an_error(point):
 
 
 def test_another_gpu_is_simulated_at_the_same_site():
-    """With the site's PUE, grid and storage, and with a network that is not the node's usual one."""
+    """With the site's PUE, grid and storage, and with its network if that is not the usual one."""
     slow = CLUSTER.node.model_copy(update={"network": library.link("ethernet-1"), "adapters": 1})
     site = CLUSTER.model_copy(update={"pue": 1.5, "grams_co2_per_kwh": 100.0, "node": slow})
     fields = {"gpus": 16, "batch": 512, "epochs": 1}
