@@ -14,7 +14,7 @@ from typing import Any
 
 from carme import library
 from carme.errors import CarmeError, ConfigError
-from carme.simulator.analysis.suite import Outcome, Point, SearchStrategy
+from carme.simulator.analysis.search import Outcome, Point, SearchStrategy
 from carme.simulator.hardware import Cluster
 from carme.simulator.runs import simulate
 from carme.simulator.runs.figures import figures_of

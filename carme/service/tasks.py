@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Literal, Protocol
 
 from carme.errors import MissingError, UnavailableError
-from carme.simulator.analysis.suite import Outcome, Point
+from carme.simulator.analysis.search import Outcome, Point
 from carme.simulator.runs.figures import FIGURES
 
 State = Literal["running", "done", "cancelled", "failed"]

@@ -11,7 +11,7 @@ from typing import TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from carme.errors import MissingError, UnavailableError
-from carme.jobs.models import JobReport
+from carme.jobs.models import LOOK_BACK_SECONDS, JobReport, no_such_job
 from carme.predict.estimates import Estimate
 from carme.service.api.predictions import answer_of
 from carme.service.context import ServiceContext, current_context
@@ -29,7 +29,6 @@ from carme.service.outcomes import coverage
 from carme.service.store import PredictionRow
 from carme.slurm.states import JobState
 
-LOOK_BACK_SECONDS = 31 * 86400
 TIMEOUT_SECONDS = 1.8
 """Slurm's accounting may take a minute; a page should not."""
 T = TypeVar("T")
@@ -88,9 +87,7 @@ def find_job(context: ServiceContext, caller: Caller, job_id: int) -> JobReport:
     job = _within_timeout(lambda: context.cluster.client.report(job_id))
     if not caller.may_see(job.user):
         # The view's message for a missing job: it must not reveal that the job exists.
-        raise MissingError(
-            f"you have no job {job_id} of the last month", "`carme jobs` lists what there is"
-        )
+        raise no_such_job(job_id)
     return job
 
 

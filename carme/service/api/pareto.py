@@ -35,7 +35,13 @@ from carme.service.request_resolution import (
     with_count,
 )
 from carme.service.tasks import BackgroundTask, Evaluator
-from carme.simulator.analysis.suite import Exhaustive, Outcome, Point, Random, front
+from carme.simulator.analysis.search import (
+    ExhaustiveSearch,
+    Outcome,
+    Point,
+    RandomSearch,
+    pareto_front,
+)
 from carme.simulator.hardware import Cluster
 from carme.simulator.runs.figures import FigureName
 
@@ -110,7 +116,9 @@ def _suite(
             f"{size:,} points", f"at most {max_points:,}: use fewer values, or `random`"
         )
     ranges = dict(body.vary)
-    strategy = Random(ranges, body.random, plan.seed) if body.random else Exhaustive(ranges)
+    strategy = (
+        RandomSearch(ranges, body.random, plan.seed) if body.random else ExhaustiveSearch(ranges)
+    )
     points: list[Point] = []
     while batch := strategy.ask():
         points += batch
@@ -153,7 +161,7 @@ def _result(
     wish: ParetoObjective | None,
     provenance: Provenance,
 ) -> ParetoAnswer:
-    on_front = {id(outcome) for outcome in front(outcomes, objectives)}
+    on_front = {id(outcome) for outcome in pareto_front(outcomes, objectives)}
     points = []
     for outcome in (o for o in outcomes if not o.error):
         names = ParetoPoint.model_fields.keys() & outcome.figures.keys()

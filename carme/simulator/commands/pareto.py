@@ -14,7 +14,13 @@ from rich.table import Table
 
 from carme.errors import InputError, MissingError
 from carme.library.suite_runner import Suite, run_suite
-from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
+from carme.simulator.analysis.search import (
+    ExhaustiveSearch,
+    Outcome,
+    RandomSearch,
+    grid_points,
+    pareto_front,
+)
 from carme.simulator.commands.options import (
     print_wide,
     progress_bar,
@@ -92,15 +98,17 @@ def pareto(
     workload, cluster, plan = simulation_inputs(name, options)
     fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": plan.gpus}
     suite = Suite(workload, cluster, str(options["kind"]), fields)
-    strategy = Random(ranges, random_count, plan.seed) if random_count else Exhaustive(ranges)
-    total = random_count or sum(1 for _ in points(ranges))
+    strategy = (
+        RandomSearch(ranges, random_count, plan.seed) if random_count else ExhaustiveSearch(ranges)
+    )
+    total = random_count or sum(1 for _ in grid_points(ranges))
     with progress_bar("simulating") as progress:
         task = progress.add_task("", total=total)
         outcomes = run_suite(
             suite, strategy, jobs=jobs, store=store, done=lambda n: progress.advance(task, n)
         )
     outcomes = [o for o in outcomes if _is_in_ranges(o, keep)]
-    best = front(outcomes, axes)
+    best = pareto_front(outcomes, axes)
     if not best:
         reasons = sorted({o.error for o in outcomes if o.error})
         raise InputError("no point can run", reasons[0] if reasons else "no point is kept")

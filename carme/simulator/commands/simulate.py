@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from carme.simulator.analysis.scaling_limits import ScalingLimits, scaling_limits
-from carme.simulator.analysis.suite import replicate
+from carme.simulator.analysis.search import replicate
 from carme.simulator.analysis.timeline import burst_figures, chrome_trace, simulate_window
 from carme.simulator.commands.options import (
     progress_bar,
