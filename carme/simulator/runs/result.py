@@ -16,6 +16,8 @@ from carme.simulator.plans import BasePlan
 from carme.simulator.workload import Floats, Workload
 
 PHASES = ("startup", "load", "broadcast", "compute", "communication", "update", "wait")
+SETUP_PHASES = PHASES[:3]
+"""Before the first step."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 JOULES_PER_KWH = 3.6e6
 
@@ -107,7 +109,7 @@ class SimulationResult:
     @property
     def throughput(self) -> float:
         """Samples a second while training."""
-        training = self.seconds - sum(self.phases[p] for p in ("startup", "load", "broadcast"))
+        training = self.seconds - sum(self.phases[p] for p in SETUP_PHASES)
         return self.samples / training if training > 0 else 0.0
 
     @property
@@ -247,7 +249,7 @@ def totals(
     hosts = nodes * node.idle_watts * seconds + _training_host_watts(node, plan) * active
     unallocated = idle_gpus * node.gpu.power.idle_watts * seconds
     facility = node_joules * cluster.pue
-    training = [s for s in segments if s.phase not in ("startup", "load", "broadcast")]
+    training = [s for s in segments if s.phase not in SETUP_PHASES]
     return SimulationResult(
         workload=workload.name,
         cluster=cluster.name,
