@@ -5,6 +5,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from carme.jobs.models import JobList
 from carme.service.store import WorkloadRow
+from carme.slurm.models import Reservation
 from support.service import gpu_nodes
 
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
@@ -250,6 +251,23 @@ def test_advice_for_a_declared_workload(service):
     assert [s["kind"] for s in found["suggestions"]] == ["time"]
     body.update(gpus=0, workload="")
     assert service.ask("POST", "/advice", body=body).json["prediction"] is None
+
+
+def test_advice_for_a_partition_without_gpus_counts_cores(service):
+    body = {"partition": "cpu", "cpus": 2, "hours": 2, "workload": "resnet-50"}
+    prediction = service.ask("POST", "/advice", body=body).json["prediction"]
+    assert (prediction["gpu"], prediction["gpus"]) == ("cpu-core", 2)
+
+
+def test_advice_inside_a_reservation_is_for_its_gpus(service):
+    a100, *t4 = gpu_nodes("virtual-a100", "virtual-t4", "virtual-t4")
+    course = Reservation(name="course", nodes=(a100.name,), users=("ann",))
+    changes = {"nodes": (a100, *t4), "reservations": (course,)}
+    service.view.snapshot = service.view.snapshot.model_copy(update=changes)
+    body = {"partition": "gpu", "gpus": 1, "reservation": "course", "workload": "resnet-50"}
+    advice = service.ask("POST", "/advice", body=body).json
+    assert advice["prediction"]["gpu"] == "a100"
+    assert not [other for other in advice["suggestions"] if other["gpu_type"]]
 
 
 def test_cluster_and_hardware(service):
