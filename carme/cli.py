@@ -54,7 +54,7 @@ _EXTRA_OF_PACKAGE = {
     "carme_spawner": "spawner",
     "carme_monitoring": "monitoring",
     "carme_containers": "containers",
-    "carme.service": "service",
+    "carme.predict": "simulator",
     "carme.local": "local",
     "carme.simulator": "simulator",
     "carme.library": "simulator",

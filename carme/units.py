@@ -1,4 +1,7 @@
-"""Text to numbers and back: memory, time, energy. SI base units inside, units in every name."""
+"""Text to numbers and back: memory, time, energy, power, emissions.
+
+SI base units inside, units in every name.
+"""
 
 import re
 
@@ -87,3 +90,21 @@ def format_joules(joules: float, like: float | None = None) -> str:
     if size < 3.6e9:
         return f"{joules / 3.6e6:.3g} kWh"
     return f"{joules / 3.6e9:.3g} MWh"
+
+
+def format_watts(watts: float) -> str:
+    """`245 W`, `13.9 kW`."""
+    return f"{watts / 1000:.3g} kW" if watts >= 1000 else f"{watts:.3g} W"
+
+
+def format_emissions(grams: float) -> str:
+    """`820 g`, `13.9 kg`, `1.56 t` of CO₂ equivalents."""
+    for size, unit in ((1e6, "t"), (1e3, "kg")):
+        if grams >= size:
+            return f"{grams / size:.3g} {unit} CO₂e"
+    return f"{grams:.3g} g CO₂e"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `8 nodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

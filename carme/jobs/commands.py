@@ -13,10 +13,10 @@ import click
 from rich.console import Console
 
 from carme.config import load
-from carme.errors import InputError, MissingError
+from carme.errors import InputError
 from carme.jobs import terminal
-from carme.jobs.models import JobLine
-from carme.jobs.reporter import MAX_JOBS
+from carme.jobs.job_reporter import MAX_JOBS
+from carme.jobs.models import LOOK_BACK_SECONDS, JobLine, no_such_job
 from carme.jobs.service_client import ServiceJobsClient
 from carme.view.client import ViewClient
 
@@ -136,11 +136,11 @@ def _job_id(text: str, client: ViewClient | ServiceJobsClient) -> int:
     if text.isdecimal() and 0 < int(text) < 2**31:
         return int(text)
     if re.fullmatch(r"\d{1,10}_\d{1,10}", text):
-        since = int(time.time()) - 31 * 86400
+        since = int(time.time()) - LOOK_BACK_SECONDS
         for entry in client.reports(since=since, limit=MAX_JOBS).jobs:
             if entry.label == text:
                 return entry.id
-        raise MissingError(f"you have no job {text} of the last month")
+        raise no_such_job(text)
     raise InputError(f"{text!r} is not the number of a job", "such as 4711, or 4711_3 of an array")
 
 

@@ -5,8 +5,17 @@ from typing import Literal
 
 from pydantic import Field
 
+from carme.errors import MissingError
 from carme.slurm.models import Gpus, SlurmModel
 from carme.slurm.states import JobState
+
+LOOK_BACK_SECONDS = 31 * 86400
+"""How far back a job is looked for; Slurm's accounting is asked for a month at most."""
+
+
+def no_such_job(job: int | str) -> MissingError:
+    """The error for a job that the caller may not see, whether or not it exists."""
+    return MissingError(f"you have no job {job} of the last month", "`carme jobs` lists your jobs")
 
 
 class RequestedResources(SlurmModel):

@@ -11,7 +11,7 @@ from carme.jobs.models import JobLine, JobList, JobReport, MeasuredUsage, Plot
 from carme.slurm.hostlist import compress
 from carme.slurm.models import Gpus
 from carme.slurm.states import JobState
-from carme.units import format_bytes, format_duration, format_joules
+from carme.units import format_bytes, format_duration, format_emissions, format_joules
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COMPONENTS = {"gpu": "GPUs", "cpu": "processors", "dram": "memory", "rest": "rest of the node"}
@@ -71,7 +71,17 @@ def report(job: JobReport) -> Iterator[RenderableType]:
 
 def listing(job_list: JobList) -> Iterator[RenderableType]:
     """A table of jobs."""
-    columns = ("job", "user", "name", "state", "time", "GPUs", "GPU use", "CPU use", "energy")
+    columns = (
+        "job",
+        "user",
+        "name",
+        "state",
+        "time",
+        "GPUs",
+        "GPU use",
+        "CPU use",
+        "charged energy",
+    )
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for column in table.columns[4:]:
         column.justify = "right"
@@ -192,10 +202,11 @@ def _energy(measured: MeasuredUsage) -> Table:
     total = measured.total_joules
     # Name the measured components if some are missing: GPU energy is not the energy of a job.
     components = ", ".join(_COMPONENTS.get(name, name) for name in measured.joules)
-    scope = "of the node" if "rest" in measured.joules else f"of {components} alone"
+    scope = "" if "rest" in measured.joules else f"of {components} alone"
     uncertainty = measured.uncertainty_ratio
     interval = "" if uncertainty is None else f"± {format_joules(2 * uncertainty * total)} (95 %)"
-    table.add_row("energy", Text(format_joules(total), style="bold"), f"{interval} {scope}".strip())
+    bold_total = Text(format_joules(total), style="bold")
+    table.add_row("charged energy", bold_total, f"{interval} {scope}".strip())
     for name, joules in measured.joules.items():
         table.add_row(f"  {_COMPONENTS.get(name, name)}", format_joules(joules), "")
     if measured.gpu_idle_joules:
@@ -203,7 +214,7 @@ def _energy(measured: MeasuredUsage) -> Table:
     if measured.estimated_joules > 0.01 * total:
         table.add_row("  estimated", format_joules(measured.estimated_joules), "divided by time")
     if measured.emissions_grams is not None:
-        table.add_row("emissions", f"{measured.emissions_grams:.3g} g", "CO2 equivalent")
+        table.add_row("emissions", format_emissions(measured.emissions_grams), "")
     for currency, cost in measured.cost.items():
         table.add_row("cost", f"{cost:.3g} {currency}", "of electricity")
     return table

@@ -14,13 +14,16 @@ from typing import Any
 
 from carme import library
 from carme.errors import CarmeError, ConfigError
-from carme.simulator.analysis.suite import Outcome, Point, SearchStrategy
+from carme.simulator.analysis.search import Outcome, Point, SearchStrategy
 from carme.simulator.hardware import Cluster
 from carme.simulator.runs import simulate
+from carme.simulator.runs.figures import figures_of
+from carme.simulator.runs.result import node_count
 from carme.simulator.workload import Workload
 
-STORE_VERSION = "2"
-"""Changes when the meaning of a stored figure does: since 2, node energy is the charged share."""
+STORE_VERSION = "3"
+"""Changes when a stored figure is computed in another way: since 3, a job's share of a node holds
+on each of its nodes."""
 CHUNK = 64
 """Points a pool worker gets at a time; one takes about a millisecond."""
 
@@ -33,6 +36,8 @@ class Suite:
     cluster: Cluster
     kind: str
     fields: dict[str, Any]
+    may_add_nodes: bool = True
+    """Whether a point with more GPUs than the cluster gets more nodes, instead of an error."""
 
     def evaluate(self, point: Point) -> Outcome:
         """The outcome of one point; it has an error if the point cannot run."""
@@ -40,27 +45,32 @@ class Suite:
             fields = {**self.fields, **point}
             gpu = fields.pop("gpu", None)
             plan = library.plan(self.kind, fields)
-            cluster = self.cluster
-            if gpu is not None:
-                cluster = library.cluster_of(f"{plan.gpus}x{gpu}")
-            needed = -(-plan.gpus // cluster.node.gpus)
-            if needed > cluster.nodes:
-                # A sweep over GPU counts may exceed the cluster: add nodes of its type.
+            cluster = self.cluster if gpu is None else self._with_gpu(f"{plan.gpus}x{gpu}")
+            needed = node_count(cluster.node, plan)
+            if self.may_add_nodes and needed > cluster.nodes:
                 cluster = cluster.model_copy(update={"nodes": needed})
             result = simulate(self.workload, cluster, plan)
         except CarmeError as error:
             return Outcome(point, {}, str(error))
         if not result.memory.fits:
             return Outcome(point, {}, f"does not fit: {result.memory.why_not()}")
-        figures = result.to_dict()
-        figures.update(
-            time=result.seconds,
-            energy=result.node_joules,
-            gpu_energy=result.gpu_joules,
-            power=result.average_node_watts,
-            emissions=result.grams_co2,
-        )
-        return Outcome(point, figures)
+        return Outcome(point, {**result.to_dict(), **figures_of(result)})
+
+    def _with_gpu(self, gpus: str) -> Cluster:
+        """Nodes with the GPUs of `8xV100` at this site: with its storage, grid and PUE, and with
+        its network if it is not the usual one of the cluster's node."""
+        other, site, node = library.cluster_of(gpus), self.cluster, self.cluster.node
+        changes: dict[str, Any] = {
+            "storage": site.storage,
+            "grams_co2_per_kwh": site.grams_co2_per_kwh,
+            "pue": site.pue,
+        }
+        if node.network != library.node(node.gpu.default_node).network:
+            network = {"network": node.network, "adapters": node.adapters}
+            changes["node"] = other.node.model_copy(
+                update={**network, "congestion": node.congestion}
+            )
+        return other.model_copy(update=changes)
 
     def key(self) -> str:
         """Identifies stored outcomes: changes with everything that changes a result."""
@@ -70,6 +80,7 @@ class Suite:
             self.cluster.model_dump_json(),
             self.kind,
             json.dumps(self.fields, sort_keys=True),
+            str(self.may_add_nodes),
         )
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

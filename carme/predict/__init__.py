@@ -1,4 +1,5 @@
 """Predictions on top of the simulator: coefficients fitted to measurements, intervals, advice.
 
-Pure: no I/O and no wall clock. The service and the commands bring workloads, hardware and steps.
+Pure, except for `commands`: no I/O and no wall clock. The service and the commands bring workloads,
+hardware and steps.
 """

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import Literal
 
 from carme.errors import CarmeError
+from carme.predict.cluster_hardware import requested_gpu_type
 from carme.predict.estimates import Estimate, FrozenModel
 from carme.predict.prediction import Prediction
-from carme.requests.placement import all_problems
+from carme.requests.placement import all_problems, eligible_nodes
 from carme.requests.resource_request import AdviceRequest
 from carme.requests.slurm_user import SlurmUser
 from carme.requests.user_limits import request_time_limits
+from carme.slurm.gres import total_gpus
 from carme.slurm.limits import Limit
+from carme.slurm.models import Node
 from carme.slurm.snapshot import Snapshot
-from carme.units import format_duration, format_joules, hours_within
+from carme.units import counted, format_duration, format_joules, hours_within
 
 SMALLER_TIME_RATIO = 1.15
 """Fewer GPUs are suggested if training takes less than this many times as long."""
@@ -55,10 +58,10 @@ def placement_notes(request: AdviceRequest, prediction: Prediction) -> tuple[str
     """A note if the prediction has the GPUs on fewer nodes than the request."""
     if prediction.nodes == request.nodes:
         return ()
-    nodes = "1 node" if prediction.nodes == 1 else f"{prediction.nodes} nodes"
+    nodes = counted(prediction.nodes, "node")
     return (
         f"these figures are for {prediction.gpus} x {prediction.gpu} on {nodes}: spread over"
-        f" {request.nodes} nodes, training takes longer and more node energy",
+        f" {request.nodes} nodes, training takes longer and more charged energy",
     )
 
 
@@ -69,13 +72,21 @@ def suggestions(
     predict_other: PredictOther,
     user: SlurmUser | None = None,
     now: float = 0,
+    max_nodes: int | None = None,
 ) -> Iterator[Suggestion]:
-    """Requests that would be better, of those that the user may make."""
+    """Requests that would be better, of those that the form does not refuse for new reasons;
+    `max_nodes` is the site's limit for a session."""
     user = user or SlurmUser("")
+    problems = all_problems(request, snapshot, user, now, max_nodes).keys()
+    allowed = (
+        alternative
+        for alternative in _alternatives(request, snapshot)
+        if not all_problems(alternative, snapshot, user, now, max_nodes).keys() - problems
+    )
     # A prediction fills nodes one by one. It underestimates GPUs that are spread over more nodes.
     fitting = [
         (alternative, figures)
-        for alternative, figures in _alternatives(request, snapshot, predict_other, user, now)
+        for alternative, figures in _predictions(allowed, predict_other)
         if figures.nodes == alternative.nodes and figures.memory.fits
     ]
     if not prediction.memory.fits:
@@ -121,36 +132,44 @@ def _better(
     request: AdviceRequest, prediction: Prediction, fitting: list[Alternative]
 ) -> Iterator[Suggestion]:
     """Less energy in about the same time."""
-    seconds, joules = prediction.time.value, prediction.node_energy.value
+    time, energy = prediction.time, prediction.node_energy
     better = [
         (alternative, figures)
         for alternative, figures in fitting
-        if figures.node_energy.value < BETTER_ENERGY_RATIO * joules
-        and figures.time.value <= BETTER_TIME_RATIO * seconds
+        if figures.node_energy.value < BETTER_ENERGY_RATIO * energy.value
+        and figures.time.value <= BETTER_TIME_RATIO * time.value
     ]
     if not better:
         return
     alternative, figures = min(better, key=lambda pair: pair[1].node_energy.value)
     yield _change(
         request, alternative, "better",
-        f"{_compared(figures.time, prediction.time)} and"
-        f" {format_joules(figures.node_energy.value, joules)} instead of {format_joules(joules)}"
-        " of node energy",
+        f"{_compare_times(figures.time, time)} and {_compare_energy(figures.node_energy, energy)}",
     )  # fmt: skip
 
 
-def _compared(other: Estimate, current: Estimate) -> str:
+def _compare_times(other: Estimate, current: Estimate) -> str:
     """How two times compare; "not slower" only if the intervals say so."""
     if other.high <= current.low:
         return f"not slower ({format_duration(other.value)})"
-    return (
-        f"about as fast, as far as the predictions tell ({_interval(other)} instead of"
-        f" {_interval(current)})"
-    )
+    return f"no clear difference in time {_intervals(other, current, format_duration)}"
 
 
-def _interval(time: Estimate) -> str:
-    return f"{format_duration(time.low)} to {format_duration(time.high)}"
+def _compare_energy(other: Estimate, current: Estimate) -> str:
+    """How two energies compare, with their intervals where these overlap."""
+
+    def write(joules: float) -> str:
+        return format_joules(joules, current.value)
+
+    text = f"{write(other.value)} instead of {write(current.value)} of charged energy"
+    if other.high <= current.low:
+        return text
+    return f"about {text} {_intervals(other, current, write)}"
+
+
+def _intervals(other: Estimate, current: Estimate, write: Callable[[float], str]) -> str:
+    texts = [f"{write(each.low)} to {write(each.high)}" for each in (other, current)]
+    return f"({' against '.join(texts)}, 90 % intervals)"
 
 
 def _time(request: AdviceRequest, time: Estimate, limit: Limit | None) -> Iterator[Suggestion]:
@@ -178,39 +197,34 @@ def _time(request: AdviceRequest, time: Estimate, limit: Limit | None) -> Iterat
         )  # fmt: skip
 
 
-def _alternatives(
-    request: AdviceRequest,
-    snapshot: Snapshot,
-    predict_other: PredictOther,
-    user: SlurmUser,
-    now: float,
-) -> Iterator[Alternative]:
-    """Other counts of the same GPUs, and the partition's other GPUs, where the user may have them
-    and a prediction is possible."""
-    types = [kind for kind in snapshot.largest_free_block(request.partition) if kind]
-    gpus_by_type = {kind: _gpus_on_each_node(request, snapshot, kind) for kind in types}
-    own_type = request.gpu_type or max(
-        gpus_by_type, key=lambda kind: gpus_by_type[kind], default=""
-    )
-    for kind, gpus in gpus_by_type.items():
+def _alternatives(request: AdviceRequest, snapshot: Snapshot) -> Iterator[AdviceRequest]:
+    """Other counts of the same GPUs, and the other GPUs of the nodes that the request may use."""
+    nodes = eligible_nodes(request, snapshot)
+    own_type = requested_gpu_type(request, snapshot)
+    for kind in filter(None, total_gpus(node.gpus for node in nodes)):
+        most = _gpus_on_each_node(nodes, request.nodes, kind)
         for count in (1, 2, 4, 8, 16):
-            if count > gpus or (kind == own_type and count == request.gpus):
+            if count > most or (kind == own_type and count == request.gpus):
                 continue
             gpu_type = request.gpu_type if kind == own_type else kind
-            alternative = request.model_copy(update={"gpus": count, "gpu_type": gpu_type})
-            if {"gpus", "gpu_type"} & all_problems(alternative, snapshot, user, now).keys():
-                continue
-            try:
-                yield alternative, predict_other(alternative)
-            except CarmeError:
-                continue
+            yield request.model_copy(update={"gpus": count, "gpu_type": gpu_type})
 
 
-def _gpus_on_each_node(request: AdviceRequest, snapshot: Snapshot, kind: str) -> int:
-    """The GPUs of a type that each of as many nodes as requested has."""
-    nodes = snapshot.nodes_in(request.partition)
+def _predictions(
+    alternatives: Iterable[AdviceRequest], predict_other: PredictOther
+) -> Iterator[Alternative]:
+    """Each request with its prediction, where one is possible."""
+    for alternative in alternatives:
+        try:
+            yield alternative, predict_other(alternative)
+        except CarmeError:
+            continue
+
+
+def _gpus_on_each_node(nodes: Sequence[Node], node_count: int, kind: str) -> int:
+    """The GPUs of a type that each of `node_count` nodes has."""
     counts = sorted((node.gpus.get(kind, 0) for node in nodes), reverse=True)
-    return counts[request.nodes - 1] if request.nodes <= len(counts) else 0
+    return counts[node_count - 1] if node_count <= len(counts) else 0
 
 
 def _change(

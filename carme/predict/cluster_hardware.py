@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from carme import library
 from carme.errors import InputError, MissingError
+from carme.requests.placement import eligible_nodes
+from carme.requests.resource_request import ResourceRequest
 from carme.simulator.hardware import Cluster, Gpu
+from carme.slurm.gres import total_gpus
+from carme.slurm.models import Node
 from carme.slurm.snapshot import Snapshot
 
 CORE = "cpu-core"
@@ -23,6 +27,27 @@ def known_gpu(kind: str, names: Mapping[str, str]) -> Gpu:
         f"an administrator can name it in carme.toml: [service.hardware] {kind} = "
         f'"{max(library.names("gpus"), key=len)}" (carme hardware gpus)',
     )
+
+
+def default_gpu_type(nodes: Iterable[Node]) -> str:
+    """The GPU type that is meant where none is named: the one of which the nodes have most. Empty
+    if they have no GPUs."""
+    totals = total_gpus(node.gpus for node in nodes)
+    return max(totals, key=lambda kind: totals[kind], default="")
+
+
+def requested_gpu_type(request: ResourceRequest, snapshot: Snapshot) -> str:
+    """The GPU type that a request names, or the default of the nodes that it may use; empty if it
+    requests no GPU."""
+    if not request.gpus:
+        return ""
+    return request.gpu_type or default_gpu_type(eligible_nodes(request, snapshot))
+
+
+def worker_count(request: ResourceRequest, snapshot: Snapshot) -> int:
+    """The workers that train on a request: its GPUs, or its cores in a partition without GPUs."""
+    on_each_node = request.gpus if snapshot.gpus_total(request.partition) else request.cpus
+    return request.nodes * max(on_each_node, 1)
 
 
 def hardware_of(
@@ -44,7 +69,7 @@ def hardware_of(
         return _cores(
             [node.cpus for node in snapshot.nodes_in(slurm_partition.name)], slurm_partition.name
         )
-    kind = gpu_type or max(types, key=lambda name: types[name])
+    kind = gpu_type or default_gpu_type(snapshot.nodes_in(slurm_partition.name))
     gpu = known_gpu(kind, names)
     counts = [n.gpus[kind] for n in snapshot.nodes_in(slurm_partition.name) if n.gpus.get(kind)]
     default_node = library.node(gpu.default_node)
@@ -62,14 +87,15 @@ def held_node_share(
 ) -> float | None:
     """The larger of a job's shares of a node's processors and memory, for `node_share` of a plan;
     None if there is no such node."""
+    kind = gpu_type or default_gpu_type(snapshot.nodes_in(partition))
     nodes = [
         node
         for node in snapshot.nodes_in(partition)
-        if node.cpus and node.memory_bytes and (not gpu_type or node.gpus.get(gpu_type))
+        if node.cpus and node.memory_bytes and (not kind or node.gpus.get(kind))
     ]
     if not nodes:
         return None
-    largest = max(nodes, key=lambda node: (sum(node.gpus.values()), node.cpus))
+    largest = max(nodes, key=lambda node: (node.gpus.get(kind, 0), node.cpus))
     return min(max(cpus / largest.cpus, memory_bytes / largest.memory_bytes), 1.0)
 
 

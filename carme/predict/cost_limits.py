@@ -28,10 +28,10 @@ MAX_BURST_SLOTS = 4000
 MAX_SAMPLED_STEPS = 10_000
 MAX_DRAWS = 20_000_000
 """Random numbers for jitter: a third of a second."""
-MAX_WORKERS = 2048
+MAX_SIMULATED_WORKERS = 2048
 """Workers of plans that are simulated worker by worker."""
 MAX_PACKAGES = 20_000
-MAX_POINTS = 50
+MAX_FIT_POINTS = 50
 """Pairs of batch and worker count in one fit: each is simulated some hundred times, all together
 in some seconds."""
 VARIED = frozenset(
@@ -68,13 +68,13 @@ def check_ranges(ranges: Mapping[str, Sequence[Any]], plan: BasePlan, workload: 
 
 def check_points(plan: Synchronous, workload: Workload, points: set[tuple[int, int]]) -> None:
     """InputError for a fit to more pairs of batch and worker count than can be simulated."""
-    if len(points) > MAX_POINTS:
+    if len(points) > MAX_FIT_POINTS:
         raise InputError(
             f"steps of {len(points):,} different pairs of batch and GPUs",
-            f"at most {MAX_POINTS}: send those that were measured most",
+            f"at most {MAX_FIT_POINTS}: send those that were measured most",
         )
     plans = (plan.model_copy(update={"batch": batch, "gpus": gpus}) for batch, gpus in points)
-    if sum(check_plan(measured_plan, workload) for measured_plan in plans) > MAX_POINTS:
+    if sum(check_plan(measured_plan, workload) for measured_plan in plans) > MAX_FIT_POINTS:
         raise InputError(
             f"a fit of such a plan to {len(points):,} pairs of batch and GPUs takes too long",
             "send fewer pairs, leave jitter out, or raise micro_batch",
@@ -91,8 +91,10 @@ def _check(plan: BasePlan, workload: Workload, ranges: Mapping[str, Sequence[Any
         raise InputError(f"sample_steps is {plan.sample_steps:,}", f"at most {MAX_SAMPLED_STEPS:,}")
     gpus = max(values("gpus", plan.gpus))
     match plan:
-        case ParameterServer() | Averaging() if gpus > MAX_WORKERS:
-            raise InputError(f"{gpus:,.0f} GPUs in such a plan", f"at most {MAX_WORKERS:,}")
+        case ParameterServer() | Averaging() if gpus > MAX_SIMULATED_WORKERS:
+            raise InputError(
+                f"{gpus:,.0f} GPUs in such a plan", f"at most {MAX_SIMULATED_WORKERS:,}"
+            )
         case Averaging() if package_count(plan, workload) > MAX_PACKAGES:
             raise InputError(
                 f"{package_count(plan, workload):,} packages",
@@ -127,7 +129,7 @@ def _pipeline(stages: float, micro_batches: float) -> float:
     if stages > MAX_STAGES or slots > MAX_PIPELINE_SLOTS:
         raise InputError(
             f"a pipeline of {stages:,.0f} stages with {micro_batches:,.0f} micro-batches",
-            f"at most {MAX_PIPELINE_SLOTS:,} when multiplied, and {MAX_STAGES} stages:"
+            f"at most {MAX_STAGES} stages, and {MAX_PIPELINE_SLOTS:,} stages times micro-batches:"
             " raise micro_batch, or use fewer stages",
         )
     return slots / 100

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from math import exp, hypot, log
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Unit = Literal["s", "J", "W", "g CO2e", "EUR", "USD", "GBP", "CHF", "currency"]
 NORMAL_90 = 1.645
 """Standard deviations around the mean that hold 90 % of a normal distribution."""
 

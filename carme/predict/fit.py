@@ -3,9 +3,9 @@
 Steps of one batch and worker count are combined by their medians, so that disturbed steps do not
 count. The unknowns are the logarithms of the coefficients (overhead and sharing as they are). Each
 timed phase, and each total, is one equation, weighted by the step's length; so is each phase that a
-worker was timed in alone, with the same samples of its own. A weak pull towards the data sheet
-holds what the steps do not determine. A coefficient is `unseen` if doubling it hardly changes a
-fitted step.
+worker was timed in alone, with as many samples per worker. A weak regularisation towards the data
+sheet determines the coefficients that the steps do not. A coefficient is `unseen` if doubling it
+hardly changes a fitted step.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from carme.simulator.workload import Floats, Workload
 SCALES = ("compute", "memory", "network")
 SHARES: dict[str, SingleWorkerPhase] = {"shared_compute": "compute", "shared_update": "update"}
 NAMES = (*SCALES, "overhead_seconds", *SHARES)
-PULL = 0.002
-"""Residual, as a share of a step, for each factor e away from the data sheet."""
-SEEN = 0.005
+REGULARISATION = 0.002
+"""Residual, as a share of a step, of a coefficient e times as large as by the data sheet."""
+VISIBLE_CHANGE = 0.005
 """A coefficient is seen if doubling it changes a fitted step by this share."""
 MAX_RELATIVE_ERROR = 0.5
 """A fit with a larger relative error of a measured step is rejected."""
@@ -203,7 +203,7 @@ class _Fit(NamedTuple):
         pulls = x.copy()
         pulls[len(SCALES)] /= self.points[0].seconds
         pulls[len(SCALES) + 1 :] /= 10  # they have equations of their own, or are held
-        return np.array([*rows, *(PULL * pulls)])
+        return np.array([*rows, *(REGULARISATION * pulls)])
 
     def unseen_scales(self, best: Coefficients) -> tuple[str, ...]:
         """Coefficients whose doubling changes no fitted step noticeably."""
@@ -215,7 +215,7 @@ class _Fit(NamedTuple):
                 abs(self.run(point, doubled).step_seconds / fitted_seconds - 1)
                 for point, fitted_seconds in zip(self.points, seconds, strict=True)
             )
-            if max(changes) < SEEN:
+            if max(changes) < VISIBLE_CHANGE:
                 unseen.append(name)
         return tuple(unseen)
 

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -16,7 +16,7 @@ from carme.predict.estimates import FrozenModel
 from carme.validation import explain
 
 PhaseName = Literal["compute", "communication", "update", "load", "wait"]
-PHASE_COLUMNS: tuple[PhaseName, ...] = ("compute", "communication", "update", "load", "wait")
+PHASE_COLUMNS: tuple[PhaseName, ...] = get_args(PhaseName)
 SingleWorkerPhase = Literal["compute", "update"]
 """Phases that a worker can run without the others."""
 ALONE_COLUMNS: dict[str, SingleWorkerPhase] = {"alone_compute": "compute", "alone_update": "update"}

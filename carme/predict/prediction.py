@@ -34,6 +34,11 @@ class Rates(FrozenModel):
     price_per_kwh: float | None = None
     currency: str = "EUR"
 
+    def apply(self, cluster: Cluster) -> Cluster:
+        """The cluster with these emissions and this PUE."""
+        rates = {"grams_co2_per_kwh": self.grams_co2_per_kwh, "pue": self.pue}
+        return cluster.model_copy(update=rates)
+
 
 WORLD = Rates()
 
@@ -89,8 +94,10 @@ class IdleEstimate(FrozenModel):
 
 
 class Prediction(FrozenModel):
-    """What a training run takes. `gpu_energy` is that of the plan's GPUs. `node_energy` is what the
-    energy ledger charges to the job: its GPUs and its share of the hosts, without cooling."""
+    """What a training run takes. `gpu_energy` is that of the plan's GPUs. `node_energy` is the
+    charged energy: the GPUs and the job's share of the hosts, without cooling. That share follows
+    the energy ledger's rule for the rest of a node, and approximates it for processors and memory.
+    On nodes without a meter of the whole node, the ledger charges no rest, so it charges less."""
 
     workload: str
     hardware: str
@@ -107,18 +114,18 @@ class Prediction(FrozenModel):
     gpu_energy: Estimate
     node_energy: Estimate
     whole_node_energy: Estimate | None = None
-    """Of the nodes as a meter reads them: hosts and all GPUs, also unallocated ones; unset in
+    """Of the nodes as a meter reads them if nothing else runs there: hosts and all GPUs; unset in
     predictions stored by older releases."""
     average_gpu_power: Estimate
     """Of one GPU."""
     peak_gpu_power: Estimate
     """Of one GPU."""
     average_node_power: Estimate
-    """Node energy over time: of all nodes together, charged to the job."""
+    """Charged power: charged energy over time, of all nodes together."""
     emissions: Estimate
-    """From node energy times PUE."""
+    """From charged energy times PUE."""
     cost: Estimate | None
-    """Of node energy times PUE; none where no price is set."""
+    """Of charged energy times PUE; none where no price is set."""
     phases: tuple[PhaseEstimate, ...]
     memory: MemoryFit
     limit: BindingLimit | None
@@ -142,9 +149,7 @@ def predict(
     """The prediction. `scaling` also simulates larger GPU counts to find the next limit. Without
     `detail` there is no limit and there are no bursts, which is faster for many choices."""
     calibrated, hardware = calibration.coefficients.apply(workload, cluster)
-    hardware = hardware.model_copy(
-        update={"grams_co2_per_kwh": rates.grams_co2_per_kwh, "pue": rates.pue}
-    )
+    hardware = rates.apply(hardware)
     if isinstance(plan, Synchronous):
         step = plan_step(calibrated, hardware, plan)
         result = run_synchronous(calibrated, hardware, plan, step)

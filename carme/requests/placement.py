@@ -239,19 +239,24 @@ def usable_nodes(request: ResourceRequest, snapshot: Snapshot, now: float) -> li
         and (reservation.ends_at is None or reservation.ends_at > now)
         for name in reservation.nodes
     }
-    nodes = snapshot.nodes_in(request.partition)
+    nodes = eligible_nodes(request, snapshot)
     if chosen:
         # Its users may use these nodes although they are reserved.
         nodes = tuple(
             node.model_copy(update={"flags": tuple(f for f in node.flags if f != "RESERVED")})
             for node in nodes
-            if node.name in chosen.nodes
         )
-    return [
+    return [node for node in nodes if node.open and node.name not in reserved]
+
+
+def eligible_nodes(request: ResourceRequest, snapshot: Snapshot) -> tuple[Node, ...]:
+    """The nodes, open or closed, that partition, reservation and constraint leave to a request."""
+    chosen = _reservation(request, snapshot)
+    return tuple(
         node
-        for node in nodes
-        if node.open and node.name not in reserved and has_features(node, request.constraint)
-    ]
+        for node in snapshot.nodes_in(request.partition)
+        if has_features(node, request.constraint) and (not chosen or node.name in chosen.nodes)
+    )
 
 
 def features(snapshot: Snapshot, partition: str) -> list[str]:

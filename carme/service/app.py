@@ -16,7 +16,15 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from carme.config import Config, load
 from carme.errors import CarmeError
 from carme.service import problems
-from carme.service.api import calibrations, catalogue, cluster, jobs, pareto, predictions
+from carme.service.api import (
+    calibrations,
+    cluster,
+    hardware,
+    jobs,
+    pareto,
+    predictions,
+    workloads,
+)
 from carme.service.context import ServiceContext
 from carme.service.endpoints import API_PATH, Api
 from carme.service.outcomes import CoverageMetrics, PredictionMetrics
@@ -37,7 +45,7 @@ HEADERS = {
 
 def make_api() -> Api:
     """Every endpoint."""
-    modules = (predictions, pareto, cluster, jobs, catalogue, calibrations)
+    modules = (predictions, pareto, cluster, jobs, workloads, hardware, calibrations)
     return Api(*(module.api for module in modules))
 
 
@@ -134,5 +142,5 @@ def _metrics(app: Flask, prefix: str) -> None:
         if not prometheus_token or not hmac.compare_digest(
             token.strip().encode(), prometheus_token.encode()
         ):
-            raise problems.Refused(401, "the metrics are for Prometheus", "send its token")
+            raise problems.HttpProblem(401, "the metrics are for Prometheus", "send its token")
         return Response(generate_latest(registry), mimetype="text/plain; version=0.0.4")

@@ -9,7 +9,7 @@ from flask import g, request
 
 from carme.service.context import current_context
 from carme.service.hub_client import SESSION_COOKIE, Caller
-from carme.service.problems import Refused
+from carme.service.problems import HttpProblem
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 USER_HEADER = "Carme-User"
@@ -21,7 +21,9 @@ def authenticate() -> Caller:
     caller: Caller | None = g.get("caller") or identify()
     _check_rate(caller.name if caller else f"from {request.remote_addr}")
     if caller is None:
-        raise Refused(401, "no valid token and no session", WWW_Authenticate='token realm="carme"')
+        raise HttpProblem(
+            401, "no valid token and no session", WWW_Authenticate='token realm="carme"'
+        )
     g.caller = caller
     return caller
 
@@ -54,7 +56,7 @@ def _by_cookie() -> Caller | None:
         csrf_token = request.headers.get("X-CSRF-Token", "").encode()
         is_valid = hmac.compare_digest(context.sessions.csrf(name).encode(), csrf_token)
         if not is_valid or request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
-            raise Refused(
+            raise HttpProblem(
                 403,
                 "this change does not come from a page of the service",
                 "reload the page, or use a token instead of the browser's session",
@@ -67,4 +69,6 @@ def _check_rate(key: str) -> None:
     wait = context.request_rates.take(quote(key))
     if wait:
         most = context.config.service.requests_per_minute
-        raise Refused(429, f"more than {most} requests a minute", Retry_After=str(int(wait) + 1))
+        raise HttpProblem(
+            429, f"more than {most} requests a minute", Retry_After=str(int(wait) + 1)
+        )

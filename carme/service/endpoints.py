@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from carme import __version__
 from carme.service.authentication import authenticate
-from carme.service.problems import Problem, Refused
+from carme.service.problems import HttpProblem, Problem
 
 API_PATH = "/api/v1"
 """Below the path of the service."""
@@ -54,7 +54,7 @@ class Endpoint:
             arguments["query"] = self.query.model_validate(request.args.to_dict())
         if self.body:
             if not request.is_json:
-                raise Refused(415, "the body is not declared as JSON")
+                raise HttpProblem(415, "the body is not declared as JSON")
             arguments["body"] = self.body.model_validate_json(request.get_data())
         answer, status = self.handler(**arguments), self.status
         if isinstance(answer, Response):

@@ -14,16 +14,16 @@ from carme.predict.measurements import Steps
 from carme.predict.prediction import Prediction
 from carme.requests.resource_request import AdviceRequest
 from carme.simulator.plans import Plan, Synchronous
+from carme.simulator.runs.figures import FIGURES, FigureName
 from carme.simulator.workload import Workload
 
 WorkloadName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,63}$")]
 GpuText = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ ×*-]{0,63}$")]
 SlurmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-Word = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+LowercaseName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 JobId = Annotated[int, Field(ge=1, le=2**53)]
 CalibrationId = Annotated[str, Field(pattern=r"^[0-9a-f]{24}$|^none$")]
 UnixSeconds = Annotated[int, Field(ge=0, le=2**40)]
-Objective = Literal["time", "energy", "gpu_energy", "power", "emissions"]
 Values = Annotated[
     list[bool | int | float | Annotated[str, Field(max_length=129)] | None],
     Field(min_length=1, max_length=10_000),
@@ -35,9 +35,9 @@ class HardwareQuery(FrozenModel):
 
     gpus: GpuText | None = None
     """Count and name, such as `8xV100` or `1xA100`."""
-    node: Word | None = None
+    node: LowercaseName | None = None
     """The kind of node, if not the GPU's usual one."""
-    network: Word | None = None
+    network: LowercaseName | None = None
     partition: SlurmName | None = None
     gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")] = ""
     count: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -151,7 +151,7 @@ class WorkloadAnswer(FrozenModel):
 class OnnxQuery(FrozenModel):
     """Name and data set of an uploaded ONNX file."""
 
-    name: Word | None = None
+    name: LowercaseName | None = None
     """Name of the workload; default: the graph's own name."""
     samples: int | None = None
 
@@ -288,8 +288,8 @@ class CoverageAnswer(FrozenModel):
 class ParetoObjective(FrozenModel):
     """Chooses the point with the least `minimize` among those that stay within `at_most`."""
 
-    minimize: Objective = "energy"
-    at_most: Mapping[Objective, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    minimize: FigureName = "energy"
+    at_most: Mapping[FigureName, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
 
 
 class ParetoRequest(FrozenModel):
@@ -302,8 +302,8 @@ class ParetoRequest(FrozenModel):
     workload: WorkloadName | Workload
     hardware: HardwareQuery
     plan: Plan = Synchronous()
-    vary: Annotated[dict[Word, Values], Field(min_length=1, max_length=8)]
-    objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=5)] = (
+    vary: Annotated[dict[LowercaseName, Values], Field(min_length=1, max_length=8)]
+    objectives: Annotated[tuple[FigureName, ...], Field(min_length=1, max_length=len(FIGURES))] = (
         "time",
         "energy",
     )
@@ -314,7 +314,7 @@ class ParetoRequest(FrozenModel):
 
 
 class ParetoPoint(FrozenModel):
-    """A combination and its figures. `energy` and `power` are of the nodes."""
+    """A combination and its figures. `energy` and `power` are charged energy and charged power."""
 
     point: dict[str, Any]
     time: float
@@ -327,7 +327,7 @@ class ParetoPoint(FrozenModel):
 
 
 class ParetoAnswer(FrozenModel):
-    objectives: tuple[Objective, ...]
+    objectives: tuple[FigureName, ...]
     points: tuple[ParetoPoint, ...]
     choice: ParetoPoint | None
     """The point that `wish` chooses."""

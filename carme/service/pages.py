@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from flask import (
@@ -23,6 +23,8 @@ from carme.errors import CarmeError
 from carme.service import authentication, problems
 from carme.service.context import current_context
 from carme.service.hub_client import LOGIN_COOKIE, SESSION_COOKIE, SESSION_SECONDS
+from carme.simulator.hardware import Precision
+from carme.simulator.runs.figures import FIGURES
 
 TABS = (
     ("plan", "Plan"), ("explore", "Explore"), ("jobs", "My jobs"), ("cluster", "Cluster"),
@@ -74,6 +76,8 @@ def _page(name: str, title: str, **values: Any) -> Any:
         caller=caller,
         csrf=context.sessions.csrf(request.cookies.get(SESSION_COOKIE, "")),
         operations=current_app.extensions["carme_api"].operations if name == "api" else (),
+        precisions=get_args(Precision),
+        figures={key: figure._asdict() for key, figure in FIGURES.items()},
         **values,
     )
 

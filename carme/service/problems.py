@@ -58,7 +58,7 @@ class Problem(BaseModel):
     """A line for each wrong field."""
 
 
-class Refused(Exception):
+class HttpProblem(Exception):
     """An error response for which there is no CarmeError."""
 
     def __init__(self, status: int, detail: str, hint: str = "", **headers: str) -> None:
@@ -100,8 +100,8 @@ def install(app: Flask) -> None:
         lines = explain(error)[:20]
         return answer(422, lines[0], "correct the fields named", "input", lines)
 
-    @app.errorhandler(Refused)
-    def refused(error: Refused) -> Response:
+    @app.errorhandler(HttpProblem)
+    def refused(error: HttpProblem) -> Response:
         response = answer(error.status, error.detail, error.hint, "denied")
         response.headers.update({k.replace("_", "-"): v for k, v in error.headers.items()})
         return response

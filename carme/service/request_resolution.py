@@ -6,7 +6,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from carme import library
 from carme.errors import InputError, MissingError
-from carme.predict.cluster_hardware import hardware_of, held_node_share
+from carme.predict.cluster_hardware import (
+    hardware_of,
+    held_node_share,
+    requested_gpu_type,
+    worker_count,
+)
 from carme.predict.coefficients import DATA_SHEET, Calibration
 from carme.predict.cost_limits import check_workload
 from carme.requests.resource_request import AdviceRequest
@@ -29,11 +34,11 @@ def prediction_request(request: AdviceRequest, snapshot: Snapshot) -> Prediction
     """
     if not request.gpus and snapshot.gpus_total(request.partition):
         raise InputError("no GPU is requested; choose at least one to see what this workload takes")
-    count = request.nodes * max(request.gpus, 1)
+    count, gpu_type = worker_count(request, snapshot), requested_gpu_type(request, snapshot)
     node_share = held_node_share(
         snapshot,
         request.partition,
-        request.gpu_type,
+        gpu_type,
         cpus=request.cpus,
         memory_bytes=request.memory_bytes,
     )
@@ -44,9 +49,7 @@ def prediction_request(request: AdviceRequest, snapshot: Snapshot) -> Prediction
         "node_share": node_share,
     }
     plan = Synchronous.model_validate({k: v for k, v in fields.items() if v is not None})
-    hardware = HardwareQuery(
-        partition=request.partition, gpu_type=request.gpu_type if request.gpus else "", count=count
-    )
+    hardware = HardwareQuery(partition=request.partition, gpu_type=gpu_type, count=count)
     return PredictionRequest(workload=request.workload, hardware=hardware, plan=plan)
 
 
@@ -76,15 +79,23 @@ def with_samples(workload: Workload, samples: int) -> Workload:
 
 def find_hardware(context: ServiceContext, query: HardwareQuery) -> tuple[Cluster, int]:
     """The hardware, and how many of its GPUs the request names."""
+    count = gpu_count(query)
     if query.partition is not None:
         snapshot = context.cluster.snapshot()
         names = context.config.service.hardware
-        return hardware_of(snapshot, query.partition, query.gpu_type, names), query.count
+        return hardware_of(snapshot, query.partition, query.gpu_type, names), count
     gpus = query.gpus or ""
-    count, _ = library.parse_gpus(gpus)
+    return library.cluster_of(gpus, node_name=query.node, network=query.network), count
+
+
+def gpu_count(query: HardwareQuery) -> int:
+    """How many GPUs the request names."""
+    if query.partition is not None:
+        return query.count
+    count, _ = library.parse_gpus(query.gpus or "")
     if count > MAX_GPUS:
         raise InputError(f"{count} GPUs", f"at most {MAX_GPUS}")
-    return library.cluster_of(gpus, node_name=query.node, network=query.network), count
+    return count
 
 
 def with_count(plan: BasePlan, count: int) -> BasePlan:

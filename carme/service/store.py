@@ -35,7 +35,7 @@ class Base(DeclarativeBase):
     """All tables."""
 
 
-class Owned(Base):
+class OwnedRow(Base):
     """A row of one user. Id and time are set when it is added."""
 
     __abstract__ = True
@@ -49,7 +49,7 @@ class Owned(Base):
     created_at: Mapped[float] = mapped_column(Float, default=time.time)
 
 
-class WorkloadRow(Owned):
+class WorkloadRow(OwnedRow):
     """A workload that a user described."""
 
     __tablename__ = "workloads"
@@ -57,7 +57,7 @@ class WorkloadRow(Owned):
     name: Mapped[str] = mapped_column(String(64))
 
 
-class CalibrationRow(Owned):
+class CalibrationRow(OwnedRow):
     """Fitted coefficients with their provenance."""
 
     __tablename__ = "calibrations"
@@ -73,7 +73,7 @@ class CalibrationRow(Owned):
         return calibration.model_copy(update={"provenance": provenance})
 
 
-class PredictionRow(Owned):
+class PredictionRow(OwnedRow):
     """A stored prediction, with its job if it was made for one, and what was measured."""
 
     __tablename__ = "predictions"
@@ -94,7 +94,7 @@ class PredictionRow(Owned):
     energy_within: Mapped[bool | None] = mapped_column(Boolean)
 
 
-Row = TypeVar("Row", bound=Owned)
+Row = TypeVar("Row", bound=OwnedRow)
 
 
 class Store:
@@ -162,18 +162,21 @@ class Store:
             raise DeniedError(f"this {kind.noun} is another user's", "only its owner can delete it")
         self.remove(row)
 
-    def add(self, row: Owned) -> None:
-        """Store a row."""
+    def add(self, row: OwnedRow, replaces: OwnedRow | None = None) -> None:
+        """Store a row, in one transaction with the deletion of the one that it replaces."""
         with self.session() as session:
+            if replaces is not None:
+                session.delete(replaces)
+                session.flush()  # the new row may have the same unique name
             session.add(row)
 
-    def remove(self, row: Owned) -> None:
+    def remove(self, row: OwnedRow) -> None:
         """Delete a row."""
         with self.session() as session:
             session.delete(row)
 
 
-def next_cursor(rows: Sequence[Owned], limit: int) -> str | None:
+def next_cursor(rows: Sequence[OwnedRow], limit: int) -> str | None:
     """Where the next page begins; None if there are no more rows."""
     return f"{rows[-1].created_at!r}-{rows[-1].id}" if len(rows) == limit else None
 

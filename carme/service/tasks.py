@@ -16,7 +16,8 @@ from itertools import islice
 from typing import Any, Literal, Protocol
 
 from carme.errors import MissingError, UnavailableError
-from carme.simulator.analysis.suite import Outcome, Point
+from carme.simulator.analysis.search import Outcome, Point
+from carme.simulator.runs.figures import FIGURES
 
 State = Literal["running", "done", "cancelled", "failed"]
 CHUNK = 50
@@ -30,10 +31,8 @@ MAX_RUNNING = 3
 """Running tasks of one user."""
 MAX_ENDED = 20
 """Ended tasks of one user that can still be read."""
-_FIGURES = (
-    "time", "energy", "gpu_energy", "power", "emissions", "batch", "steps", "step_seconds",
-    "samples_per_second", "gpus", "nodes",
-)  # fmt: skip
+_SENT_FIGURES = (*FIGURES, "batch")
+"""What an answer shows of an outcome; the rest is not sent between processes."""
 
 
 class Evaluator(Protocol):
@@ -194,6 +193,6 @@ def _evaluate(suite: Evaluator, points: Sequence[Point]) -> list[Outcome]:
     """In a pool process: the outcomes with the figures that are shown, and no others to send."""
     outcomes = [suite.evaluate(point) for point in points]
     return [
-        Outcome(o.point, {n: o.figures[n] for n in _FIGURES if n in o.figures}, o.error)
+        Outcome(o.point, {n: o.figures[n] for n in _SENT_FIGURES if n in o.figures}, o.error)
         for o in outcomes
     ]

@@ -18,7 +18,7 @@ from carme.simulator.workload import Workload
 
 T = TypeVar("T")
 SECONDS = 30
-PATIENCE_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0
 """Longest wait for the previous call: a waiting request holds a thread of the server."""
 _MAX_DEPTH = 20
 """Nested graphs (branches, loops) that are followed."""
@@ -35,7 +35,7 @@ class SandboxProcess:
     def call(self, function: Callable[..., T], *arguments: Any, seconds: int) -> T:
         """The function's result. UnavailableError while another call goes on, TimeoutError if this
         one takes too long, EOFError or OSError if the process dies."""
-        if not self._lock.acquire(timeout=PATIENCE_SECONDS):
+        if not self._lock.acquire(timeout=TIMEOUT_SECONDS):
             raise UnavailableError("another file is being read", "try again in a moment")
         try:
             pipe = self._pipe()

@@ -24,7 +24,14 @@ hardware and workload files.
 """
 
 from carme.simulator.analysis.scaling_limits import scaling_limits
-from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points, replicate
+from carme.simulator.analysis.search import (
+    ExhaustiveSearch,
+    Outcome,
+    RandomSearch,
+    grid_points,
+    pareto_front,
+    replicate,
+)
 from carme.simulator.analysis.timeline import burst_figures, chrome_trace, simulate_window
 from carme.simulator.events.engine import Simulation, TaskGraph
 from carme.simulator.events.operations import Arrive, Compute, Get, Join, Load, Put, Transfer, Wait
@@ -47,7 +54,7 @@ __all__ = [
     "Cluster",
     "Compute",
     "Dataset",
-    "Exhaustive",
+    "ExhaustiveSearch",
     "Get",
     "Gpu",
     "Join",
@@ -57,7 +64,7 @@ __all__ = [
     "Outcome",
     "ParameterServer",
     "Put",
-    "Random",
+    "RandomSearch",
     "Simulation",
     "SimulationResult",
     "StorageModel",
@@ -68,8 +75,8 @@ __all__ = [
     "Workload",
     "burst_figures",
     "chrome_trace",
-    "front",
-    "points",
+    "grid_points",
+    "pareto_front",
     "replicate",
     "scaling_limits",
     "simulate",

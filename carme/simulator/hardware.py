@@ -179,7 +179,7 @@ class Cluster(LibraryEntry):
     grams_co2_per_kwh: NotNegative = 480
     """World average of 2023 (Ember, Global Electricity Review 2024): set your grid's own."""
     pue: Annotated[float, Field(ge=1, le=5)] = 1.0
-    """Facility energy over node energy; 1 leaves cooling out, and the results say node energy."""
+    """Facility energy over the energy of the nodes; 1 leaves cooling out."""
 
     @property
     def gpus(self) -> int:

@@ -153,7 +153,7 @@ class ViewClient:
         return self._get(JobReport, f"/reports/{job_id}", None, self._history_timeout)
 
     def reports(self, **filters: object) -> JobList:
-        """Jobs that `carme.jobs.reporter.JobFilter` selects: one's own, or all for admins."""
+        """Jobs that `carme.jobs.job_reporter.JobFilter` selects: one's own, or all for admins."""
         query = {name: value for name, value in filters.items() if value not in (None, "")}
         return self._get(JobList, "/reports", query, self._history_timeout)
 

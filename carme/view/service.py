@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from carme.config import Config
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.jobs.job_reporter import JobReporter, parse_filter
 from carme.jobs.models import IdleJobs
-from carme.jobs.reporter import JobReporter, parse_filter
 from carme.requests.resource_request import GIB, ResourceRequest
 from carme.requests.slurm_user import within_rights
 from carme.slurm.client import SlurmClient

@@ -16,7 +16,7 @@ import simpy
 
 from carme import library
 from carme.library.suite_runner import Suite, run_suite
-from carme.simulator.analysis.suite import Exhaustive
+from carme.simulator.analysis.search import ExhaustiveSearch
 from carme.simulator.costs.collectives import send_seconds
 from carme.simulator.costs.memory import model_bytes
 from carme.simulator.events import compiled_queues, models
@@ -175,7 +175,7 @@ def sweep():
         "batch": [512 + 64 * i for i in range(25)],
         "power_cap_watts": [165 + 15 * i for i in range(10)],
     }
-    seconds, outcomes = timed(run_suite, suite, Exhaustive(ranges))
+    seconds, outcomes = timed(run_suite, suite, ExhaustiveSearch(ranges))
     assert len(outcomes) == 1000
     assert sum(not o.error for o in outcomes) > 800
     return seconds

@@ -1,4 +1,4 @@
-"""The scripts of form and job page in a real browser, with answers that a cluster gives seldom."""
+"""The scripts of form and pages in a real browser, with answers that a cluster gives seldom."""
 
 import json
 import time
@@ -163,22 +163,24 @@ def test_nothing_left_has_the_unit_of_what_was_predicted(page):
     expect(box).to_contain_text("Left: 0 min (0 min to 40 min)")
 
 
-def test_the_plan_shows_node_energy_as_share_and_whole_below_a_path(page):
-    prediction = {
-        **PREDICTION, "hardware": "T4", "gpus": 1, "batch": 64, "samples_per_second": 10,
-        "whole_node_energy": figure(1.44e6, 720e3, 2.88e6, "J"), "limit": None, "phases": [],
-        "step_time": figure(1, 1, 1, "s"), "idle": {"share": 0.1}, "notes": [],
-        "average_gpu_power": figure(60, 50, 70, "W"), "peak_gpu_power": figure(70, 60, 80, "W"),
-        "average_node_power": figure(90, 80, 99, "W"),
-        "memory": {"fits": True, "needed_bytes": 2**30, "capacity_bytes": 2**34, "why_not": ""},
-        "provenance": {"words": "uncalibrated", "calibrated": False},
-    }  # fmt: skip
+PLAN_PREDICTION = {
+    **PREDICTION, "hardware": "T4", "gpus": 1, "batch": 64, "samples_per_second": 10,
+    "whole_node_energy": figure(1.44e6, 720e3, 2.88e6, "J"), "limit": None, "phases": [],
+    "step_time": figure(1, 1, 1, "s"), "idle": {"share": 0.1}, "notes": [],
+    "average_gpu_power": figure(60, 50, 70, "W"), "peak_gpu_power": figure(70, 60, 80, "W"),
+    "average_node_power": figure(90, 80, 99, "W"),
+    "memory": {"fits": True, "needed_bytes": 2**30, "capacity_bytes": 2**34, "why_not": ""},
+    "provenance": {"words": "uncalibrated", "calibrated": False},
+}  # fmt: skip
+
+
+def show_plan(page, gpus):
+    """The plan page, below a path, of a cluster with these GPUs."""
     prefix = "/jupyter/services/carme"
-    gpus = [{"type": "t4", "total": 4}]
     answers = {
         "workloads": {"items": [{"name": "resnet-50", "title": "ResNet-50", "own": False}]},
         "cluster": {"partitions": [{"name": "gpu", "gpus": gpus}]},
-        "predictions": {"prediction": prediction},
+        "predictions": {"prediction": PLAN_PREDICTION},
         "coverage": {"items": [], "meant": 0.9},
     }
     for name, body in answers.items():
@@ -189,9 +191,48 @@ def test_the_plan_shows_node_energy_as_share_and_whole_below_a_path(page):
     html += "<div id=predictions></div><div id=upload-status></div>"
     head = f"<meta name=prefix content={prefix}><meta name=csrf content=x>"
     show(page, head + html, ELEMENTS, STATIC / "common.js", STATIC / "plan.js")
-    row = page.locator("#predictions tbody tr")
+    return page.locator("#predictions tbody tr")
+
+
+def test_the_plan_shows_charged_and_whole_node_energy_below_a_path(page):
+    row = show_plan(page, [{"type": "t4", "total": 4}])
     expect(row).to_contain_text("t4 (gpu)")
     titles = page.locator("#predictions thead th").all_inner_texts()
     cells = dict(zip(titles[1:], row.locator("td strong").all_inner_texts(), strict=False))
-    assert cells["Node energy, job's share"] == "0.2 kWh"
-    assert cells["Node energy, whole nodes"] == "0.4 kWh"
+    assert cells["Charged energy"] == "0.2 kWh"
+    assert cells["Whole-node energy"] == "0.4 kWh"
+
+
+def test_the_plan_of_a_cluster_without_gpus_says_so(page):
+    row = show_plan(page, [])
+    expect(row).to_contain_text("A100")
+    expect(page.locator("#predictions")).to_contain_text("This cluster has no GPUs.")
+
+
+def test_jobs_that_are_shown_stay_if_more_cannot_be_read(page):
+    path = "/services/carme/api/v1"
+    job = {
+        "id": 7, "name": "train", "user": "ann", "state": "COMPLETED", "elapsed_seconds": 60,
+        "asked": {"gpus": {"t4": 2}}, "measured": None,
+    }  # fmt: skip
+    answer_requests(page, f"{path}/coverage", {"items": [], "meant": 0.9})
+    answer_requests(page, f"{path}/jobs?**cursor=0", {"items": [job], "next": "25", "problem": ""})
+    problem = {"status": 503, "content_type": "application/problem+json"}
+    page.route(
+        f"{SITE}{path}/jobs?**cursor=25",
+        lambda route: route.fulfill(**problem, body=json.dumps({"detail": "not now"})),
+    )
+    head = "<meta name=prefix content=/services/carme><meta name=csrf content=x>"
+    body = "<div id=jobs></div><div id=more-problem></div><button id=more hidden>More</button>"
+    scripts = (ELEMENTS, STATIC / "common.js", STATIC / "jobs.js")
+    show(page, f"{head}{body}<div id=coverage></div>", *scripts)
+    page.get_by_role("button", name="More").click()
+    expect(page.get_by_role("alert")).to_have_text("not now")
+    expect(page.locator("#jobs tbody tr")).to_contain_text("2 t4")
+
+
+def test_the_example_of_the_api_page_names_this_host(page):
+    head = "<meta name=prefix content=/services/carme><meta name=csrf content=x>"
+    body = "<pre>curl <span class=origin></span>/services/carme</pre>"
+    show(page, head + body, ELEMENTS, STATIC / "common.js")
+    expect(page.locator("pre")).to_have_text(f"curl {SITE}/services/carme")

@@ -43,7 +43,7 @@ def test_plan(cluster, ann, screenshots):
     expect(ann.get_by_role("heading", name="virtual-a100 of partition gpu: 4 GPUs")).to_be_visible()
     expect(rows.first).to_contain_text("kWh")
     expect(rows.first).to_contain_text(" to ")
-    expect(ann.locator("#predictions")).to_contain_text("Node energy, whole nodes")
+    expect(ann.locator("#predictions")).to_contain_text("Whole-node energy")
     expect(ann.locator("#predictions")).to_contain_text("uncalibrated")
     screenshots(ann, "service-plan")
 
@@ -65,7 +65,7 @@ def colours(page):
 def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, ann, screenshots):
     with ann.expect_request("**/api/v1/pareto") as request_info:
         ann.goto(f"{cluster.config.hub.url}{PAGES}/explore")
-    expect(ann.locator("#progress")).to_contain_text("that no other beats", timeout=60_000)
+    expect(ann.locator("#progress")).to_contain_text("on the Pareto front", timeout=60_000)
     expect(ann.locator("#plot .main-svg").first).to_be_visible()
     # The GPUs of this cluster by partition, each with its own colour.
     body = request_info.value.post_data_json
@@ -76,7 +76,7 @@ def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, a
     assert len(set(by_gpu.values())) == len(by_gpu)
     everything = points(ann)
     ann.locator("#plot .scatterlayer .trace").nth(1).locator(".point").first.hover(force=True)
-    expect(ann.locator(".hoverlayer .hovertext")).to_contain_text("gpus =")
+    expect(ann.locator(".hoverlayer .hovertext")).to_contain_text("number of GPUs:")
     ann.locator("#plot .scatterlayer .trace").nth(1).locator(".point").first.click(force=True)
     expect(ann.locator("#pinned tbody tr")).to_have_count(1)
     ann.evaluate("scrollTo(0, 0)")
@@ -96,7 +96,7 @@ def test_explore_hover_filter_pin_and_a_link_that_reopens_it(browser, cluster, a
     assert download.value.path().read_bytes()[:4] == b"\x89PNG"
     ben = people_page(browser, cluster, cluster.users[1], color_scheme="dark")
     ben.goto(ann.url)
-    expect(ben.locator("#progress")).to_contain_text("that no other beats", timeout=60_000)
+    expect(ben.locator("#progress")).to_contain_text("on the Pareto front", timeout=60_000)
     assert points(ben) == fewer
     expect(ben.locator("#pinned tbody tr")).to_have_count(ann.locator("#pinned tbody tr").count())
     assert ben.carme_errors == []
@@ -109,12 +109,12 @@ def test_explore_asks_where_it_cannot_follow(cluster, ann):
     ann.route("**/tasks/*/events", lambda route: route.fulfill(**refused))
     ann.goto(f"{cluster.config.hub.url}{PAGES}/explore")
     progress = ann.locator("#progress")
-    expect(progress).to_contain_text("that no other beats", timeout=60_000)
+    expect(progress).to_contain_text("on the Pareto front", timeout=60_000)
     ann.fill("#gpu", "a100")
     ann.fill("#gpus", "8,16")
     ann.fill("#batch", ",".join(map(str, range(64, 1064))))
     ann.get_by_role("button", name="Simulate").click()
-    expect(progress).to_contain_text("2000 choices", timeout=120_000)
+    expect(progress).to_contain_text("2000 points", timeout=120_000)
 
 
 def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
@@ -133,7 +133,7 @@ def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     expect(ann.locator("#job")).to_contain_text("Predicted when it was submitted", timeout=60_000)
     expect(ann.locator("#job")).to_contain_text("Left:")
     # The first values appear after two intervals of exporter and Prometheus.
-    expect(ann.locator("#job")).to_contain_text("Energy charged to the job", timeout=120_000)
+    expect(ann.locator("#job")).to_contain_text("Charged energy", timeout=120_000)
     expect(ann.locator("#power .main-svg").first).to_be_visible(timeout=120_000)
     expect(ann.locator("#network .main-svg").first).to_be_visible(timeout=120_000)
     # The page renews itself; a line needs two values.

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl
 
 from carme.config import Config
-from carme.service import create_app
+from carme.service.app import create_app
 from carme.slurm.models import Node, Partition
 from carme.slurm.rights import UserRights
 from carme.slurm.snapshot import Snapshot

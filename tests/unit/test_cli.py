@@ -67,7 +67,7 @@ def test_node_and_hub_need_no_numpy():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["simulate", "reproduce", "validate", "hardware"])
+@pytest.mark.parametrize("name", ["simulate", "reproduce", "validate", "hardware", "calibrate"])
 def test_without_numpy_a_command_names_the_extra(name):
     code = f"{BLOCKED}sys.argv = ['carme', {name!r}, '--help']; from carme.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -84,6 +84,13 @@ def test_extras():
     }
     code = BLOCKED.replace('("numpy", "numba", "llvmlite", "scipy")', '("scipy", "flask")')
     code += "from carme.simulator.commands import pareto, simulate, validate"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_calibrate_needs_no_web_server():
+    code = BLOCKED.replace('("numpy", "numba", "llvmlite", "scipy")', '("flask", "sqlalchemy")')
+    code += "import carme.predict.commands, carme.service.models"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -87,7 +87,7 @@ def _steps_of(context: ServiceContext, job: JobReport, workload: str) -> tuple[T
     before = prediction.time.value - prediction.steps * prediction.step_time.value
     seconds = max(job.elapsed_seconds - before, 0.1 * job.elapsed_seconds) / prediction.steps
     step = TrackedStep(batch=round(prediction.batch), gpus=prediction.gpus, seconds=seconds)
-    return (step,) * 3
+    return (step,)
 
 
 def _from_history(calibration: Calibration, job_id: int | None) -> Calibration:

@@ -87,7 +87,8 @@ def make_advice(caller: Caller, body: AdviceRequest) -> RequestAdvice:
         return prediction_for(context, caller, prediction_request(other, snapshot), detail=False)
 
     prediction = prediction_for(context, caller, request)
-    better = suggestions(body, snapshot, prediction, predict_other, user, time.time())
+    max_nodes = context.config.session.max_nodes
+    better = suggestions(body, snapshot, prediction, predict_other, user, time.time(), max_nodes)
     return RequestAdvice(
         wait=wait,
         prediction=prediction,

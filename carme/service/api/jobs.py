@@ -11,7 +11,7 @@ from typing import TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from carme.errors import MissingError, UnavailableError
-from carme.jobs.models import JobReport
+from carme.jobs.models import LOOK_BACK_SECONDS, JobReport, no_such_job
 from carme.predict.estimates import Estimate
 from carme.service.api.predictions import answer_of
 from carme.service.context import ServiceContext, current_context
@@ -29,8 +29,7 @@ from carme.service.outcomes import coverage
 from carme.service.store import PredictionRow
 from carme.slurm.states import JobState
 
-LOOK_BACK_SECONDS = 31 * 86400
-PATIENCE_SECONDS = 1.8
+TIMEOUT_SECONDS = 1.8
 """Slurm's accounting may take a minute; a page should not."""
 T = TypeVar("T")
 api = Api()
@@ -43,7 +42,7 @@ def list_jobs(caller: Caller, query: JobsQuery) -> JobPage:
     context = current_context()
     if not caller.admin and query.user not in (None, caller.name):
         return JobPage(items=())
-    job_list = _within_patience(
+    job_list = _within_timeout(
         lambda: context.cluster.client.reports(
             since=query.since or int(time.time()) - LOOK_BACK_SECONDS,
             until=query.until,
@@ -85,18 +84,16 @@ def find_job(context: ServiceContext, caller: Caller, job_id: int) -> JobReport:
     """The job's report; MissingError if there is none that the caller may see."""
     if not 0 < job_id < 2**31:
         raise MissingError(f"no job {job_id}", "GET jobs lists yours")
-    job = _within_patience(lambda: context.cluster.client.report(job_id))
+    job = _within_timeout(lambda: context.cluster.client.report(job_id))
     if not caller.may_see(job.user):
         # The view's message for a missing job: it must not reveal that the job exists.
-        raise MissingError(
-            f"you have no job {job_id} of the last month", "`carme jobs` lists what there is"
-        )
+        raise no_such_job(job_id)
     return job
 
 
-def _within_patience(read: Callable[[], T]) -> T:
+def _within_timeout(read: Callable[[], T]) -> T:
     try:
-        return _threads.submit(read).result(timeout=PATIENCE_SECONDS)
+        return _threads.submit(read).result(timeout=TIMEOUT_SECONDS)
     except ResultTimeoutError:
         raise UnavailableError(
             "Slurm's accounting or Prometheus does not answer in time", "try again in a moment"

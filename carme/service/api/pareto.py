@@ -1,5 +1,4 @@
-"""`pareto`: simulates many choices and shows those that no other beats, and the one that `wish`
-chooses."""
+"""`pareto`: simulates many points and marks the Pareto front, and the point that `wish` chooses."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
 from carme.service.models import (
     HardwareQuery,
-    Objective,
     ParetoAnswer,
     ParetoObjective,
     ParetoPoint,
@@ -33,11 +31,19 @@ from carme.service.request_resolution import (
     find_calibration,
     find_hardware,
     find_workload,
+    gpu_count,
     with_count,
 )
 from carme.service.tasks import BackgroundTask, Evaluator
-from carme.simulator.analysis.suite import Exhaustive, Outcome, Point, Random, front
+from carme.simulator.analysis.search import (
+    ExhaustiveSearch,
+    Outcome,
+    Point,
+    RandomSearch,
+    pareto_front,
+)
 from carme.simulator.hardware import Cluster
+from carme.simulator.runs.figures import FigureName
 
 _MAX_REASONS = 5
 _HINT = "GET hardware lists GPUs with known figures, GET cluster those of the partitions"
@@ -101,8 +107,7 @@ def _suite(
 ) -> tuple[Evaluator, list[Point], Provenance, float]:
     """The suite, its points, its provenance, and about how many milliseconds a point takes."""
     workload = find_workload(context, caller, body.workload)
-    cluster, count = find_hardware(context, body.hardware)
-    plan = with_count(body.plan, count)
+    plan = with_count(body.plan, gpu_count(body.hardware))
     cost = check_ranges(body.vary, plan, workload)
     size = prod(map(len, body.vary.values()))
     max_points = context.config.service.most_points
@@ -111,44 +116,52 @@ def _suite(
             f"{size:,} points", f"at most {max_points:,}: use fewer values, or `random`"
         )
     ranges = dict(body.vary)
-    strategy = Random(ranges, body.random, plan.seed) if body.random else Exhaustive(ranges)
+    strategy = (
+        RandomSearch(ranges, body.random, plan.seed) if body.random else ExhaustiveSearch(ranges)
+    )
     points: list[Point] = []
     while batch := strategy.ask():
         points += batch
     kind = str(plan.model_dump()["kind"])
     fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": plan.gpus}
 
-    def suite_on(hardware: Cluster) -> tuple[Suite, Provenance]:
+    def suite_on(hardware: Cluster, may_add_nodes: bool) -> tuple[Suite, Provenance]:
         gpu = hardware.node.gpu.name
         calibration, _ = find_calibration(context, caller, workload.name, gpu, body.calibration)
-        fitted, place = calibration.coefficients.apply(workload, hardware)
-        rates = {"grams_co2_per_kwh": context.rates.grams_co2_per_kwh, "pue": context.rates.pue}
-        suite = Suite(fitted, place.model_copy(update=rates), kind, fields)
+        fitted, cluster = calibration.coefficients.apply(workload, hardware)
+        suite = Suite(
+            workload=fitted, cluster=context.rates.apply(cluster), kind=kind, fields=fields,
+            may_add_nodes=may_add_nodes,
+        )  # fmt: skip
         return suite, calibration.provenance
 
+    def hardware_for(query: HardwareQuery) -> tuple[Cluster, bool]:
+        # A partition has only its nodes; of a GPU in the library, any number is compared.
+        return find_hardware(context, query)[0], query.partition is None
+
     if "gpu" not in body.vary:
-        suite, provenance = suite_on(cluster)
+        suite, provenance = suite_on(*hardware_for(body.hardware))
         return suite, points, provenance, cost
     suites: dict[Any, Suite] = {}
     provenances: dict[Any, Provenance] = {}
     unknown: dict[Any, str] = {}
     for gpu in dict.fromkeys(body.vary["gpu"]):
         try:
-            hardware = cluster if gpu is None else find_hardware(context, hardware_query(gpu))[0]
+            hardware = hardware_for(body.hardware if gpu is None else hardware_query(gpu))
         except (InputError, MissingError) as error:
             unknown[gpu] = str(error)
         else:
-            suites[gpu], provenances[gpu] = suite_on(hardware)
+            suites[gpu], provenances[gpu] = suite_on(*hardware)
     return GpuComparison(suites, unknown), points, joint_provenance(provenances), cost
 
 
 def _result(
     outcomes: Sequence[Outcome],
-    objectives: tuple[Objective, ...],
+    objectives: tuple[FigureName, ...],
     wish: ParetoObjective | None,
     provenance: Provenance,
 ) -> ParetoAnswer:
-    on_front = {id(outcome) for outcome in front(outcomes, objectives)}
+    on_front = {id(outcome) for outcome in pareto_front(outcomes, objectives)}
     points = []
     for outcome in (o for o in outcomes if not o.error):
         names = ParetoPoint.model_fields.keys() & outcome.figures.keys()

@@ -1,7 +1,7 @@
 // Cluster: what is free, updated every five seconds while the page is visible.
 "use strict";
 (function () {
-  const field = (name) => document.getElementById(name);
+  const { field } = carme;
   function bar(box, label, free, total) {
     carme.add(box, "div", label + ": " + free + " of " + total + " free", "small");
     const barBox = carme.add(box, "div", null, "bar");
@@ -29,10 +29,7 @@
   }
   async function showHardware() {
     const hardware = await carme.ask("/hardware");
-    const table = carme.add(field("hardware"), "table");
-    const head = carme.add(carme.add(table, "thead"), "tr");
-    for (const title of ["name", "", "in this cluster", "memory", "idle", "limit"]) carme.add(head, "th", title).scope = "col";
-    const rows = carme.add(table, "tbody");
+    const rows = carme.table(field("hardware"), ["name", "", "in this cluster", "memory", "idle", "limit"]);
     hardware.items.sort((a, b) => b.here.length - a.here.length);
     for (const item of hardware.items) {
       const row = carme.add(rows, "tr");

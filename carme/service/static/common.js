@@ -21,7 +21,18 @@ const carme = (function () {
     return answer;
   }
 
-  const { add, digits, duration, joules, watts, grams, amount, interval, bytes } = carmeElements;
+  const { add, table, digits, duration, joules, watts, grams, amount, interval, bytes } = carmeElements;
+  const field = (name) => document.getElementById(name);
+
+  // The GPU types of each partition of this cluster, in the order of the partitions.
+  async function clusterGpus() {
+    const { partitions } = await ask("/cluster");
+    return partitions.flatMap((partition) => partition.gpus.map((gpu) => ({ partition: partition.name, type: gpu.type, total: gpu.total })));
+  }
+  // The GPUs that a job requested, such as `4 a100`.
+  const gpuText = (job) => Object.entries(job.asked.gpus).map(([kind, count]) => count + " " + kind).join(", ");
+  // The charged energy of a job in joules, 0 if none was measured.
+  const chargedJoules = (job) => (job.measured ? Object.values(job.measured.joules).reduce((a, b) => a + b, 0) : 0);
 
   // How often measurements lay within their interval, in counts; nothing before the first one.
   async function coverage(box) {
@@ -52,5 +63,12 @@ const carme = (function () {
     }, options, { xaxis: Object.assign({}, axis, (options || {}).xaxis), yaxis: Object.assign({}, axis, (options || {}).yaxis) });
   }
 
-  return { ask, add, coverage, amount, interval, digits, duration, joules, watts, grams, bytes, problem, layout, colour, prefix, api };
+  async function logOut() {
+    const response = await fetch(prefix + "/logout", { method: "POST", headers: { "X-CSRF-Token": meta("csrf") } });
+    if (response.ok || response.status === 401) location.assign(meta("hub") + "/home");
+  }
+  field("logout")?.addEventListener("click", logOut);
+  for (const box of document.querySelectorAll(".origin")) box.textContent = location.origin;
+
+  return { ask, add, table, field, clusterGpus, gpuText, chargedJoules, coverage, amount, interval, digits, duration, joules, watts, grams, bytes, problem, layout, colour, prefix, api };
 })();

@@ -1,12 +1,10 @@
 // Explore: the Pareto view. All of its state is in the address, so that a link reopens it.
 "use strict";
 (function () {
-  const field = (name) => document.getElementById(name);
-  const axes = {
-    time: ["time (h)", 3600, carme.duration], energy: ["node energy (kWh)", 3.6e6, carme.joules],
-    gpu_energy: ["GPU energy (kWh)", 3.6e6, carme.joules], power: ["mean node power (kW)", 1000, carme.watts],
-    emissions: ["emissions (kg CO₂e)", 1000, carme.grams],
-  };
+  const { field } = carme;
+  // By name: title, unit, and the unit and scale of a plot's axis.
+  const figures = JSON.parse(field("request").dataset.figures);
+  const text = (name, value) => carme.amount(value, figures[name].unit);
   const varied = ["gpu", "gpus", "batch", "power_cap_watts"];
   const titles = { gpu: "GPU", gpus: "number of GPUs", batch: "batch", power_cap_watts: "power cap (W)" };
   let result = null;
@@ -41,11 +39,9 @@
   async function readClusterGpus() {
     const largest = {};
     try {
-      for (const partition of (await carme.ask("/cluster")).partitions)
-        for (const gpu of partition.gpus)
-          if (gpu.total > (largest[gpu.type]?.total || 0)) largest[gpu.type] = { total: gpu.total, name: partition.name + ":" + gpu.type };
+      for (const gpu of await carme.clusterGpus()) if (gpu.total > (largest[gpu.type]?.total || 0)) largest[gpu.type] = gpu;
     } catch { return []; } // the page also works with known GPUs
-    return Object.values(largest).map((gpu) => gpu.name);
+    return Object.values(largest).map((gpu) => gpu.partition + ":" + gpu.type);
   }
 
   function save() {
@@ -65,7 +61,7 @@
       if (answer.id) answer = await follow(answer.id);
       if (!answer) { box.textContent = "Cancelled."; return; }
       result = answer;
-      box.textContent = result.points.length + " choices, " + result.points.filter((p) => p.on_front).length + " that no other beats" + " (" + result.provenance.words + ")" + (result.impossible ? ", " + result.impossible + " impossible: " + result.reasons[0] : "");
+      box.textContent = result.points.length + " points, " + result.points.filter((p) => p.on_front).length + " on the Pareto front (" + result.provenance.words + ")" + (result.impossible ? ", " + result.impossible + " impossible: " + result.reasons[0] : "");
       sliders();
       draw();
     } catch (error) {
@@ -105,8 +101,8 @@
 
   const key = (p) => JSON.stringify(varied.map((name) => p.point[name] ?? null));
   const shown = () => result.points.filter((p) => Object.entries(limits).every(([name, maximum]) => p[name] <= maximum));
-  const hoverText = (p) => varied.filter((n) => n in p.point).map((n) => "<b>" + n + " = " + (p.point[n] ?? "none") + "</b>")
-    .concat(Object.entries(axes).map(([n, a]) => a[0].replace(/ \(.*/, "") + " " + a[2](p[n]))).join("<br>");
+  const hoverText = (p) => varied.filter((n) => n in p.point).map((n) => "<b>" + titles[n] + ": " + (p.point[n] ?? "none") + "</b>")
+    .concat(Object.keys(figures).map((n) => figures[n].title + " " + text(n, p[n]))).join("<br>");
 
   // Numbers are coloured on a scale. Categories (GPUs, or "none" among numbers) have a trace each, whose
   // colour depends on the whole result: filtering does not change it.
@@ -114,28 +110,30 @@
     const value = (p) => p.point[by] ?? "none";
     const all = [...new Set(result.points.map(value))];
     if (all.every((v) => typeof v === "number"))
-      return [{ name: "choices", points: points, marker: { color: points.map(value), colorscale: "Viridis", showscale: true, colorbar: { title: { text: titles[by] } } } }];
+      return [{ name: "points", points: points, marker: { color: points.map(value), colorscale: "Viridis", showscale: true, colorbar: { title: { text: titles[by] } } } }];
     return all.sort((a, b) => String(a).localeCompare(String(b), "en", { numeric: true })).map((category, i) => ({
       name: String(category), points: points.filter((p) => value(p) === category),
       marker: { color: PALETTE[i % PALETTE.length], symbol: SYMBOLS[Math.floor(i / PALETTE.length) % SYMBOLS.length] },
     }));
   }
 
+  const axisTitle = (name) => figures[name].title + " (" + figures[name].axis_unit + ")";
+
   function draw() {
     const [x, y, by] = [field("x").value, field("y").value, field("colour").value];
     const points = shown();
     const front = points.filter((p) => p.on_front).sort((a, b) => a[x] - b[x]);
-    const at = (list, name) => list.map((p) => p[name] / axes[name][1]);
+    const at = (list, name) => list.map((p) => p[name] / figures[name].axis_scale);
     const marked = points.filter((p) => pinned.includes(key(p)));
     const traces = [
-      { x: at(front, x), y: at(front, y), mode: "lines", name: "front", line: { color: carme.colour("--bad"), width: 2, shape: "hv" }, hoverinfo: "skip" },
+      { x: at(front, x), y: at(front, y), mode: "lines", name: "Pareto front", line: { color: carme.colour("--bad"), width: 2, shape: "hv" }, hoverinfo: "skip" },
       ...groups(points, by).map((group) => ({
         x: at(group.points, x), y: at(group.points, y), mode: "markers", name: group.name, customdata: group.points.map(key), text: group.points.map(hoverText), hovertemplate: "%{text}<extra></extra>",
         marker: Object.assign({ size: 10, line: { width: 1, color: carme.colour("--back") } }, group.marker),
       })),
       { x: at(marked, x), y: at(marked, y), mode: "markers", name: "pinned", hoverinfo: "skip", marker: { size: 18, symbol: "circle-open", color: carme.colour("--text"), line: { width: 2 } } },
     ];
-    const layout = carme.layout({ xaxis: { title: { text: axes[x][0] } }, yaxis: { title: { text: axes[y][0] } }, legend: { orientation: "h", y: 1.08 } });
+    const layout = carme.layout({ xaxis: { title: { text: axisTitle(x) } }, yaxis: { title: { text: axisTitle(y) } }, legend: { orientation: "h", y: 1.08 } });
     Plotly.react("plot", traces, layout, { displayModeBar: false, responsive: true });
     const plot = field("plot");
     plot.removeAllListeners("plotly_click");
@@ -154,16 +152,13 @@
   function table(box, points, compare) {
     box.replaceChildren();
     const names = varied.filter((name) => points.some((p) => name in p.point));
-    const element = carme.add(box, "table");
-    const head = carme.add(carme.add(element, "thead"), "tr");
-    for (const name of names) carme.add(head, "th", name).scope = "col";
-    for (const name of Object.keys(axes)) carme.add(head, "th", axes[name][0].replace(/ \(.*/, ""), "number").scope = "col";
-    const rows = carme.add(element, "tbody");
+    const heads = names.map((name) => titles[name]);
+    const rows = carme.table(box, [...heads, ...Object.values(figures).map((figure) => figure.title)], (title) => (heads.includes(title) ? "" : "number"));
     points.forEach((p, index) => {
       const row = carme.add(rows, "tr");
       for (const name of names) carme.add(row, "td", p.point[name] ?? "none");
-      for (const name of Object.keys(axes)) {
-        const td = carme.add(row, "td", axes[name][2](p[name]), "number");
+      for (const name of Object.keys(figures)) {
+        const td = carme.add(row, "td", text(name, p[name]), "number");
         if (compare && index) carme.add(td, "div", (100 * (p[name] / points[0][name] - 1)).toFixed(0) + " % change", "soft small");
       }
     });
@@ -172,7 +167,7 @@
   function sliders() {
     const box = field("sliders");
     box.replaceChildren();
-    for (const name of Object.keys(axes)) {
+    for (const name of Object.keys(figures)) {
       const all = result.points.map((p) => p[name]);
       const [low, high] = [Math.min(...all), Math.max(...all)];
       if (!(high > low)) continue;
@@ -181,9 +176,9 @@
       label.htmlFor = "most-" + name;
       const input = carme.add(slider, "input");
       Object.assign(input, { type: "range", id: "most-" + name, min: 0, max: 100, step: 1 });
-      // Logarithmic: choices differ by factors.
+      // Logarithmic: points differ by factors.
       const value = (share) => low * Math.pow(high / low, share / 100);
-      const write = () => (label.textContent = axes[name][0].replace(/ \(.*/, "") + " at most " + axes[name][2](limits[name] ?? high));
+      const write = () => (label.textContent = figures[name].title + " at most " + text(name, limits[name] ?? high));
       input.value = limits[name] ? Math.round((100 * Math.log(limits[name] / low)) / Math.log(high / low)) : 100;
       write();
       input.addEventListener("input", () => {
@@ -203,14 +198,15 @@
   }
   field("csv").addEventListener("click", () => {
     if (!result) return;
-    const names = [...varied, ...Object.keys(axes), "on_front"];
+    const names = [...varied, ...Object.keys(figures), "on_front"];
     const rows = shown().map((p) => names.map((n) => (n in p.point ? p.point[n] ?? "" : p[n] ?? "")).join(","));
-    download("choices.csv", [names.join(","), ...rows].join("\n") + "\n", "text/csv");
+    download("points.csv", [names.join(","), ...rows].join("\n") + "\n", "text/csv");
   });
-  field("png").addEventListener("click", () => result && Plotly.downloadImage("plot", { format: "png", filename: "choices", width: 1200, height: 700 }));
+  field("png").addEventListener("click", () => result && Plotly.downloadImage("plot", { format: "png", filename: "points", width: 1200, height: 700 }));
   field("link").addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(location.href).catch(() => null);
-    field("link").textContent = "The address above is the link";
+    // Browsers allow the clipboard only to pages that came over HTTPS or from this machine.
+    const copy = navigator.clipboard?.writeText(location.href) ?? Promise.reject();
+    field("link").textContent = await copy.then(() => "Copied", () => "Copy the address of this page instead");
   });
   field("cancel").addEventListener("click", () => taskId && carme.ask("/tasks/" + taskId, undefined, "DELETE"));
   for (const name of ["x", "y", "colour"]) field(name).addEventListener("change", () => result && (name === "colour" ? draw() : simulate()));
@@ -218,7 +214,7 @@
 
   async function begin() {
     const address = new URLSearchParams(location.search);
-    for (const name of Object.keys(axes)) for (const axis of ["x", "y"]) carme.add(field(axis), "option", axes[name][0].replace(/ \(.*/, "")).value = name;
+    for (const name of Object.keys(figures)) for (const axis of ["x", "y"]) carme.add(field(axis), "option", figures[name].title).value = name;
     for (const name of varied) carme.add(field("colour"), "option", titles[name]).value = name;
     field("x").value = "time";
     field("y").value = "energy";

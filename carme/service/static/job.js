@@ -1,9 +1,10 @@
 // Job: measurements over time, predictions against measurements, and what to request next time.
 "use strict";
 (function () {
-  const id = document.getElementById("title").dataset.job;
-  const box = document.getElementById("job");
-  const plots = document.getElementById("plots");
+  const { field } = carme;
+  const id = field("title").dataset.job;
+  const box = field("job");
+  const plots = field("plots");
 
   function figure(parent, label, text, note) {
     const card = carme.add(parent, "div", null, "card figure");
@@ -12,13 +13,12 @@
     if (note) carme.add(card, "span", note, "soft small");
   }
   function plot(name, title, unit, series, start) {
-    let place = document.getElementById(name);
-    if (!place) {
+    if (!field(name)) {
       carme.add(plots, "h2", title);
-      place = carme.add(plots, "div", null, "plot low");
-      place.id = name;
-      place.setAttribute("role", "img");
-      place.setAttribute("aria-label", title);
+      const plotBox = carme.add(plots, "div", null, "plot low");
+      plotBox.id = name;
+      plotBox.setAttribute("role", "img");
+      plotBox.setAttribute("aria-label", title);
     }
     const x = series.values.map((_, i) => new Date(1000 * (start + (i + 1) * series.step_seconds)));
     const trace = { x: x, y: series.values, mode: "lines+markers", line: { color: carme.colour("--accent") }, hovertemplate: "%{y:.3g} " + unit + "<extra></extra>" };
@@ -33,15 +33,14 @@
     const answer = await carme.ask("/jobs/" + id);
     const job = answer.job;
     box.replaceChildren();
-    const gpus = Object.entries(job.asked.gpus).map(([kind, count]) => count + " " + kind).join(", ");
-    carme.add(box, "p", [job.name, job.user, job.state.toLowerCase(), job.nodes.join(", "), gpus, job.asked.cpus + " cores", carme.bytes(job.asked.memory_bytes)].filter((t) => t).join(" · "));
+    carme.add(box, "p", [job.name, job.user, job.state.toLowerCase(), job.nodes.join(", "), carme.gpuText(job), job.asked.cpus + " cores", carme.bytes(job.asked.memory_bytes)].filter((t) => t).join(" · "));
     if (job.problem) carme.add(box, "p", job.problem, "soft");
     const grid = carme.add(box, "div", null, "grid");
     figure(grid, "Ran", carme.duration(job.elapsed_seconds), job.asked.limit_seconds ? "of " + carme.duration(job.asked.limit_seconds) : "");
     const m = job.measured;
     if (m) {
-      const total = Object.values(m.joules).reduce((a, b) => a + b, 0);
-      if (total) figure(grid, "Energy charged to the job", carme.joules(total), "GPU " + carme.joules(m.joules.gpu || 0, total));
+      const total = carme.chargedJoules(job);
+      if (total) figure(grid, "Charged energy", carme.joules(total), "GPU " + carme.joules(m.joules.gpu || 0, total));
       if (m.gpu_held_seconds) figure(grid, "GPU time wasted", carme.duration(m.gpu_idle_seconds || 0), "of " + carme.duration(m.gpu_held_seconds) + " held; " + carme.joules(m.gpu_idle_joules || 0));
       if (m.emissions_grams !== null) figure(grid, "Emissions", carme.grams(m.emissions_grams));
       if (m.network_bytes !== null) figure(grid, "Network", carme.bytes(m.network_bytes));
@@ -69,7 +68,7 @@
     }
     for (const note of answer.notes) carme.add(box, "p", note, "soft");
     if (job.gpu_plot) plot("gpu", "GPU utilisation", "share", job.gpu_plot, job.started_at);
-    if (job.power_plot) plot("power", "Power charged to the job", "W", job.power_plot, job.started_at);
+    if (job.power_plot) plot("power", "Charged power", "W", job.power_plot, job.started_at);
     if (job.network_plot) plot("network", "Network", "bytes/s", job.network_plot, job.started_at);
     if (!job.ended_at) setTimeout(() => load().catch(() => null), 15000);
   }

@@ -1,12 +1,12 @@
 // Plan: a workload on every type of GPU in this cluster, side by side.
 "use strict";
 (function () {
-  const field = (name) => document.getElementById(name);
+  const { field } = carme;
   const results = field("predictions");
   const number = (name) => (field(name).value === "" ? undefined : Number(field(name).value));
 
   const columns = [
-    ["Time", "time"], ["GPU energy", "gpu_energy"], ["Node energy, job's share", "node_energy"], ["Node energy, whole nodes", "whole_node_energy"],
+    ["Time", "time"], ["GPU energy", "gpu_energy"], ["Charged energy", "node_energy"], ["Whole-node energy", "whole_node_energy"],
     ["Power per GPU", "average_gpu_power"], ["Emissions", "emissions"], ["Cost", "cost"],
   ];
 
@@ -27,15 +27,17 @@
     }
   }
 
-  // Every type of GPU in every partition.
-  async function clusterGpus() {
+  // Every type of GPU in every partition; an A100 if the cluster has none or they are not known.
+  async function hardwareToCompare() {
+    let reason = "This cluster has no GPUs.";
     try {
-      const cluster = await carme.ask("/cluster");
-      return cluster.partitions.flatMap((partition) => partition.gpus.map((gpu) => ({ title: gpu.type + " (" + partition.name + ")", hardware: { partition: partition.name, gpu_type: gpu.type } })));
+      const gpus = await carme.clusterGpus();
+      if (gpus.length) return gpus.map((gpu) => ({ title: gpu.type + " (" + gpu.partition + ")", hardware: { partition: gpu.partition, gpu_type: gpu.type } }));
     } catch (error) {
-      carme.add(results, "p", "The GPUs of this cluster are not known now: " + error.message, "problem");
-      return [{ title: "A100", hardware: null }];
+      reason = "The GPUs of this cluster are not known now: " + error.message + ".";
     }
+    carme.add(results, "p", reason + " The figures are for an A100.", "problem");
+    return [{ title: "A100", hardware: null }];
   }
 
   function body(choice) {
@@ -72,7 +74,7 @@
     }
     carme.add(list, "li", "Step: " + carme.amount(prediction.step_time.value, "s") + ", batch " + carme.digits(prediction.batch) + ", " + carme.digits(prediction.samples_per_second) + " samples/s");
     carme.add(list, "li", "GPUs idle " + Math.round(100 * prediction.idle.share) + " % of the time");
-    carme.add(list, "li", "Power: peak " + carme.amount(prediction.peak_gpu_power.value, "W") + " per GPU; " + carme.amount(prediction.average_node_power.value, "W") + " charged to the job on average");
+    carme.add(list, "li", "Power: peak " + carme.amount(prediction.peak_gpu_power.value, "W") + " per GPU; " + carme.amount(prediction.average_node_power.value, "W") + " charged power on average");
     const phases = prediction.phases.filter((p) => p.share > 0.001).map((p) => p.name + " " + Math.round(100 * p.share) + " %");
     carme.add(list, "li", "Phases: " + phases.join(", "));
     for (const note of prediction.notes) carme.add(list, "li", note, "soft");
@@ -82,7 +84,7 @@
   async function predict(event) {
     if (event) event.preventDefault();
     results.replaceChildren();
-    const choices = await clusterGpus();
+    const choices = await hardwareToCompare();
     const rows = await Promise.all(choices.map(async (choice) => {
       try {
         return { choice: choice, prediction: (await carme.ask("/predictions", body(choice))).prediction };
@@ -91,11 +93,7 @@
       }
     }));
     const scroll = carme.add(results, "div", null, "scroll");
-    const table = carme.add(scroll, "table");
-    const head = carme.add(carme.add(table, "thead"), "tr");
-    carme.add(head, "th", "GPU").scope = "col";
-    for (const [title] of columns) carme.add(head, "th", title, "number").scope = "col";
-    const tableRows = carme.add(table, "tbody");
+    const tableRows = carme.table(scroll, ["GPU", ...columns.map(([title]) => title)], (title) => (title === "GPU" ? "" : "number"));
     for (const { choice, prediction, error } of rows) {
       const row = carme.add(tableRows, "tr");
       carme.add(row, "th", choice.title).scope = "row";
@@ -107,7 +105,7 @@
       if (!prediction.memory.fits) carme.add(row.firstChild, "div", "does not fit", "problem small");
       for (const [, name] of columns) cell(row, prediction[name]);
     }
-    carme.add(results, "p", "Below each figure: its 90 % interval. GPU energy is that of the job's GPUs alone. The job's share of node energy is what the energy ledger charges to the job: its GPUs and its share of the hosts. Whole nodes: everything in the nodes, including GPUs that the job does not use. All without cooling. Emissions and cost follow from the job's share.", "small soft");
+    carme.add(results, "p", "Below each figure: its 90 % interval. GPU energy is that of the job's GPUs alone. Charged energy is what the energy ledger would charge to the job: its GPUs and its share of the hosts. Whole-node energy is that of everything in the nodes, including GPUs that the job does not use. All without cooling. Emissions and cost follow from charged energy.", "small soft");
     carme.coverage(carme.add(results, "div")).catch(() => null);
     for (const { prediction } of rows) if (prediction) card(results, prediction);
     const query = new URLSearchParams(new FormData(field("request")));

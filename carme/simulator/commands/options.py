@@ -34,16 +34,18 @@ _OPTIONS = (
     click.option(
         "--samples",
         type=click.IntRange(1, 10**13),
-        help="Of the data set; its own number if unset.",
+        help="Samples in the data set. Default: those of the workload's data set.",
     ),
     click.option(
         "--gpus",
         metavar="NxGPU",
-        help="How many of which, such as 8xV100; a number with --cluster.",
+        help="Number and type of GPUs, such as 8xV100. With --cluster, the number alone.",
     ),
-    click.option("--node", help="Kind of node, if not the GPU's usual one: carme hardware nodes."),
+    click.option(
+        "--node", help="Type of node (carme hardware nodes). Default: the GPU's usual one."
+    ),
     click.option("--network", help="Link between nodes, such as infiniband-hdr or ethernet-10."),
-    click.option("--storage", help="Where the data lie: carme hardware storage."),
+    click.option("--storage", help="File system that holds the data set (carme hardware storage)."),
     click.option(
         "--cluster",
         metavar="FILE",
@@ -56,16 +58,28 @@ _OPTIONS = (
         default="synchronous",
         show_default=True,
     ),
-    click.option("--batch", type=int, help="Before its rule; the workload's usual one if unset."),
     click.option(
-        "--batch-rule", type=_choice(BatchRule), help="How the batch grows with the copies."
+        "--batch", type=int, help="Batch before --batch-rule is applied. Default: the workload's."
     ),
-    click.option("--epochs", type=float, help="Passes over the data; the workload's own if unset."),
-    click.option("--to-target", is_flag=True, help="Epochs from the workload's convergence curve."),
-    click.option("--precision", type=_choice(Precision)),
-    click.option("--optimizer", type=_choice(Optimizer)),
     click.option(
-        "--power-cap", "power_cap_watts", type=float, metavar="WATTS", help="Of each GPU."
+        "--batch-rule",
+        type=_choice(BatchRule),
+        help="How the batch grows with the number of model copies.",
+    ),
+    click.option("--epochs", type=float, help="Passes over the data set. Default: the workload's."),
+    click.option(
+        "--to-target",
+        is_flag=True,
+        help="Train for the epochs that the workload's convergence curve gives for the batch.",
+    ),
+    click.option("--precision", type=_choice(Precision), help="Default: the workload's."),
+    click.option("--optimizer", type=_choice(Optimizer), help="Default: the workload's."),
+    click.option(
+        "--power-cap",
+        "power_cap_watts",
+        type=float,
+        metavar="WATTS",
+        help="Power limit of each GPU.",
     ),
     click.option(
         "--node-share",
@@ -73,13 +87,21 @@ _OPTIONS = (
         metavar="SHARE",
         help="Largest of the job's shares of a node's GPUs, processors and memory.",
     ),
-    click.option("--tensor", type=int, help="GPUs that share each layer."),
-    click.option("--pipeline", type=int, help="Stages of the pipeline."),
-    click.option("--micro-batch", type=int, help="Samples in the pipeline at once."),
+    click.option("--tensor", type=int, help="Tensor parallelism: GPUs that share each layer."),
+    click.option("--pipeline", type=int, help="Pipeline parallelism: number of stages."),
+    click.option("--micro-batch", type=int, help="Samples of one micro-batch."),
     click.option("--all-reduce", type=_choice(AllReduce)),
-    click.option("--no-overlap", is_flag=True, help="Reduce gradients after the backward pass."),
+    click.option(
+        "--no-overlap",
+        is_flag=True,
+        help="Start the all-reduce of gradients only after the backward pass.",
+    ),
     click.option("--recompute", type=click.Choice(["none", "full"])),
-    click.option("--shard-optimizer", is_flag=True, help="ZeRO stage 1."),
+    click.option(
+        "--shard-optimizer",
+        is_flag=True,
+        help="Divide the optimizer's state among the model copies (ZeRO stage 1).",
+    ),
     click.option("--data", type=click.Choice(["sharded", "whole"])),
     click.option("--scaling", type=click.Choice(["strong", "weak"])),
     click.option("--loader", help="Loading method of the data set."),
@@ -93,7 +115,7 @@ _OPTIONS = (
         help="Measured compute times of workers, one number a line, to draw jitter from.",
     ),
     click.option("--seed", type=int),
-    click.option("--servers", type=int, help="Parameter servers."),
+    click.option("--servers", type=int, help="Number of parameter servers (parameter-server)."),
     click.option(
         "--gradient-seconds", type=float, help="Measured time of a gradient (asynchronous)."
     ),
@@ -187,21 +209,3 @@ def progress_bar(text: str) -> Progress:
 def spinner(text: str) -> Status:
     """A spinner on stderr for work of a second or more without countable steps."""
     return Console(stderr=True).status(text)
-
-
-def format_emissions(grams: float) -> str:
-    """`820 g`, `13.9 kg`, `1.56 t` of CO₂ equivalents."""
-    for size, unit in ((1e6, "t"), (1e3, "kg")):
-        if grams >= size:
-            return f"{grams / size:.3g} {unit} CO₂e"
-    return f"{grams:.3g} g CO₂e"
-
-
-def format_watts(watts: float) -> str:
-    """`245 W`, `13.9 kW`."""
-    return f"{watts / 1000:.3g} kW" if watts >= 1000 else f"{watts:.3g} W"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 node`, `8 nodes`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

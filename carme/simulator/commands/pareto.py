@@ -5,44 +5,38 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from rich.table import Table
 
 from carme.errors import InputError, MissingError
 from carme.library.suite_runner import Suite, run_suite
-from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
+from carme.simulator.analysis.search import (
+    ExhaustiveSearch,
+    Outcome,
+    RandomSearch,
+    grid_points,
+    pareto_front,
+)
 from carme.simulator.commands.options import (
-    format_emissions,
-    format_watts,
     print_wide,
     progress_bar,
     simulation_inputs,
     simulation_options,
     write_file,
 )
-from carme.simulator.runs.result import JOULES_PER_KWH
-from carme.units import format_duration, format_joules
+from carme.simulator.runs.figures import FIGURES, Figure
+from carme.units import format_duration, format_emissions, format_joules, format_watts
 
-
-class Objective(NamedTuple):
-    """A figure of a run to minimise."""
-
-    title: str
-    format: Callable[[float], str]
-    axis_title: str
-    axis_unit: float
-
-
-OBJECTIVES = {
-    "time": Objective("time", format_duration, "time (h)", 3600.0),
-    "power": Objective("mean node power", format_watts, "mean node power (kW)", 1000.0),
-    "energy": Objective("node energy", format_joules, "node energy (kWh)", JOULES_PER_KWH),
-    "gpu_energy": Objective("GPU energy", format_joules, "GPU energy (kWh)", JOULES_PER_KWH),
-    "emissions": Objective("emissions", format_emissions, "emissions (kg CO₂e)", 1000.0),
+OBJECTIVES: dict[str, Figure] = {str(name): figure for name, figure in FIGURES.items()}
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "s": format_duration,
+    "J": format_joules,
+    "W": format_watts,
+    "g CO2e": format_emissions,
 }
 _RANGE = re.compile(r"(-?[\d.]+):(-?[\d.]+)(?::([\d.]+))?")
 
@@ -104,15 +98,17 @@ def pareto(
     workload, cluster, plan = simulation_inputs(name, options)
     fields = plan.model_dump(exclude_unset=True, exclude={"kind"}) | {"gpus": plan.gpus}
     suite = Suite(workload, cluster, str(options["kind"]), fields)
-    strategy = Random(ranges, random_count, plan.seed) if random_count else Exhaustive(ranges)
-    total = random_count or sum(1 for _ in points(ranges))
+    strategy = (
+        RandomSearch(ranges, random_count, plan.seed) if random_count else ExhaustiveSearch(ranges)
+    )
+    total = random_count or sum(1 for _ in grid_points(ranges))
     with progress_bar("simulating") as progress:
         task = progress.add_task("", total=total)
         outcomes = run_suite(
             suite, strategy, jobs=jobs, store=store, done=lambda n: progress.advance(task, n)
         )
     outcomes = [o for o in outcomes if _is_in_ranges(o, keep)]
-    best = front(outcomes, axes)
+    best = pareto_front(outcomes, axes)
     if not best:
         reasons = sorted({o.error for o in outcomes if o.error})
         raise InputError("no point can run", reasons[0] if reasons else "no point is kept")
@@ -195,10 +191,7 @@ def _print(
     shown = [o for o in outcomes if not o.error] if show_all else best
     for outcome in shown:
         cells = [f"{outcome.point[name]}" for name in varied]
-        cells += [
-            OBJECTIVES[name].format(outcome.figures[name])
-            for name in (*objectives, *other_objectives)
-        ]
+        cells += [_text(name, outcome.figures[name]) for name in (*objectives, *other_objectives)]
         if show_all:
             cells.append("●" if id(outcome) in chosen else "")
         table.add_row(*cells)
@@ -230,7 +223,7 @@ def pareto_page(
 
     def scatter(points: list[Outcome], **settings: Any) -> None:
         xs, ys = (
-            [point.figures[axis] / OBJECTIVES[axis].axis_unit for point in points]
+            [point.figures[axis] / OBJECTIVES[axis].axis_scale for point in points]
             for axis in (x, y)
         )
         figure.add_trace(go.Scatter(x=xs, y=ys, **settings))
@@ -239,18 +232,18 @@ def pareto_page(
         best, mode="lines", name="front",
         line={"color": "#c44", "width": 2, "shape": "hv"}, hoverinfo="skip",
     )  # fmt: skip
-    colours, colour_bar = _colours(valid, varied[0])
-    scatter(
-        valid, mode="markers", name="points",
-        marker={"size": 9, "color": colours, "line": {"width": 1, "color": "#fff"}, **colour_bar},
-        text=[_hover(o, varied) for o in valid], hovertemplate="%{text}<extra></extra>",
-    )  # fmt: skip
+    for name, group, colour in _groups(valid, varied[0]):
+        scatter(
+            group, mode="markers", name=name,
+            marker={"size": 9, "line": {"width": 1, "color": "#fff"}, **colour},
+            text=[_hover(o, varied) for o in group], hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
     scatter(
         best, mode="markers", name="on the front", hoverinfo="skip",
         marker={"size": 14, "color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "#c44"}},
     )  # fmt: skip
     figure.update_layout(
-        title=f"{title}: {len(valid)} choices, {len(best)} that no other beats",
+        title=f"{title}: {len(valid)} points, {len(best)} on the Pareto front",
         template="plotly_white",
         xaxis_title=OBJECTIVES[x].axis_title,
         yaxis_title=OBJECTIVES[y].axis_title,
@@ -261,24 +254,28 @@ def pareto_page(
     return str(page)
 
 
-def _colours(outcomes: list[Outcome], name: str) -> tuple[list[Any], dict[str, Any]]:
-    """Numbers get a colour bar; words get a number each."""
+def _groups(
+    outcomes: list[Outcome], name: str
+) -> Iterator[tuple[str, list[Outcome], dict[str, Any]]]:
+    """Traces with their names and colours: one with a colour scale if all values are numbers, else
+    one for each category, which Plotly colours by itself."""
     values = [outcome.point[name] for outcome in outcomes]
     if all(isinstance(value, int | float) for value in values):
-        return values, {"colorscale": "Viridis", "colorbar": {"title": name}}
-    categories = sorted({str(value) for value in values})
-    ticks = {"tickvals": list(range(len(categories))), "ticktext": categories, "title": name}
-    return [categories.index(str(v)) for v in values], {"colorscale": "Viridis", "colorbar": ticks}
+        scale = {"color": values, "colorscale": "Viridis", "colorbar": {"title": name}}
+        yield "points", outcomes, scale
+        return
+    for category in sorted({str(value) for value in values}):
+        yield category, [o for o in outcomes if str(o.point[name]) == category], {}
 
 
 def _hover(outcome: Outcome, varied: list[str]) -> str:
-    figures = outcome.figures
     lines = [f"<b>{name} = {outcome.point[name]}</b>" for name in varied]
     lines += [
-        f"time {format_duration(figures['time'])}",
-        f"node energy {format_joules(figures['energy'])}",
-        f"GPU energy {format_joules(figures['gpu_energy'])}",
-        f"mean node power {figures['power']:.0f} W",
-        f"emissions {figures['emissions'] / 1000:.3g} kg CO₂e",
+        f"{figure.title} {_text(name, outcome.figures[name])}"
+        for name, figure in OBJECTIVES.items()
     ]
     return "<br>".join(lines)
+
+
+def _text(name: str, value: float) -> str:
+    return _FORMATS[OBJECTIVES[name].unit](value)

@@ -12,12 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from carme.simulator.analysis.scaling_limits import ScalingLimits, scaling_limits
-from carme.simulator.analysis.suite import replicate
+from carme.simulator.analysis.search import replicate
 from carme.simulator.analysis.timeline import burst_figures, chrome_trace, simulate_window
 from carme.simulator.commands.options import (
-    counted,
-    format_emissions,
-    format_watts,
     progress_bar,
     simulation_inputs,
     simulation_options,
@@ -26,7 +23,14 @@ from carme.simulator.commands.options import (
 from carme.simulator.plans import Synchronous
 from carme.simulator.runs import simulate as run_simulation
 from carme.simulator.runs.result import SimulationResult
-from carme.units import format_bytes, format_duration, format_joules
+from carme.units import (
+    counted,
+    format_bytes,
+    format_duration,
+    format_emissions,
+    format_joules,
+    format_watts,
+)
 
 
 @click.command()
@@ -84,19 +88,19 @@ def _print(console: Console, result: SimulationResult, limits: ScalingLimits | N
     grid.add_row("time", f"[bold]{format_duration(result.seconds)}[/]", rate)
     grid.add_row("GPU energy", f"[bold]{format_joules(result.gpu_joules)}[/]", watts)
     grid.add_row(
-        "node energy",
+        "charged energy",
         format_joules(result.node_joules),
-        f"{format_watts(result.average_node_watts)} on {counted(result.nodes, 'node')}; "
+        f"{format_watts(result.average_node_watts)} charged on {counted(result.nodes, 'node')}; "
         f"{format_emissions(result.grams_co2)}",
     )
     if result.whole_node_joules > 1.005 * result.node_joules:
         whole = format_joules(result.whole_node_joules)
-        grid.add_row("whole nodes", whole, "with what the job does not hold")
+        grid.add_row("whole-node energy", whole, "also of what the job does not hold")
     memory = result.memory
     fits = "fits" if memory.fits else f"[red]does not fit[/]: {memory.why_not()}"
     grid.add_row("memory", f"{format_bytes(memory.total)} of {format_bytes(memory.capacity)}", fits)
     if result.clock < 0.995:
-        grid.add_row("clock", f"{result.clock:.0%}", "held back by the power limit")
+        grid.add_row("clock", f"{result.clock:.0%}", "lowered by the power cap")
     if limits:
         current = next(p for p in limits.points if p.gpus == limits.gpus)
         grid.add_row("efficiency", f"{current.efficiency:.0%}", "of what each GPU would do alone")

@@ -153,7 +153,7 @@ def validate(data: Path | None, as_json: bool) -> None:
         click.echo(json.dumps([a.__dict__ for a in results], indent=2))
         return
     table = Table(
-        "what", "points", "median", "mean", "9 of 10 within", "sim/meas", "measured by", box=None
+        "what", "points", "median", "mean", "90th percentile", "sim/meas", "measured by", box=None
     )
     for a in results:
         table.add_row(

@@ -13,10 +13,10 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 from numba.core import event
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from carme.simulator.plans import Ints
+from carme.simulator.workload import Floats
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _log = logging.getLogger(__name__)

@@ -79,13 +79,6 @@ class TraceReport:
         chosen = (r for r in self.resources if name is None or r.name == name)
         return sum(resource.joules(self.seconds) for resource in chosen)
 
-    def seconds_by_label(self) -> dict[str, float]:
-        """Time in each kind of operation, summed over processes."""
-        total: defaultdict[str, float] = defaultdict(float)
-        for _, label, _, _, start, end, _, _ in self._entries():
-            total[label] += end - start
-        return dict(total)
-
     def power_curve(self, name: str) -> tuple[Floats, Floats]:
         """Times and watts of a first-come resource: watts[i] holds from times[i] to times[i+1]."""
         resource = next(r for r in self.resources if r.name == name)

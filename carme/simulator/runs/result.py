@@ -16,6 +16,8 @@ from carme.simulator.plans import BasePlan
 from carme.simulator.workload import Floats, Workload
 
 PHASES = ("startup", "load", "broadcast", "compute", "communication", "update", "wait")
+SETUP_PHASES = PHASES[:3]
+"""Before the first step."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 JOULES_PER_KWH = 3.6e6
 
@@ -74,12 +76,12 @@ class SimulationResult:
     gpu_joules: float
     """Of the plan's GPUs."""
     node_joules: float
-    """Charged to the job: its GPUs and its share of the hosts, by the rule of the energy ledger;
-    without cooling."""
+    """Charged to the job: its GPUs and its share of the hosts (`charged_host_watts`); without
+    cooling."""
     whole_node_joules: float
-    """Of the nodes as a meter reads them: hosts and all GPUs, also unallocated ones."""
+    """Of the nodes as a meter reads them if nothing else runs there: hosts and all GPUs."""
     facility_joules: float
-    """Node energy times PUE."""
+    """Charged energy times PUE."""
     grams_co2: float
     samples: float
     """Processed in the run, repeats counted."""
@@ -107,7 +109,7 @@ class SimulationResult:
     @property
     def throughput(self) -> float:
         """Samples a second while training."""
-        training = self.seconds - sum(self.phases[p] for p in ("startup", "load", "broadcast"))
+        training = self.seconds - sum(self.phases[p] for p in SETUP_PHASES)
         return self.samples / training if training > 0 else 0.0
 
     @property
@@ -117,7 +119,7 @@ class SimulationResult:
 
     @property
     def average_node_watts(self) -> float:
-        """Node energy over time: of all nodes together, charged to the job."""
+        """Charged energy over time, of all nodes together."""
         return self.node_joules / self.seconds
 
     def power_curve(self) -> list[tuple[float, float, float]]:
@@ -197,17 +199,26 @@ def startup(workload: Workload, cluster: Cluster, plan: BasePlan) -> list[Segmen
 def charged_host_watts(node: NodeModel, plan: BasePlan) -> tuple[float, float]:
     """Watts of all hosts that are charged to the job, while they idle and while it trains.
 
-    The rule is that of the exporter's energy ledger. The idle draw is divided by how much of a node
-    the job holds, the largest of its shares of GPUs, processors and memory. The draw above idle
-    follows processor time, which the simulator divides by GPUs: `busy_watts` is the draw of a host
-    whose GPUs all train.
+    The idle draw is charged by the energy ledger's rule for the rest of a node: by the largest of
+    the job's shares of GPUs, processors and memory. The draw above idle is charged by GPUs, because
+    `busy_watts` is the draw of a host whose GPUs all train. For processors and memory this is an
+    approximation: where RAPL meters them, the ledger divides their energy by processor time and by
+    memory held. On a node without a meter, the ledger charges no rest.
     """
-    full_nodes, remaining_gpus = divmod(plan.gpus, node.gpus)
-    held_nodes = float(full_nodes)
-    if remaining_gpus:
-        held_nodes += max(remaining_gpus / node.gpus, plan.node_share or 0.0)
+    nodes = node_count(node, plan)
+    held_nodes = max(plan.gpus / node.gpus, nodes * (plan.node_share or 0.0))
     idle = node.idle_watts * held_nodes
-    return idle, idle + (node.busy_watts - node.idle_watts) * plan.gpus / node.gpus
+    return idle, idle + _training_host_watts(node, plan)
+
+
+def node_count(node: NodeModel, plan: BasePlan) -> int:
+    """The nodes of a plan, whose GPUs fill one node after the other."""
+    return -(-plan.gpus // node.gpus)
+
+
+def _training_host_watts(node: NodeModel, plan: BasePlan) -> float:
+    """Watts of all hosts above their idle draw while the job trains."""
+    return (node.busy_watts - node.idle_watts) * plan.gpus / node.gpus
 
 
 def totals(
@@ -229,16 +240,16 @@ def totals(
         phases[segment.phase] += segment.seconds
     seconds = sum(phases.values())
     node = cluster.node
-    nodes = -(-plan.gpus // node.gpus)
+    nodes = node_count(node, plan)
     idle_gpus = nodes * node.gpus - plan.gpus
     active = seconds - phases["startup"]
     gpu_joules = plan.gpus * sum(s.seconds * s.gpu_watts for s in segments)
     idle_watts, training_watts = charged_host_watts(node, plan)
     node_joules = gpu_joules + idle_watts * phases["startup"] + training_watts * active
-    hosts = nodes * (node.busy_watts * active + node.idle_watts * phases["startup"])
+    hosts = nodes * node.idle_watts * seconds + _training_host_watts(node, plan) * active
     unallocated = idle_gpus * node.gpu.power.idle_watts * seconds
     facility = node_joules * cluster.pue
-    training = [s for s in segments if s.phase not in ("startup", "load", "broadcast")]
+    training = [s for s in segments if s.phase not in SETUP_PHASES]
     return SimulationResult(
         workload=workload.name,
         cluster=cluster.name,

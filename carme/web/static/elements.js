@@ -10,6 +10,14 @@ const carmeElements = (function () {
     return node;
   }
 
+  // A table with these column titles; returns its body, to which rows are added.
+  function table(parent, titles, css) {
+    const element = add(parent, "table");
+    const head = add(add(element, "thead"), "tr");
+    for (const title of titles) add(head, "th", title, css && css(title)).scope = "col";
+    return add(element, "tbody");
+  }
+
   function digits(value) {
     if (value === 0) return "0";
     if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
@@ -50,5 +58,5 @@ const carmeElements = (function () {
     return clock(seconds) + (wait < 5400 ? " (in about " + Math.max(1, Math.round(wait / 60)) + " min)" : "");
   }
 
-  return { add, count, clock, startTime, digits, duration, joules, watts, grams, amount, interval, bytes };
+  return { add, table, count, clock, startTime, digits, duration, joules, watts, grams, amount, interval, bytes };
 })();

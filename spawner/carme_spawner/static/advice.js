@@ -25,7 +25,7 @@
       const list = add(box, "ul", "", "list-unstyled mb-1");
       row(list, "Time", prediction.time);
       row(list, "GPU energy", prediction.gpu_energy);
-      row(list, "Node energy", prediction.node_energy);
+      row(list, "Charged energy", prediction.node_energy);
       row(list, "Emissions", prediction.emissions);
       if (prediction.cost) row(list, "Cost", prediction.cost);
       if (!prediction.memory.fits) add(box, "div", "Does not fit: " + prediction.memory.why_not, "text-danger");

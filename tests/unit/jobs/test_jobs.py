@@ -16,9 +16,9 @@ from carme.config import PrometheusSettings as Settings
 from carme.errors import InputError, MissingError
 from carme.jobs import queries, terminal
 from carme.jobs.commands import parse_moment, to_csv
+from carme.jobs.job_reporter import JobFilter, JobReporter, parse_filter
 from carme.jobs.models import JobList, MeasuredUsage
-from carme.jobs.report import Series, advise, line, report
-from carme.jobs.reporter import JobFilter, JobReporter, parse_filter
+from carme.jobs.report_builder import Series, advise, line, report
 from carme.prometheus import RangeSeries, Sample
 from carme.slurm.models import HistoryJob, Job
 from carme.slurm.snapshot import Snapshot

@@ -1,8 +1,12 @@
 """The API as a program uses it."""
 
 import pytest
+from sqlalchemy.exc import SQLAlchemyError
 
 from carme.jobs.models import JobList
+from carme.service.store import WorkloadRow
+from carme.slurm.models import Reservation
+from support.service import gpu_nodes
 
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
 
@@ -161,6 +165,30 @@ def test_the_gpus_of_partitions_are_compared(service):
     assert "virtual-a100" in " ".join(answer["reasons"])
 
 
+def test_a_comparison_does_not_need_figures_of_its_first_gpu(service):
+    """Explore names the first GPU as the hardware, and some GPUs of a site have no figures."""
+    nodes = (*service.view.snapshot.nodes, *gpu_nodes("strange-gpu"))
+    service.view.snapshot = service.view.snapshot.model_copy(update={"nodes": nodes})
+    hardware = {"partition": "gpu", "gpu_type": "strange-gpu"}
+    vary = {"gpu": ["gpu:strange-gpu", "gpu:virtual-t4"], "batch": [64]}
+    answer = service.ask("POST", "/pareto", body={**RESNET, "hardware": hardware, "vary": vary})
+    assert answer.status_code == 200, answer.json
+    assert [p["point"]["gpu"] for p in answer.json["points"]] == ["gpu:virtual-t4"]
+    assert "strange-gpu" in answer.json["reasons"][0]
+
+
+@pytest.mark.parametrize("in_vary", [False, True])
+def test_a_partition_has_no_more_gpus_than_its_nodes(service, in_vary):
+    hardware = {"partition": "gpu", "gpu_type": "virtual-t4"}
+    vary = {"gpus": [4, 8], "batch": [64]} | ({"gpu": ["gpu:virtual-t4"]} if in_vary else {})
+    answer = service.ask("POST", "/pareto", body={**RESNET, "hardware": hardware, "vary": vary})
+    assert [p["point"]["gpus"] for p in answer.json["points"]] == [4]
+    assert "8 GPUs" in answer.json["reasons"][0]
+    library_gpu = {**RESNET, "hardware": {"gpus": "1xT4"}, "vary": {"gpus": [4, 8], "batch": [64]}}
+    answer = service.ask("POST", "/pareto", body=library_gpu)
+    assert [p["point"]["gpus"] for p in answer.json["points"]] == [4, 8]
+
+
 def test_a_large_front_is_a_task_with_events(service):
     body = {**RESNET, "vary": {"batch": list(range(64, 264))}}
     answer = service.ask("POST", "/pareto", body=body)
@@ -225,6 +253,23 @@ def test_advice_for_a_declared_workload(service):
     assert service.ask("POST", "/advice", body=body).json["prediction"] is None
 
 
+def test_advice_for_a_partition_without_gpus_counts_cores(service):
+    body = {"partition": "cpu", "cpus": 2, "hours": 2, "workload": "resnet-50"}
+    prediction = service.ask("POST", "/advice", body=body).json["prediction"]
+    assert (prediction["gpu"], prediction["gpus"]) == ("cpu-core", 2)
+
+
+def test_advice_inside_a_reservation_is_for_its_gpus(service):
+    a100, *t4 = gpu_nodes("virtual-a100", "virtual-t4", "virtual-t4")
+    course = Reservation(name="course", nodes=(a100.name,), users=("ann",))
+    changes = {"nodes": (a100, *t4), "reservations": (course,)}
+    service.view.snapshot = service.view.snapshot.model_copy(update=changes)
+    body = {"partition": "gpu", "gpus": 1, "reservation": "course", "workload": "resnet-50"}
+    advice = service.ask("POST", "/advice", body=body).json
+    assert advice["prediction"]["gpu"] == "a100"
+    assert not [other for other in advice["suggestions"] if other["gpu_type"]]
+
+
 def test_cluster_and_hardware(service):
     cluster = service.ask("GET", "/cluster").json
     assert [p["name"] for p in cluster["partitions"]] == ["gpu", "cpu"]
@@ -250,6 +295,18 @@ def test_own_workloads_are_kept_per_user(service):
     assert service.ask("DELETE", "/workloads/mine").status_code == 204
     taken = service.ask("POST", "/workloads", body={**mine, "name": "resnet-50"})
     assert taken.status_code == 422
+
+
+def test_a_workload_that_cannot_be_replaced_is_kept(service):
+    mine = service.ask("GET", "/workloads/resnet-50").json["workload"] | {"name": "mine"}
+    for _ in range(2):
+        assert service.ask("POST", "/workloads", body=mine).status_code == 201
+    store = service.parts.store
+    [old] = store.page(WorkloadRow, "ann", 10, None)
+    not_json = WorkloadRow(user="ann", name="mine", body={"layers": object()})
+    with pytest.raises(SQLAlchemyError):
+        store.add(not_json, replaces=old)
+    assert service.ask("GET", "/workloads/mine").json["own"]
 
 
 def test_a_fit_is_used_by_predictions_of_its_owner_only(service):

@@ -54,14 +54,14 @@ def login(service, token="token-ann"):
     return service.parts.sessions.csrf(name)
 
 
-def test_a_cookie_may_read_and_changes_need_the_pages_word(service):
-    word = login(service)
+def test_a_cookie_may_read_and_changes_need_the_pages_csrf_token(service):
+    csrf = login(service)
     assert service.ask("GET", "/predictions", who="").status_code == 200
     path = f"{API}/predictions"
     assert service.client.post(path, json=RESNET).status_code == 403
     wrong = {"X-CSRF-Token": "0" * 64}
     assert service.client.post(path, json=RESNET, headers=wrong).status_code == 403
-    right = {"X-CSRF-Token": word}
+    right = {"X-CSRF-Token": csrf}
     assert service.client.post(path, json=RESNET, headers=right).status_code == 200
     elsewhere = {**right, "Sec-Fetch-Site": "cross-site"}
     assert service.client.post(path, json=RESNET, headers=elsewhere).status_code == 403
@@ -70,6 +70,18 @@ def test_a_cookie_may_read_and_changes_need_the_pages_word(service):
 def test_a_session_ends_with_its_token(service):
     login(service, "token-gone")
     assert service.ask("GET", "/predictions", who="").status_code == 401
+    assert service.client.get("/services/carme/plan").status_code == 302
+
+
+def test_a_user_logs_out_with_the_button_of_every_page(service):
+    csrf = login(service)
+    for name in ("plan", "jobs", "api"):
+        assert b'id="logout"' in service.client.get(f"/services/carme/{name}").data
+    path = "/services/carme/logout"
+    assert service.client.post(path).status_code == 403
+    answer = service.client.post(path, headers={"X-CSRF-Token": csrf})
+    assert answer.status_code == 204
+    assert "carme-service=;" in answer.headers["Set-Cookie"]
     assert service.client.get("/services/carme/plan").status_code == 302
 
 

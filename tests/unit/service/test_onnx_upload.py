@@ -87,7 +87,7 @@ def test_a_huge_one_is_refused(tmp_path):
 
 
 def test_two_at_a_time_are_told_to_come_again(service, monkeypatch):
-    monkeypatch.setattr(uploads, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(uploads, "TIMEOUT_SECONDS", 0.1)
     with service.parts.sandbox._lock:  # as while another one is read
         answer = upload(service, graph().SerializeToString())
     assert answer.status_code == 503

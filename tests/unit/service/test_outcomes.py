@@ -69,6 +69,7 @@ def test_the_time_of_a_session_gives_no_coefficients(service):
         session.merge(row)
     found = service.ask("POST", "/calibrations", body={**RESNET, "job_id": 1})
     assert found.json["knowledge"]["provenance"]["source"] == "history"
+    assert found.json["knowledge"]["provenance"]["steps"] == 1
 
 
 def test_a_job_that_just_ended_has_a_minute_for_its_last_figures(service):
@@ -109,7 +110,7 @@ def test_prometheus_gets_the_counts(service, monkeypatch):
     made = keep(service, 1)
     end(service, 1, made.time.value)
     recorded(service)
-    from carme.service import create_app
+    from carme.service.app import create_app
 
     app = create_app(service.config, token=OWN)
     text = (

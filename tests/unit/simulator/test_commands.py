@@ -29,7 +29,7 @@ def refused(command, *words):
 def test_simulate_prints_time_energy_phases_and_limit():
     result = invoke(simulate.simulate, "resnet-50", "--gpus", "8xV100")
     assert result.exit_code == 0
-    for word in ("GPU energy", "node energy", "compute", "limit", "next: skinny products"):
+    for word in ("GPU energy", "charged energy", "compute", "limit", "next: skinny products"):
         assert word in result.output
 
 
@@ -135,6 +135,18 @@ def test_pareto_prints_a_front_and_writes_a_page(tmp_path):
     )
     assert document["objectives"] == ["time", "power"]
     assert 0 < len(document["front"]) <= 12
+
+
+def test_categories_have_a_trace_each(tmp_path):
+    page = tmp_path / "front.html"
+    words = ("resnet-50", "--gpus", "8xV100", "--vary", "gpu=v100,t4", "--vary", "batch=256")
+    result = invoke(pareto.pareto, *words, "--html", str(page))
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    assert '"name":"v100"' in text
+    assert '"name":"t4"' in text
+    # Plotly's script and template also name colour scales; the markers must not.
+    assert '"colorbar":{"title":{"text":"gpu"}}' not in text
 
 
 def test_pareto_over_gpu_types_and_wanted_batches():

@@ -1,16 +1,12 @@
-"""Predicted node energy is what the exporter's ledger would charge to the job."""
+"""Predicted energy: what the exporter's ledger would charge to the job, and what a meter reads."""
 
 import pytest
 
 from carme import library
-from carme.predict.cluster_hardware import held_node_share
 from carme.predict.prediction import Rates, predict
 from carme.simulator import Synchronous, simulate
 from carme.simulator.runs.result import JOULES_PER_KWH, charged_host_watts
-from carme.slurm.models import Partition
-from carme.slurm.snapshot import Snapshot
 from carme_monitoring.energy.shares import GpuSlot, JobPresence, NodeActivity, rest_weights
-from support.service import gpu_nodes
 
 BERT = library.workload("bert-base")
 A100 = library.cluster_of("16xA100")
@@ -31,12 +27,20 @@ def test_the_idle_host_is_charged_as_the_ledger_charges_the_rest(gpus, cpus, mem
     assert idle_watts == pytest.approx(charged * NODE.idle_watts)
 
 
+@pytest.mark.parametrize(("node_share", "held_nodes"), [(0.6, 1.5), (0.75, 1.5), (0.9, 1.8)])
+def test_the_share_of_a_request_holds_on_each_of_its_nodes(node_share, held_nodes):
+    """Two nodes with 6 of 8 GPUs each."""
+    idle_watts, _ = charged_host_watts(NODE, Synchronous(gpus=12, node_share=node_share))
+    assert idle_watts == pytest.approx(held_nodes * NODE.idle_watts)
+
+
 def test_one_gpu_of_eight_is_charged_an_eighth_of_the_host_and_no_idle_gpu():
     result = simulate(BERT, A100, Synchronous(gpus=1, epochs=1))
-    host = NODE.busy_watts * result.seconds
-    assert result.node_joules == pytest.approx(result.gpu_joules + host / 8)
-    idle_gpus = 7 * NODE.gpu.power.idle_watts * result.seconds
-    assert result.whole_node_joules == pytest.approx(result.gpu_joules + host + idle_gpus)
+    eighth = NODE.busy_watts / 8 * result.seconds
+    assert result.node_joules == pytest.approx(result.gpu_joules + eighth)
+    # The meter also reads the idle draw of the other seven eighths and of the other GPUs.
+    unused = 7 * (NODE.idle_watts / 8 + NODE.gpu.power.idle_watts) * result.seconds
+    assert result.whole_node_joules == pytest.approx(result.node_joules + unused)
 
 
 def test_startup_is_charged_at_idle_draw():
@@ -89,18 +93,3 @@ def test_one_gpu_of_a_large_node_is_not_worse_than_a_small_node_for_its_idle_nei
     assert a100.time.value < t4.time.value
     assert a100.node_energy.value < t4.node_energy.value
     assert a100.whole_node_energy.value > t4.whole_node_energy.value
-
-
-def test_the_share_of_a_request_is_of_the_processors_or_of_the_memory():
-    node = gpu_nodes("virtual-a100")[0].model_copy(update={"cpus": 64, "memory_bytes": 2**40})
-    partition = Partition(name="gpu", nodes=(node.name,))
-    snapshot = Snapshot(taken_at=0, partitions=(partition,), nodes=(node,))
-
-    def share(cpus, gib, gpu_type="virtual-a100"):
-        return held_node_share(snapshot, "gpu", gpu_type, cpus=cpus, memory_bytes=gib * 2**30)
-
-    assert share(16, 64) == 16 / 64
-    assert share(1, 512) == 1 / 2
-    assert share(1, 512, "") == 1 / 2
-    assert share(128, 1) == 1
-    assert share(1, 1, "virtual-h100") is None

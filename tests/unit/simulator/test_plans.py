@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from carme import library
 from carme.errors import InputError
 from carme.simulator.analysis.scaling_limits import scaling_limits
-from carme.simulator.analysis.suite import replicate
+from carme.simulator.analysis.search import replicate
 from carme.simulator.costs.step import plan_step
 from carme.simulator.hardware import COMMUNICATION_ACTIVITY, Cluster, under_cap, watts
 from carme.simulator.plans import Asynchronous, Averaging, ParameterServer, Synchronous

@@ -1,4 +1,4 @@
-"""`workloads` and `hardware`: what can be predicted. Users add workloads of their own."""
+"""`workloads`: the bundled ones, and those that users add."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from flask import request
 from sqlalchemy.exc import IntegrityError
 
 from carme import library
-from carme.errors import CarmeError, InputError, MissingError
-from carme.predict.cluster_hardware import known_gpu
+from carme.errors import InputError, MissingError
 from carme.predict.cost_limits import check_workload
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
 from carme.service.models import (
-    HardwareItem,
-    HardwareList,
     OnnxQuery,
     PageQuery,
     WorkloadAnswer,
@@ -83,39 +80,20 @@ def delete_workload(caller: Caller, name: str) -> None:
     store.remove(row)
 
 
-@api.endpoint("GET", "/hardware")
-def list_hardware() -> HardwareList:
-    """GPUs (and CPUs) with known figures, and which of them this cluster has."""
-    slurm_types, notes = _cluster_gpus(current_context())
-    items = []
-    for name in library.names("gpus"):
-        gpu = library.gpu(name)
-        items.append(
-            HardwareItem(
-                name=name, title=gpu.title, kind=gpu.kind, memory_bytes=gpu.memory_bytes,
-                peak_flops=dict(gpu.peak_flops), idle_watts=gpu.power.idle_watts,
-                limit_watts=gpu.power.limit_watts, here=tuple(slurm_types.get(name, ())),
-            )
-        )  # fmt: skip
-    return HardwareList(items=tuple(items), notes=tuple(notes))
-
-
 def store_workload(context: ServiceContext, caller: Caller, workload: Workload) -> WorkloadAnswer:
     """Store the workload under its name."""
     name = workload.name
     if name in library.names("workloads"):
         raise InputError(f"{name} is the name of a bundled workload", "choose another name")
     check_workload(workload)
-    row = context.store.newest(WorkloadRow, caller.name, name=name)
-    if row is None:
+    old = context.store.newest(WorkloadRow, caller.name, name=name)
+    if old is None:
         count = len(context.store.page(WorkloadRow, caller.name, MAX_WORKLOADS, None))
         if count >= MAX_WORKLOADS:
             raise InputError(f"you have stored {count} workloads already", "delete one first")
-    else:
-        context.store.remove(row)
     try:
-        body = workload.model_dump(mode="json")
-        context.store.add(WorkloadRow(user=caller.name, name=name, body=body))
+        row = WorkloadRow(user=caller.name, name=name, body=workload.model_dump(mode="json"))
+        context.store.add(row, replaces=old)
     except IntegrityError:
         raise InputError(f"{name} is being stored by another request", "try again") from None
     return WorkloadAnswer(own=True, workload=workload)
@@ -127,21 +105,3 @@ def _item(workload: Workload, user: str | None = None) -> WorkloadItem:
         parameters=workload.parameter_count, forward_flops=workload.forward_flops,
         samples=workload.dataset.samples, batch=workload.batch,
     )  # fmt: skip
-
-
-def _cluster_gpus(context: ServiceContext) -> tuple[dict[str, list[str]], list[str]]:
-    """The cluster's GPU types in Slurm by known name, and notes on types without figures."""
-    try:
-        types = context.cluster.snapshot().gpus_total()
-    except CarmeError as error:
-        return {}, [f"the GPUs of this cluster are not known now: {error.message}"]
-    by_name: dict[str, list[str]] = {}
-    notes = []
-    for slurm_type in types:
-        try:
-            name = known_gpu(slurm_type, context.config.service.hardware).name
-        except MissingError as error:
-            notes.append(str(error))
-        else:
-            by_name.setdefault(name, []).append(slurm_type)
-    return by_name, notes

@@ -11,7 +11,13 @@ from carme import library
 from carme.errors import InputError
 from carme.jobs.bursts import bursts, two_means
 from carme.library.suite_runner import Suite, run_suite
-from carme.simulator.analysis.suite import Exhaustive, Outcome, Random, front, points
+from carme.simulator.analysis.search import (
+    ExhaustiveSearch,
+    Outcome,
+    RandomSearch,
+    grid_points,
+    pareto_front,
+)
 from carme.simulator.analysis.timeline import (
     burst_figures,
     chrome_trace,
@@ -31,21 +37,21 @@ def suite():
 
 
 def test_points_are_every_combination():
-    assert list(points({"a": [1, 2], "b": ["x", "y"]})) == [
+    assert list(grid_points({"a": [1, 2], "b": ["x", "y"]})) == [
         {"a": 1, "b": "x"},
         {"a": 1, "b": "y"},
         {"a": 2, "b": "x"},
         {"a": 2, "b": "y"},
     ]
     with pytest.raises(InputError, match="no values"):
-        list(points({"a": []}))
+        list(grid_points({"a": []}))
     with pytest.raises(InputError, match="at most"):
-        list(points({"a": range(2000), "b": range(2000)}))
+        list(grid_points({"a": range(2000), "b": range(2000)}))
 
 
 def test_an_exhaustive_suite_runs_every_point_once():
-    outcomes = run_suite(suite(), Exhaustive(RANGES, size=5))
-    assert [o.point for o in outcomes] == list(points(RANGES))
+    outcomes = run_suite(suite(), ExhaustiveSearch(RANGES, size=5))
+    assert [o.point for o in outcomes] == list(grid_points(RANGES))
     assert {bool(o.error) for o in outcomes if o.point["gpus"] == 1} == {True}
 
 
@@ -54,30 +60,48 @@ def test_a_point_that_cannot_be_is_an_outcome_with_an_error(point):
     assert suite().evaluate(point).error
 
 
+def test_another_gpu_is_simulated_at_the_same_site():
+    """With the site's PUE, grid and storage, and with its network if that is not the usual one."""
+    slow = CLUSTER.node.model_copy(update={"network": library.link("ethernet-1"), "adapters": 1})
+    site = CLUSTER.model_copy(update={"pue": 1.5, "grams_co2_per_kwh": 100.0, "node": slow})
+    fields = {"gpus": 16, "batch": 512, "epochs": 1}
+
+    def figures(cluster):
+        return Suite(RESNET, cluster, "synchronous", fields).evaluate({"gpu": "a100"}).figures
+
+    usual, here = figures(CLUSTER), figures(CLUSTER.model_copy(update={"pue": 1.5}))
+    assert here["emissions"] == pytest.approx(1.5 * usual["emissions"])
+    assert here["time"] == usual["time"]
+    there = figures(site)
+    assert there["time"] > 2 * usual["time"]
+    facility_kwh = 1.5 * there["energy"] / 3.6e6
+    assert there["emissions"] == pytest.approx(100 * facility_kwh)
+
+
 def test_a_random_suite_draws_without_repetition():
-    outcomes = run_suite(suite(), Random(RANGES, 7, seed=3))
+    outcomes = run_suite(suite(), RandomSearch(RANGES, 7, seed=3))
     assert len({json.dumps(o.point) for o in outcomes}) == 7
-    again = run_suite(suite(), Random(RANGES, 7, seed=3))
+    again = run_suite(suite(), RandomSearch(RANGES, 7, seed=3))
     assert [o.point for o in again] == [o.point for o in outcomes]
 
 
 def test_a_stored_suite_goes_on_where_it_stopped(tmp_path):
     store = tmp_path / "points.jsonl"
-    first = run_suite(suite(), Random(RANGES, 5, seed=1), store=store)
+    first = run_suite(suite(), RandomSearch(RANGES, 5, seed=1), store=store)
     with store.open("a") as file:
         file.write('{"cut off')
     asked = []
-    whole = run_suite(suite(), Exhaustive(RANGES), store=store, done=asked.append)
+    whole = run_suite(suite(), ExhaustiveSearch(RANGES), store=store, done=asked.append)
     assert asked[0] == len(first)
     assert len(store.read_text().splitlines()) == 12 + 1
-    fresh = {json.dumps(o.point): o.figures for o in run_suite(suite(), Exhaustive(RANGES))}
+    fresh = {json.dumps(o.point): o.figures for o in run_suite(suite(), ExhaustiveSearch(RANGES))}
     for outcome in whole:
         assert outcome.figures == fresh[json.dumps(outcome.point)]
 
 
 def test_a_pool_gives_the_same_outcomes():
-    alone = run_suite(suite(), Exhaustive(RANGES))
-    pooled = run_suite(suite(), Exhaustive(RANGES), jobs=2)
+    alone = run_suite(suite(), ExhaustiveSearch(RANGES))
+    pooled = run_suite(suite(), ExhaustiveSearch(RANGES), jobs=2)
     assert [o.point for o in alone] == [o.point for o in pooled]
     assert [o.figures for o in alone] == [o.figures for o in pooled]
 
@@ -86,7 +110,7 @@ def test_a_pool_gives_the_same_outcomes():
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), min_size=1))
 def test_the_front_is_what_no_point_beats(values):
     outcomes = [Outcome({"i": i}, dict(zip("abc", v, strict=True))) for i, v in enumerate(values)]
-    best = front(outcomes, ["a", "b", "c"])
+    best = pareto_front(outcomes, ["a", "b", "c"])
     chosen = {tuple(o.figures.values()) for o in best}
     for v in values:
         beaten = any(w != v and all(x <= y for x, y in zip(w, v, strict=True)) for w in values)

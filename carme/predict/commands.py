@@ -36,13 +36,13 @@ def calibrate(workload: str, file: Path, job_id: int | None, as_json: bool, **op
     load, wait, gpu_watts, and alone_compute and alone_update: the seconds of a worker while the
     others wait.
     """
-    subject, cluster, plan = simulation_inputs(workload, options)
+    described, cluster, plan = simulation_inputs(workload, options)
     if not isinstance(plan, Synchronous):
         raise InputError("only synchronous plans can be fitted", "leave --plan out")
     steps = parse_steps(_read(file), str(file))
     if job_id is not None:
         steps = with_watts(steps, ViewClient.of(load().view).report(job_id))
-    calibration = fit(subject, cluster, plan, steps)
+    calibration = fit(described, cluster, plan, steps)
     if as_json:
         click.echo(json.dumps(calibration.model_dump(mode="json"), indent=2))
         return

@@ -13,10 +13,19 @@ from typing import TypeVar
 from pydantic import Field, ValidationError
 
 from carme.config import PrometheusSettings as Settings
-from carme.errors import CarmeError, InputError, MissingError
+from carme.errors import CarmeError, InputError
 from carme.jobs import queries
-from carme.jobs.models import IdleJobs, JobLine, JobList, JobReport, MeasuredUsage, Plot
-from carme.jobs.report import Series, line, report
+from carme.jobs.models import (
+    LOOK_BACK_SECONDS,
+    IdleJobs,
+    JobLine,
+    JobList,
+    JobReport,
+    MeasuredUsage,
+    Plot,
+    no_such_job,
+)
+from carme.jobs.report_builder import Series, line, report
 from carme.prometheus import PrometheusClient
 from carme.slurm.models import HistoryJob, Job, SlurmModel
 from carme.slurm.snapshot import Snapshot
@@ -28,8 +37,6 @@ T = TypeVar("T")
 MAX_JOBS = 500
 """The longest list: each job's series are looked up."""
 _BATCH = 100
-_LOOK_BACK_SECONDS = 31 * 86400
-"""How far `carme job` looks for a job; Slurm's accounting is asked for a month at most."""
 _AWAY = "Prometheus does not answer; these are Slurm's own figures"
 _TOO_EARLY = "It has only just begun: the first figures come within a minute."
 _NO_FIGURES = (
@@ -167,14 +174,12 @@ class JobReporter:
         if queued and not (queued.state.ended or queued.state.ending):
             return queued
         # An ended job is in both; only the accounting has its CPU time and memory.
-        since = int(self._now()) // 86400 * 86400 - _LOOK_BACK_SECONDS
+        since = int(self._now()) // 86400 * 86400 - LOOK_BACK_SECONDS
         accounted = next((job for job in await history(since, None) if job.id == job_id), None)
         job = accounted if accounted and (accounted.ended_at or not queued) else queued or accounted
         if not job:
             # The same message for another user's job: it must not reveal that the job exists.
-            raise MissingError(
-                f"you have no job {job_id} of the last month", "`carme jobs` lists what there is"
-            )
+            raise no_such_job(job_id)
         return job
 
 

@@ -1,5 +1,5 @@
-"""Many runs: suites of points in ranges of parameters, strategies that choose points to run, and
-Monte Carlo with different seeds."""
+"""Many runs: the grid of points in ranges of parameters, searches that choose points to run, the
+Pareto front, and Monte Carlo with different seeds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Outcome:
     error: str = ""
 
 
-def points(ranges: Mapping[str, Sequence[Any]]) -> Iterator[Point]:
+def grid_points(ranges: Mapping[str, Sequence[Any]]) -> Iterator[Point]:
     """Every combination, the last parameter varying fastest."""
     size = 1
     for name, values in ranges.items():
@@ -56,11 +56,11 @@ class SearchStrategy(Protocol):
         ...
 
 
-class Exhaustive:
+class ExhaustiveSearch:
     """Every point, `size` at a time."""
 
     def __init__(self, ranges: Mapping[str, Sequence[Any]], size: int = 256) -> None:
-        self._remaining = list(points(ranges))[::-1]
+        self._remaining = list(grid_points(ranges))[::-1]
         self._size = size
 
     def ask(self) -> list[Point]:
@@ -72,7 +72,7 @@ class Exhaustive:
         """Does nothing: the points are chosen beforehand."""
 
 
-class Random(Exhaustive):
+class RandomSearch(ExhaustiveSearch):
     """`count` points drawn without repetition."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Random(Exhaustive):
         self._remaining = [self._remaining[i] for i in chosen]
 
 
-def front(outcomes: Sequence[Outcome], objectives: Sequence[str]) -> list[Outcome]:
+def pareto_front(outcomes: Sequence[Outcome], objectives: Sequence[str]) -> list[Outcome]:
     """Outcomes that no other beats in every objective (less is better), by the first objective."""
     valid = [o for o in outcomes if not o.error]
     if not valid:
