@@ -110,7 +110,7 @@ def slots(gpus: Iterable[GpuReading]) -> list[GpuSlot]:
     return slots
 
 
-class Gpus(Protocol):
+class GpuSource(Protocol):
     """Where GPUs are read from: NVML, or a replay."""
 
     xids: dict[tuple[str, int], int]

@@ -14,7 +14,7 @@ from carme_monitoring.collectors import collector_types, make_collectors
 from carme_monitoring.collectors.gpu import GpuCollector, GpuEnergyCollector
 from carme_monitoring.guard import Guards
 from carme_monitoring.metrics import EXPORTER, Metric, Samples
-from carme_monitoring.profiles import PROFILES, Context, tables
+from carme_monitoring.profiles import PROFILES, ProfileContext, tables
 
 _GROUPS = (
     "Exporter", "GPU", "Power", "Node", "Jobs on the node", "Use of the node by jobs",
@@ -82,8 +82,8 @@ class Pipeline:
             else:
                 collector.add_samples(out, reading)
 
-    def _profile_context(self) -> Context:
-        return Context()
+    def _profile_context(self) -> ProfileContext:
+        return ProfileContext()
 
 
 class NodePipeline(Pipeline):
@@ -140,9 +140,11 @@ class NodePipeline(Pipeline):
         readings.at_ns = self.context.roots.now_ns()
         return readings
 
-    def _profile_context(self) -> Context:
+    def _profile_context(self) -> ProfileContext:
         jobs = self.accounting.state.table.jobs
-        return Context(self.context.node, {str(jobid): job.uid for jobid, job in jobs.items()})
+        return ProfileContext(
+            self.context.node, {str(jobid): job.uid for jobid, job in jobs.items()}
+        )
 
     def _save(self) -> None:
         states = [(type(collector).__name__, collector.save()) for collector in self.collectors]

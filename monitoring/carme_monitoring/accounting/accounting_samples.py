@@ -1,6 +1,6 @@
 """The samples of the accounting: jobs, energy, waste, traffic, users."""
 
-from carme_monitoring.accounting.counters import NODE_FIGURES, USE_FIGURES, JobCounter
+from carme_monitoring.accounting.counters import NODE_FIGURES, USE_FIGURES, JobTotals
 from carme_monitoring.accounting.job_table import NodeJob
 from carme_monitoring.accounting.node_accounting import NodeAccounting
 from carme_monitoring.energy.ledger import CONSUMERS
@@ -126,7 +126,7 @@ def add_accounting_samples(out: Samples, node: str, accounting: NodeAccounting) 
 
 
 def _add_counter(
-    out: Samples, key: LabelValues, accounting: NodeAccounting, counter: JobCounter
+    out: Samples, key: LabelValues, accounting: NodeAccounting, counter: JobTotals
 ) -> None:
     for figure in USE_FIGURES:
         out.add(f"carme_job_{figure}_total", key, round(getattr(counter, figure), 3))

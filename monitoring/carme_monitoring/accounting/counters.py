@@ -15,13 +15,13 @@ _MAX_FACTOR = 100_000.0
 
 
 @dataclass(frozen=True)
-class EmissionFactors:
+class EnergyFactors:
     """Grams of CO2 equivalent and money per kWh now; None is not configured."""
 
     grams_per_kwh: float | None = None
     price_per_kwh: float | None = None
 
-    def updated_from(self, file: Path | None) -> "EmissionFactors":
+    def updated_from(self, file: Path | None) -> "EnergyFactors":
         """These, replaced by the plausible values of `file`, which a site may keep current."""
         try:
             content = json.loads(file.read_text(encoding="utf-8")) if file else {}
@@ -49,7 +49,7 @@ USE_FIGURES = ("gpu_held_seconds", "gpu_idle_seconds", *NODE_FIGURES)
 
 
 @dataclass
-class JobCounter:
+class JobTotals:
     """One job's accumulated figures."""
 
     gpu_held_seconds: float = 0.0
@@ -65,7 +65,7 @@ class JobCounter:
     network: dict[str, int] = field(default_factory=dict)
     """`method/direction` → bytes."""
 
-    def figures(self, factors: EmissionFactors, currency: str) -> dict[tuple[str, ...], float]:
+    def figures(self, factors: EnergyFactors, currency: str) -> dict[tuple[str, ...], float]:
         """The figures that are also counted for users, by name and further labels."""
         figures: dict[tuple[str, ...], float] = {
             (name,): getattr(self, name) for name in USE_FIGURES
@@ -81,15 +81,15 @@ class JobCounters:
     """Every job's figures, and the node's, which live longer than jobs."""
 
     def __init__(self) -> None:
-        self.jobs: dict[int, JobCounter] = {}
+        self.jobs: dict[int, JobTotals] = {}
         self.node_gpu_held_seconds = 0.0
         self.node_gpu_idle_seconds = 0.0
-        self.consumers: dict[str, JobCounter] = {}
+        self.consumers: dict[str, JobTotals] = {}
         """Emissions and cost of all energy of the node, by consumer."""
 
-    def of(self, jobid: int) -> JobCounter:
+    def of(self, jobid: int) -> JobTotals:
         """The job's counter, created if there is none."""
-        return self.jobs.setdefault(jobid, JobCounter())
+        return self.jobs.setdefault(jobid, JobTotals())
 
     def count_use(
         self,
@@ -150,14 +150,14 @@ class JobCounters:
                 network[key] = network.get(key, 0) + round(amount * weight / total)
 
     def count_costs(
-        self, job_uj: Mapping[int, int], consumer_uj: Mapping[str, int], factors: EmissionFactors
+        self, job_uj: Mapping[int, int], consumer_uj: Mapping[str, int], factors: EnergyFactors
     ) -> None:
         """Turn what was charged to jobs and to the node's consumers since the last call into
         grams and money."""
         for jobid, uj in job_uj.items():
             _count_cost(self.of(jobid), uj, factors)
         for consumer, uj in consumer_uj.items():
-            _count_cost(self.consumers.setdefault(consumer, JobCounter()), uj, factors)
+            _count_cost(self.consumers.setdefault(consumer, JobTotals()), uj, factors)
 
     def forget(self, jobid: int) -> None:
         """Forget a job whose series have ended."""
@@ -175,12 +175,12 @@ class JobCounters:
     def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
         """Restore what `save` returned; after a reboot the jobs no longer exist."""
         if is_same_boot:
-            self.jobs = {int(jobid): JobCounter(**row) for jobid, row in saved["jobs"].items()}
+            self.jobs = {int(jobid): JobTotals(**row) for jobid, row in saved["jobs"].items()}
         self.node_gpu_held_seconds, self.node_gpu_idle_seconds = saved["held"], saved["idle"]
-        self.consumers = {name: JobCounter(**row) for name, row in saved["consumers"].items()}
+        self.consumers = {name: JobTotals(**row) for name, row in saved["consumers"].items()}
 
 
-def _count_cost(counter: JobCounter, uj: int, factors: EmissionFactors) -> None:
+def _count_cost(counter: JobTotals, uj: int, factors: EnergyFactors) -> None:
     added_uj, counter.costed_uj = max(0, uj - counter.costed_uj), uj
     counter.emissions_grams += added_uj / UJ_PER_KWH * (factors.grams_per_kwh or 0.0)
     counter.cost += added_uj / UJ_PER_KWH * (factors.price_per_kwh or 0.0)

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from carme.config import ExporterSettings
 from carme_monitoring.accounting.counters import JobCounters, UserCounters
 from carme_monitoring.accounting.job_table import JobTable, NodeJob
-from carme_monitoring.collectors.host import Host
-from carme_monitoring.collectors.jobs import JobUse
+from carme_monitoring.collectors.host import HostReading
+from carme_monitoring.collectors.jobs import JobUsage
 from carme_monitoring.collectors.network import Traffic
 from carme_monitoring.energy.accountant import EnergyAccountant
 
@@ -38,14 +38,14 @@ class PreviousReading:
             return 0.0
         return max(0, to_ns - max(from_ns, self.at_ns)) / (at_ns - self.at_ns)
 
-    def busy_gain(self, host: Host) -> float | None:
+    def busy_gain(self, host: HostReading) -> float | None:
         """Processor time of the whole node since the last charge; None before the first."""
         if self.busy_seconds is None:
             return None
         return max(0.0, host.busy_seconds - self.busy_seconds)
 
     def cpu_gains(
-        self, uses: Mapping[int, JobUse], live: Iterable[int], at_ns: int
+        self, uses: Mapping[int, JobUsage], live: Iterable[int], at_ns: int
     ) -> dict[int, float]:
         """Processor time by job since the last charge.
 
@@ -72,8 +72,8 @@ class PreviousReading:
     def remember(
         self,
         at_ns: int,
-        uses: Mapping[int, JobUse],
-        host: Host | None,
+        uses: Mapping[int, JobUsage],
+        host: HostReading | None,
         traffic: Traffic | None,
     ) -> None:
         """Keep these readings for the next charge; the older one stays where one failed."""

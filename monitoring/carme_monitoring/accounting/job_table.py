@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from carme.node.gpu_allocations import CounterReading, GpuAllocation
-from carme_monitoring.collectors.jobs import JobUse
+from carme_monitoring.collectors.jobs import JobUsage
 from carme_monitoring.energy.shares import GpuSlot, JobPresence
 
 _AWAY_NS = 300 * 10**9
@@ -118,7 +118,7 @@ class JobTable:
         if job.has_record:
             self.closed.add((job.jobid, job.restart))
 
-    def update_uses(self, uses: Mapping[int, JobUse], at_ns: int, time_s: float) -> list[int]:
+    def update_uses(self, uses: Mapping[int, JobUsage], at_ns: int, time_s: float) -> list[int]:
         """Update processors and memory from the cgroups, and add jobs that have no record.
 
         Returns jobs with a record that are over because their cgroup has not come back.

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from carme.config import ExporterSettings
 from carme.node.gpu_allocations import GpuAllocation
-from carme_monitoring.accounting.counters import EmissionFactors, JobFigures
+from carme_monitoring.accounting.counters import EnergyFactors, JobFigures
 from carme_monitoring.accounting.crosscheck import CrossCheck
 from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.accounting.job_table import JobChange
@@ -16,11 +16,11 @@ from carme_monitoring.collectors.gpu import (
     GpuEnergyCollector,
     NodeGpus,
 )
-from carme_monitoring.collectors.host import Host, HostCollector
-from carme_monitoring.collectors.jobs import AllocationCollector, CgroupCollector, JobUse
+from carme_monitoring.collectors.host import HostReading, HostCollector
+from carme_monitoring.collectors.jobs import AllocationCollector, CgroupCollector, JobUsage
 from carme_monitoring.collectors.network import NetworkCollector
 from carme_monitoring.collectors.power import PowerCollector, RaplCollector
-from carme_monitoring.energy.accountant import EnergyReading, Zone
+from carme_monitoring.energy.accountant import EnergyReading, RaplZone
 from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.energy.shares import GpuSlot, JobPresence, NodeActivity
 from carme_monitoring.gpus import slots
@@ -35,10 +35,10 @@ class NodeAccounting:
         self.crosscheck = CrossCheck()
         self.gpus = NodeGpus([], [])
         self.slots: list[GpuSlot] = []
-        self.uses: dict[int, JobUse] = {}
+        self.uses: dict[int, JobUsage] = {}
         self._sluids: dict[str, int] = {}
         """The jobs by the names that Slurm gives to their cgroups."""
-        self.factors = EmissionFactors()
+        self.factors = EnergyFactors()
         self.meter_source = "none"
         """The source of the node's last power reading."""
         self.gpu_activity: dict[str, GpuActivity] = {}
@@ -110,8 +110,8 @@ class NodeAccounting:
         allocations: Sequence[GpuAllocation],
         jobid: int | None,
         at_ns: int,
-        host: Host | None,
-        zones: Mapping[str, Zone],
+        host: HostReading | None,
+        zones: Mapping[str, RaplZone],
     ) -> tuple[list[JobChange], int | None]:
         """Apply the starts and ends since the last charge; returns those of `jobid` unapplied.
 
@@ -143,7 +143,7 @@ class NodeAccounting:
             self.state.table.apply(change, moment)
         return right_now, charged_ns
 
-    def _energy_reading(self, readings: Readings, zones: Mapping[str, Zone]) -> EnergyReading:
+    def _energy_reading(self, readings: Readings, zones: Mapping[str, RaplZone]) -> EnergyReading:
         gpu_mj = readings.of(GpuEnergyCollector) or {}
         meters = readings.of(PowerCollector) or []
         self.meter_source = meters[0].source if meters else "none"
@@ -170,7 +170,7 @@ class NodeAccounting:
         running = [job.jobid for job in self.state.table.running()]
         return self.state.previous.cpu_gains(self.uses, running, at_ns)
 
-    def _activity(self, host: Host | None, cpu_seconds: Mapping[int, float]) -> NodeActivity:
+    def _activity(self, host: HostReading | None, cpu_seconds: Mapping[int, float]) -> NodeActivity:
         if host is None:
             return NodeActivity(job_cpu_seconds=cpu_seconds, sm_share=self.sm_share)
         jobs_memory = sum(use.memory_bytes or 0 for use in self.uses.values())
@@ -197,7 +197,7 @@ class NodeAccounting:
             if gained := previous.traffic_gain(readings.of(NetworkCollector)):
                 counters.count_traffic(present, cpu_seconds, *gained, span)
         ledger = self.state.energy.ledger
-        configured = EmissionFactors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
+        configured = EnergyFactors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
         self.factors = configured.updated_from(self.config.factors_file)
         energy = {jobid: sum(parts.values()) for jobid, parts in ledger.accounts.items()}
         consumers = dict.fromkeys(CONSUMERS, 0)

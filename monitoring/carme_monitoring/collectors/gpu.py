@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from carme_monitoring import files
+from carme_monitoring import kernel_files
 from carme_monitoring.collector import Collector, CollectorContext, Stage
 from carme_monitoring.gpus import THROTTLE_REASONS, GpuReading, slots, with_absent
 from carme_monitoring.metrics import GPU, Samples, metric_group
@@ -74,7 +74,7 @@ class GpuCollector(Collector[NodeGpus]):
             return self._latest
         gpus = source.read()
         pids = {process.pid for gpu in gpus for process in gpu.processes}
-        cgroup_of = {pid: files.text(proc / str(pid) / "cgroup") or "" for pid in pids}
+        cgroup_of = {pid: kernel_files.text(proc / str(pid) / "cgroup") or "" for pid in pids}
         installed = with_absent(self._latest.installed, gpus)
         self._latest = NodeGpus(gpus, installed, dict(source.xids), cgroup_of)
         return self._latest

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from carme.errors import UnavailableError
 from carme.slurm.models import Job
 from carme.slurm.snapshot import Snapshot
-from carme_monitoring.collector import Collector, PeriodicThread
+from carme_monitoring.collector import Collector
 from carme_monitoring.metrics import Samples, metric_group
+from carme_monitoring.periodic_thread import PeriodicThread
 
 log = logging.getLogger(__name__)
 _SDIAG_EVERY_SECONDS = 60

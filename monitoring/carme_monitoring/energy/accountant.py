@@ -30,7 +30,7 @@ shorter, and the reading after it counts for the whole time."""
 
 
 @dataclass(frozen=True)
-class Gain:
+class EnergyGain:
     """What a source gained between two readings."""
 
     uj: int
@@ -49,7 +49,7 @@ class CounterSource:
     at_ns: int = -1
     rejects: int = 0
 
-    def advance(self, value_uj: int, at_ns: int) -> Gain:
+    def advance(self, value_uj: int, at_ns: int) -> EnergyGain:
         """The gain since the last reading.
 
         A counter that went down has wrapped if the gain is then plausible for the time; otherwise
@@ -58,9 +58,9 @@ class CounterSource:
         """
         if self.at_ns < 0:
             self.value_uj, self.at_ns = value_uj, at_ns
-            return Gain(0, at_ns, at_ns, "first")
+            return EnergyGain(0, at_ns, at_ns, "first")
         if at_ns <= self.at_ns:
-            return Gain(0, self.at_ns, self.at_ns, "same")
+            return EnergyGain(0, self.at_ns, self.at_ns, "same")
         from_ns, gained = self.at_ns, value_uj - self.value_uj
         outcome: Outcome = "counted"
         if gained < 0 and self.range_uj and value_uj <= self.range_uj:
@@ -74,9 +74,9 @@ class CounterSource:
             self.rejects += 1
             if self.rejects >= _MAX_REJECTS and value_uj >= 0:  # it stays: begin again from here
                 self.value_uj, self.at_ns, self.rejects = value_uj, at_ns, 0
-            return Gain(0, from_ns, from_ns, "rejected")
+            return EnergyGain(0, from_ns, from_ns, "rejected")
         self.value_uj, self.at_ns, self.rejects = value_uj, at_ns, 0
-        return Gain(gained, from_ns, at_ns, outcome)
+        return EnergyGain(gained, from_ns, at_ns, outcome)
 
     def _most(self, at_ns: int, watts: float) -> int:
         return round(watts * (at_ns - self.at_ns) / 1000) + _SLACK_UJ
@@ -92,19 +92,19 @@ class GaugeSource:
     watts: float = 0.0
     at_ns: int = -1
 
-    def advance(self, watts: float, at_ns: int) -> Gain:
+    def advance(self, watts: float, at_ns: int) -> EnergyGain:
         """The energy since the last reading."""
         if not 0 <= watts <= self.max_watts:
-            return Gain(0, self.at_ns, self.at_ns, "rejected")
+            return EnergyGain(0, self.at_ns, self.at_ns, "rejected")
         from_ns, last_watts = self.at_ns, self.watts
         if from_ns >= 0 and at_ns <= from_ns:
-            return Gain(0, from_ns, from_ns, "same")
+            return EnergyGain(0, from_ns, from_ns, "same")
         self.watts, self.at_ns = watts, at_ns
         if from_ns < 0 or at_ns - from_ns > _MAX_GAP_NS:
-            return Gain(0, at_ns, at_ns, "first")
+            return EnergyGain(0, at_ns, at_ns, "first")
         gained = round((last_watts + watts) / 2 * (at_ns - from_ns) / 1000)
         is_gap = at_ns - from_ns > self.max_step_ns
-        return Gain(gained, from_ns, at_ns, "estimated" if is_gap else "counted")
+        return EnergyGain(gained, from_ns, at_ns, "estimated" if is_gap else "counted")
 
 
 MAX_GPU_WATTS = 3000.0
@@ -120,7 +120,7 @@ _COUNTER_STEP_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Zone:
+class RaplZone:
     """A RAPL counter."""
 
     uj: int
@@ -141,7 +141,7 @@ class EnergyReading:
     gpu_mj: Mapping[str, int] = field(default_factory=dict)
     gpu_watts: Mapping[str, float] = field(default_factory=dict)
     """For GPUs without a counter."""
-    zones: Mapping[str, Zone] = field(default_factory=dict)
+    zones: Mapping[str, RaplZone] = field(default_factory=dict)
     meter_watts: float | None = None
     meter_uj: int | None = None
 
@@ -222,7 +222,7 @@ class EnergyAccountant:
     def _charge_gpu(
         self,
         gpu: str,
-        gain: Gain,
+        gain: EnergyGain,
         jobs: Sequence[JobPresence],
         slots: Sequence[GpuSlot],
         now: NodeActivity,
@@ -261,7 +261,7 @@ class EnergyAccountant:
             weights = rest_weights(jobs, slots, now, (gain.from_ns, gain.to_ns))
             self.ledger.meter(gain.uj, weights, gain.outcome == "estimated")
 
-    def _note(self, name: str, gain: Gain) -> Gain:
+    def _note(self, name: str, gain: EnergyGain) -> EnergyGain:
         if gain.outcome == "reset":
             self.resets[name] = self.resets.get(name, 0) + 1
         elif gain.outcome == "rejected":

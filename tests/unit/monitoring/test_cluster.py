@@ -18,7 +18,7 @@ from carme_monitoring.collectors.slurm import (
 )
 from carme_monitoring.metrics import Samples
 from carme_monitoring.pipeline import Pipeline
-from carme_monitoring.profiles import PROFILES, Context
+from carme_monitoring.profiles import PROFILES, ProfileContext
 
 SDIAG = """\
 *******************************************************
@@ -124,7 +124,7 @@ def test_scheduler_health() -> None:
 
 def test_names_of_slurm_exporter() -> None:
     out = collected()
-    PROFILES["slurm-exporter"].add(out, Context())
+    PROFILES["slurm-exporter"].add(out, ProfileContext())
     expected = {
         "slurm_nodes_mix": 1, "slurm_nodes_drain": 1, "slurm_nodes_alloc": 0,
         "slurm_cpus_total": 16, "slurm_cpus_other": 8, "slurm_gpus_total": 9,

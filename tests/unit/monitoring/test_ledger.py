@@ -13,7 +13,7 @@ from carme_monitoring.energy.accountant import (
     EnergyAccountant,
     EnergyReading,
     GaugeSource,
-    Zone,
+    RaplZone,
 )
 from carme_monitoring.energy.ledger import SYSTEM, UNALLOCATED, Ledger, split
 from carme_monitoring.energy.shares import (
@@ -74,7 +74,7 @@ class Machine:
             for gpu in GPUS
             if gpu != without
         }
-        cpu = Zone(self.nj.get("cpu", 0) // 1000 % RANGE_UJ, RANGE_UJ, "cpu")
+        cpu = RaplZone(self.nj.get("cpu", 0) // 1000 % RANGE_UJ, RANGE_UJ, "cpu")
         lag = self.lagging_nj if meter == "lagging" else self.total_nj
         return EnergyReading(
             self.now_ns,

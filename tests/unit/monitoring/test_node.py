@@ -13,7 +13,7 @@ import pytest
 from carme import __version__
 from carme_monitoring.gpus import MigSlice
 from carme_monitoring.pipeline import TABLE, NodePipeline
-from carme_monitoring.profiles import PROFILES, Context, tables
+from carme_monitoring.profiles import PROFILES, ProfileContext, tables
 from carme_monitoring.render import Renderer
 
 from .conftest import World, joules
@@ -55,8 +55,8 @@ def test_the_whole_answer(world: World, golden: Callable[[str, str], None]) -> N
     exporter.collect()
     move_on(world)
     samples = exporter.collect()
-    PROFILES["dcgm"].add(samples, Context("n1"))
-    PROFILES["cgroup"].add(samples, Context("n1", {"101": 1001, "102": 1002, "103": 1002}))
+    PROFILES["dcgm"].add(samples, ProfileContext("n1"))
+    PROFILES["cgroup"].add(samples, ProfileContext("n1", {"101": 1001, "102": 1002, "103": 1002}))
     text = Renderer((*TABLE, *tables(["dcgm", "cgroup"]))).render(samples).decode()
     text = text.replace(f'version="{__version__}"', 'version="X"')
     golden("node.golden.txt", _CHANGING.sub(r"\1 0", text))

@@ -16,9 +16,9 @@ from carme_monitoring.collector import CollectorContext, Roots
 from carme_monitoring.collectors.power import (
     PowerCollector,
     PowerReading,
-    SlowReader,
-    ask_ipmi,
-    ask_redfish,
+    PowerPoller,
+    read_ipmi,
+    read_redfish,
     parse_dcmi,
     parse_redfish,
 )
@@ -74,7 +74,7 @@ def _answering(answer: bytes) -> str:
 def test_redfish_is_asked() -> None:
     body = b'{"PowerControl": [{"PowerConsumedWatts": 344}]}'
     url = _answering(b"HTTP/1.0 200 OK\r\n\r\n" + body)
-    assert ask_redfish(url, "u", "p", None) == 344
+    assert read_redfish(url, "u", "p", None) == 344
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,16 @@ def test_redfish_is_asked() -> None:
 )  # fmt: skip
 def test_a_controller_that_answers_nonsense_is_unavailable(answer: bytes) -> None:
     with pytest.raises(UnavailableError, match=r"redfish: ."):
-        ask_redfish(_answering(answer), "u", "p", None)
+        read_redfish(_answering(answer), "u", "p", None)
 
 
 def test_redfish_that_cannot_be_asked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no web address"):
-        ask_redfish("file:///etc/passwd", "", "", None)
+        read_redfish("file:///etc/passwd", "", "", None)
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
-        ask_redfish("http://127.0.0.1:1/redfish", "u", "p", None)
+        read_redfish("http://127.0.0.1:1/redfish", "u", "p", None)
     with pytest.raises(UnavailableError, match=r"none\.pem"):
-        ask_redfish("https://127.0.0.1:1/redfish", "u", "p", tmp_path / "none.pem")
+        read_redfish("https://127.0.0.1:1/redfish", "u", "p", tmp_path / "none.pem")
 
 
 def test_ipmi_tries_both_tools() -> None:
@@ -106,7 +106,7 @@ def test_ipmi_tries_both_tools() -> None:
             raise FileNotFoundError
         return subprocess.CompletedProcess(command, 0, FREEIPMI, "")
 
-    assert ask_ipmi(run) == 412
+    assert read_ipmi(run) == 412
     assert asked == ["ipmitool", "ipmi-dcmi"]
 
 
@@ -115,9 +115,9 @@ def test_the_best_source_is_named_and_a_slow_one_never_waited_for(tmp_path: Path
         time.sleep(0.2)
         return 500.0
 
-    reader = SlowReader("ipmi", slowly)
+    reader = PowerPoller("ipmi", slowly)
     reader.start()
-    power = PowerCollector(CollectorContext(roots=Roots(sys=tmp_path), slow_power=[reader]))
+    power = PowerCollector(CollectorContext(roots=Roots(sys=tmp_path), power_pollers=[reader]))
     began = time.monotonic()
     assert power.read() == []
     assert time.monotonic() - began < 0.1
@@ -136,7 +136,7 @@ def test_the_best_source_is_named_and_a_slow_one_never_waited_for(tmp_path: Path
 
 def test_what_was_heard_too_long_ago_is_not_said_again() -> None:
     now = [0.0]
-    reader = SlowReader("redfish", lambda: 5.0, every_seconds=10, now=lambda: now[0])
+    reader = PowerPoller("redfish", lambda: 5.0, every_seconds=10, now=lambda: now[0])
     reader._latest = (300.0, 0.0)
     assert reader.latest() == PowerReading("redfish", 300.0)
     now[0] = 41
@@ -155,7 +155,7 @@ def test_a_reader_goes_on_whatever_it_is_told() -> None:
         return answer
 
     errors = LabelledCounter()
-    reader = SlowReader("redfish", ask, every_seconds=0.01, errors=errors)
+    reader = PowerPoller("redfish", ask, every_seconds=0.01, errors=errors)
     reader.start()
     assert all(asked.acquire(timeout=30) for _ in range(4))
     assert reader.latest() == PowerReading("redfish", 250.0)
@@ -171,8 +171,8 @@ def test_a_reader_that_fails_for_long_fails_its_collector(world: World) -> None:
             raise UnavailableError("https://bmc: timed out")
         return 400.0
 
-    reader = SlowReader("redfish", ask, every_seconds=10, now=lambda: now[0])
-    exporter = NodePipeline(replace(world.context(), slow_power=[reader]), world.guards)
+    reader = PowerPoller("redfish", ask, every_seconds=10, now=lambda: now[0])
+    exporter = NodePipeline(replace(world.context(), power_pollers=[reader]), world.guards)
 
     def success(at: float) -> float | None:
         now[0] = at
