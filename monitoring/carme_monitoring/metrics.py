@@ -56,8 +56,8 @@ EXPORTER = metric_group(
     ("exporter_collection_seconds", "gauge", "", "Time the last collection took."),
     ("exporter_collected_timestamp_seconds", "gauge", "", "When it was collected."),
     ("exporter_state_failures_total", "counter", "", "State files that could not be written."),
-    ("collector_success", "gauge", "collector", "1 when the collector's last run worked."),
-    ("collector_duration_seconds", "gauge", "collector", "Time of the collector's last run."),
+    ("collector_success", "gauge", "collector", "1 when every run of the collector in the last collection worked."),
+    ("collector_duration_seconds", "gauge", "collector", "Time of the collector's runs in the last collection."),
     ("collector_failures_total", "counter", "collector reason", "Runs that failed, and why."),
     ("collector_value_errors_total", "counter", "collector value",
      "Values left out because the source gave none, or an implausible one."),
@@ -98,6 +98,11 @@ class Samples:
         """Add to a sample that may be there already."""
         family = self.families.setdefault(name, {})
         family[labels] = family.get(labels, 0.0) + value
+
+    def update(self, other: "Samples") -> None:
+        """Take over the samples of `other`."""
+        for name, family in other.families.items():
+            self.families.setdefault(name, {}).update(family)
 
     def value(self, name: str, *labels: str) -> float | None:
         """One sample's value."""

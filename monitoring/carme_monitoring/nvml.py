@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from carme.errors import MissingError, UnavailableError
-from carme_monitoring.gpus import CLOCKS, THROTTLE_REASONS, GpuProcess, GpuReading, MigSlice
+from carme_monitoring.gpus import (
+    CLOCKS,
+    THROTTLE_REASONS,
+    GpuEnergy,
+    GpuProcess,
+    GpuReading,
+    MigSlice,
+)
 from carme_monitoring.metrics import LabelledCounter
 
 try:
@@ -43,15 +50,15 @@ class NvmlGpus:
         self._start()
         return [self._read(handle, gpu) for handle, gpu in self._cards]
 
-    def energy_mj(self) -> dict[str, int]:
-        """The energy counters alone: what a job's start and end need, in a fraction of the time."""
+    def energy_counters(self) -> list[GpuEnergy]:
+        """The energy counters: quick, because a job's start and end wait for it."""
         self._start()
-        energy_mj = {}
+        counters = []
         for handle, gpu in self._cards:
             value = self._ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
             if value is not None:
-                energy_mj[gpu.uuid] = int(value)
-        return energy_mj
+                counters.append(GpuEnergy(gpu.index, gpu.uuid, int(value)))
+        return counters
 
     def sample(self) -> dict[str, tuple[float | None, int | None, int | None]]:
         """Utilisation (0 to 1), energy (mJ) and memory in use, for the sampler."""
@@ -139,7 +146,6 @@ class NvmlGpus:
             memory_reserved_bytes=memory[2],
             power_watts=None if power is None else power / 1000,
             power_limit_watts=None if limit is None else limit / 1000,
-            energy_mj=ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
             temperature_celsius=ask(
                 "temperature",
                 pynvml.nvmlDeviceGetTemperature,

@@ -101,9 +101,10 @@ def joules(uj: int) -> float:
     return uj // 1000 / 1000
 
 
-def add_accounting_samples(out: Samples, node: str, accounting: NodeAccounting) -> None:
-    """Everything that was charged and counted. Means of GPU activity begin again."""
-    activity, accounting.gpu_activity = accounting.gpu_activity, {}
+def add_accounting_samples(
+    out: Samples, node: str, accounting: NodeAccounting, activity: dict[str, GpuActivity]
+) -> None:
+    """Everything that was charged and counted; `activity` of each GPU since the last collection."""
     for jobid, job in accounting.state.table.jobs.items():
         key = (str(jobid), node)
         out.add("carme_job_info", (*key, job.user, job.account, job.partition), 1)

@@ -41,8 +41,7 @@ class NodeAccounting:
         self.factors = EnergyFactors()
         self.meter_source = "none"
         """The source of the node's last power reading."""
-        self.gpu_activity: dict[str, GpuActivity] = {}
-        """Activity of each GPU since the last collection."""
+        self._gpu_activity: dict[str, GpuActivity] = {}
         self.sm_share: dict[tuple[str, int], float] = {}
         """SM time of what runs on the GPUs, by slot and job."""
 
@@ -55,7 +54,8 @@ class NodeAccounting:
         at_ns, previous = readings.at_ns, self.state.previous
         if gpus := readings.of(GpuCollector):
             self.gpus, self.slots = gpus, slots(gpus.installed)
-        allocations = readings.of(AllocationCollector) or []
+        records = readings.of(AllocationCollector)
+        allocations = records.allocations if records else ()
         host, zones = readings.of(HostCollector), readings.of(RaplCollector) or {}
         self._take_uses(readings, allocations)
         changes, charged_ns = self._catch_up(allocations, jobid, at_ns, host, zones)
@@ -84,6 +84,11 @@ class NodeAccounting:
         self.sm_share = self.crosscheck.check(
             self.state.table, self.gpus, self.slots, self.uses, self._sluids
         )
+
+    def take_gpu_activity(self) -> dict[str, GpuActivity]:
+        """Activity of each GPU since the last call."""
+        activity, self._gpu_activity = self._gpu_activity, {}
+        return activity
 
     def gpus_of_profiled_jobs(self) -> dict[int, list[str]]:
         """The jobs whose bursts are measured, and the GPUs that each holds."""
@@ -144,16 +149,19 @@ class NodeAccounting:
         return right_now, charged_ns
 
     def _energy_reading(self, readings: Readings, zones: Mapping[str, RaplZone]) -> EnergyReading:
-        gpu_mj = readings.of(GpuEnergyCollector) or {}
+        gpu_mj = {gpu.uuid: gpu.mj for gpu in readings.of(GpuEnergyCollector) or []}
+        gpus = readings.of(GpuCollector)
         meters = readings.of(PowerCollector) or []
         self.meter_source = meters[0].source if meters else "none"
         return EnergyReading(
             readings.at_ns,
             gpu_mj=gpu_mj,
-            gpu_watts={  # GPUs without an energy counter: their power is integrated instead
+            # GPUs without an energy counter: their power is integrated instead. What was read
+            # earlier is not the power of now; the time until the next reading is estimated.
+            gpu_watts={
                 gpu.uuid: gpu.power_watts
-                for gpu in self.gpus.gpus
-                if gpu.power_watts is not None and gpu.energy_mj is None and gpu.uuid not in gpu_mj
+                for gpu in (gpus.gpus if gpus else ())
+                if gpu.power_watts is not None and gpu.uuid not in gpu_mj
             },
             zones=zones,
             meter_watts=meters[0].watts if meters else None,
@@ -189,7 +197,7 @@ class NodeAccounting:
         at_ns, previous, counters = readings.at_ns, self.state.previous, self.state.job_counters
         activity = readings.of(GpuActivityCollector) or {}
         for gpu, seen in activity.items():
-            self.gpu_activity.setdefault(gpu, GpuActivity()).add(seen)
+            self._gpu_activity.setdefault(gpu, GpuActivity()).add(seen)
         if 0 <= previous.at_ns < at_ns:
             span, present = (previous.at_ns, at_ns), self._presences()
             counters.count_use(present, self.slots, activity, cpu_seconds, span)

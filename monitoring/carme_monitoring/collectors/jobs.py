@@ -187,7 +187,15 @@ class CgroupCollector(Collector[dict[int, JobUsage]]):
             out.add("carme_job_processes", key, use.processes)
 
 
-class AllocationCollector(Collector[list[GpuAllocation]]):
+@dataclass(frozen=True)
+class AllocationRecords:
+    """The prolog's records, and how many could not be read."""
+
+    allocations: list[GpuAllocation]
+    broken: int
+
+
+class AllocationCollector(Collector[AllocationRecords]):
     """The records of the jobs on this node."""
 
     name = "jobs"
@@ -201,11 +209,11 @@ class AllocationCollector(Collector[list[GpuAllocation]]):
         super().__init__(context)
         self._reader = AllocationReader(context.config.run, context.node, context.boot_id)
 
-    def read(self) -> list[GpuAllocation]:
-        return self._reader.read(force=True)
+    def read(self) -> AllocationRecords:
+        return AllocationRecords(self._reader.read(force=True), self._reader.broken)
 
-    def add_samples(self, out: Samples, _: list[GpuAllocation]) -> None:
-        out.add("carme_jobs_broken_records", (), self._reader.broken)
+    def add_samples(self, out: Samples, records: AllocationRecords) -> None:
+        out.add("carme_jobs_broken_records", (), records.broken)
 
 
 def _limit(value: int | None) -> int | None:

@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import ssl
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
@@ -18,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carme.errors import ConfigError, UnavailableError
+from carme.errors import ConfigError, MissingError, UnavailableError
+from carme.system.programs import CommandResult, execute
 from carme_monitoring import kernel_files
 from carme_monitoring.collector import Collector, Stage
 from carme_monitoring.energy.accountant import RaplZone
@@ -93,16 +93,14 @@ def parse_redfish(document: Any) -> float | None:
     return watts[0] if watts and 0 < watts[0] < _MAX_WATTS else None
 
 
-def read_ipmi(
-    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run, seconds: float = 10
-) -> float | None:
+def read_ipmi(run: Callable[..., CommandResult] = execute) -> float | None:
     """Watts from ipmitool or ipmi-dcmi, the first that gives them."""
     for command in IPMI_COMMANDS:
         try:
-            done = run(command, capture_output=True, text=True, timeout=seconds, check=False)
-        except (OSError, subprocess.TimeoutExpired):
+            result = run(command, timeout_seconds=10)
+        except (MissingError, UnavailableError):
             continue
-        if (watts := parse_dcmi(done.stdout)) is not None:
+        if (watts := parse_dcmi(result.stdout)) is not None:
             return watts
     return None
 

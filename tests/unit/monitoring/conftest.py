@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from carme.config import ExporterSettings
 from carme_monitoring.collector import CollectorContext, Roots
-from carme_monitoring.gpus import GpuProcess, GpuReading, MigSlice
+from carme_monitoring.gpus import GpuEnergy, GpuProcess, GpuReading, MigSlice
 from carme_monitoring.guard import Guards
 from carme_monitoring.metrics import Samples
 from carme_monitoring.pipeline import NodePipeline
@@ -32,6 +31,8 @@ class TreeGpus:
 
     def __init__(self, path: Path) -> None:
         self.xids: dict[tuple[str, int], int] = {}
+        rows = json.loads(path.read_text())
+        self.energy = {row["uuid"]: row.pop("energy_mj") for row in rows if "energy_mj" in row}
         self.gpus = [
             GpuReading(
                 **{
@@ -41,22 +42,21 @@ class TreeGpus:
                     "processes": tuple(GpuProcess(*part) for part in row.get("processes", ())),
                 }
             )
-            for row in json.loads(path.read_text())
+            for row in rows
         ]
 
     def read(self) -> list[GpuReading]:
         return self.gpus
 
-    def energy_mj(self) -> dict[str, int]:
-        return {gpu.uuid: gpu.energy_mj for gpu in self.gpus if gpu.energy_mj is not None}
+    def energy_counters(self) -> list[GpuEnergy]:
+        return [
+            GpuEnergy(gpu.index, gpu.uuid, self.energy[gpu.uuid])
+            for gpu in self.gpus
+            if gpu.uuid in self.energy
+        ]
 
     def burn(self, uuid: str, joules: float) -> None:
-        self.gpus = [
-            replace(gpu, energy_mj=(gpu.energy_mj or 0) + round(joules * 1000))
-            if gpu.uuid == uuid
-            else gpu
-            for gpu in self.gpus
-        ]
+        self.energy[uuid] = self.energy.get(uuid, 0) + round(joules * 1000)
 
 
 class World:

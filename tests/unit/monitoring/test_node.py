@@ -47,7 +47,7 @@ def move_on(world: World) -> None:
 
 def _reading(world: World) -> dict[str, Any]:
     moment = {"time_ns": 0, "boot_ns": world.now_ns}
-    return {**moment, "nvml_mj": world.gpus.energy_mj(), "rapl_uj": {"intel-rapl:0:0": 1_000_000}}
+    return {**moment, "nvml_mj": world.gpus.energy, "rapl_uj": {"intel-rapl:0:0": 1_000_000}}
 
 
 def test_the_whole_answer(world: World, golden: Callable[[str, str], None]) -> None:

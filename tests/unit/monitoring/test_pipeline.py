@@ -3,21 +3,26 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 
 import carme_monitoring.pipeline
+from carme_monitoring.accounting.accounting_samples import add_accounting_samples
 from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.collector import Collector
 from carme_monitoring.collectors import host, make_collectors, network, power
+from carme_monitoring.collectors.gpu import BurstCollector, GpuCollector
+from carme_monitoring.collectors.jobs import AllocationCollector
 from carme_monitoring.metrics import Samples, metric_group
 from carme_monitoring.pipeline import TABLE
+from carme_monitoring.sampler import GpuActivity, GpuSampler
 
-from .conftest import World
+from .conftest import TreeGpus, World, joules
 
-SOURCES = {"rapl": (power, "read_rapl"), "power": (power, "hwmon"), "host": (host, "read_host"),
-           "network": (network, "read")}  # fmt: skip
+SOURCES = {"gpu": (TreeGpus, "energy_counters"), "rapl": (power, "read_rapl"), "power": (power, "hwmon"),
+           "host": (host, "read_host"), "network": (network, "read")}  # fmt: skip
 
 
 @pytest.fixture
@@ -59,15 +64,38 @@ def test_a_source_that_fails_takes_nothing_else_with_it(
     assert "carme_gpu_power_watts" in samples.families
 
 
+@pytest.mark.parametrize("broken", [("read",), ("energy_counters",), ("read", "energy_counters")])
 def test_gpus_that_fail_are_a_failure_without_a_sampler_too(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, broken: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `carme-exporter --once`, which samples nothing."""
-    for name in ("read", "energy_mj"):
+    for name in broken:
         monkeypatch.setattr(world.gpus, name, lambda: 1 // 0)
     samples = world.exporter().collect()
     assert samples.value("carme_collector_success", "gpu") == 0
     assert world.guards.errors()["gpu"].startswith("ZeroDivisionError")
+
+
+@pytest.mark.parametrize("kind", [host.HostCollector, GpuCollector])
+def test_samples_that_cannot_be_made_are_a_failure_of_their_collector_alone(
+    world: World, kind: type[Collector[Any]]
+) -> None:
+    """A GPU collector that fails shows the last reading, of which no samples can be made either."""
+    make = kind.add_samples
+
+    def add_samples(self: Collector[Any], out: Samples, reading: Any) -> None:
+        make(self, out, reading)
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "add_samples", add_samples)
+        samples = world.exporter().collect()
+    success = samples.families["carme_collector_success"]
+    assert {labels[0] for labels, value in success.items() if not value} == {kind.name}
+    assert not {metric.name for metric in kind.metrics} & samples.families.keys()
+    assert ("102", "n1", "ben", "chem", "gpu") in samples.families["carme_job_info"]
+    assert world.guards.errors() == {kind.name: "ZeroDivisionError: "}
+    assert world.exporter().collect().value("carme_collector_success", kind.name) == 1
 
 
 def test_what_is_published_is_what_was_charged(world: World) -> None:
@@ -93,6 +121,74 @@ def test_what_is_published_is_what_was_charged(world: World) -> None:
             expected, abs=0.01
         )
     assert samples.value("carme_energy_resets_total", "rapl:intel-rapl:0") == 1
+
+
+def test_the_published_energy_of_a_gpu_is_the_one_that_was_charged(world: World) -> None:
+    """Its counter runs on between any two reads."""
+    exporter = world.exporter()
+    first = exporter.collect().value("carme_gpu_energy_joules_total", "0", "GPU-aaaa") or 0
+    for name in ("read", "energy_counters"):
+        read = getattr(world.gpus, name)
+
+        def running_on(read: Callable[[], Any] = read) -> Any:
+            world.gpus.burn("GPU-aaaa", 7)
+            return read()
+
+        setattr(world.gpus, name, running_on)
+    world.wait(15)
+    samples = exporter.collect()
+    gained = (samples.value("carme_gpu_energy_joules_total", "0", "GPU-aaaa") or 0) - first
+    assert gained == joules(samples, 101)["gpu"] > 0
+
+
+def test_samples_are_of_the_reading(world: World) -> None:
+    """What sources and accounts say later changes nothing, nor does making samples of them."""
+    world.write("run/jobs/n1.900.0.json", "{")
+    exporter = world.exporter()
+    exporter.collect()
+    records = AllocationCollector(world.context())
+    reading, out = records.read(), Samples()
+    (world.root / "run/jobs/n1.900.0.json").unlink()
+    records.read()
+    records.add_samples(out, reading)
+    assert out.value("carme_jobs_broken_records") == 2  # one is broken in the tree
+    sampler = GpuSampler(lambda: {}, lambda: (0, 0))
+    sampler.follow({7: ["A"]})
+    sampler.step()
+    bursts = BurstCollector(replace(world.context(), sampler=sampler))
+    seen = bursts.read()
+    sampler.follow({})
+    bursts.add_samples(out, seen)
+    assert out.value("carme_job_burst_amount", "7", "n1", "gpu") == 0
+    answers = [Samples(), Samples()]
+    for answer in answers:
+        activity = {"GPU-bbbb": GpuActivity(10, 5, 2.5)}
+        add_accounting_samples(answer, "n1", exporter.accounting, activity)
+    assert answers[0].families == answers[1].families
+    assert answers[0].value("carme_job_gpu_utilisation_ratio", "102", "n1", "1", "GPU-bbbb") == 0.25
+
+
+def test_power_that_was_not_read_is_not_charged_as_measured(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU without an energy counter is charged by its power, when that is read."""
+    world.gpus.energy = {}
+    exporter = world.exporter()
+    exporter.collect()
+    world.wait(15)
+    measured = joules(exporter.collect(), 101)["gpu"]
+    with monkeypatch.context() as patch:
+        patch.setattr(TreeGpus, "read", lambda _: 1 // 0)
+        for _ in range(8):
+            world.wait(15)
+            samples = exporter.collect()
+            assert joules(samples, 101)["gpu"] == measured
+    world.wait(15)
+    samples = exporter.collect()
+    charged = joules(samples, 101)["gpu"]
+    assert charged == pytest.approx(10 * measured)
+    estimated = samples.value("carme_job_energy_estimated_joules_total", "101", "n1")
+    assert estimated == pytest.approx(charged - measured)
 
 
 @pytest.mark.parametrize("key", ["accountant", "jobs", "closed", "tallies", "owners", "before",

@@ -1,7 +1,6 @@
 """Node power: hwmon, IPMI, Redfish; the best is chosen and named."""
 
 import socket
-import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -11,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from carme.errors import ConfigError, UnavailableError
+from carme.errors import ConfigError, MissingError, UnavailableError
+from carme.system.programs import CommandResult
 from carme_monitoring.collector import CollectorContext, Roots
 from carme_monitoring.collectors.power import (
     PowerCollector,
@@ -71,7 +71,7 @@ def _answering(answer: bytes) -> str:
     return f"http://127.0.0.1:{server.getsockname()[1]}/redfish"
 
 
-def test_redfish_is_asked() -> None:
+def test_redfish_is_read() -> None:
     body = b'{"PowerControl": [{"PowerConsumedWatts": 344}]}'
     url = _answering(b"HTTP/1.0 200 OK\r\n\r\n" + body)
     assert read_redfish(url, "u", "p", None) == 344
@@ -88,7 +88,7 @@ def test_a_controller_that_answers_nonsense_is_unavailable(answer: bytes) -> Non
         read_redfish(_answering(answer), "u", "p", None)
 
 
-def test_redfish_that_cannot_be_asked(tmp_path: Path) -> None:
+def test_redfish_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no web address"):
         read_redfish("file:///etc/passwd", "", "", None)
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
@@ -100,11 +100,11 @@ def test_redfish_that_cannot_be_asked(tmp_path: Path) -> None:
 def test_ipmi_tries_both_tools() -> None:
     asked = []
 
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], **_: Any) -> CommandResult:
         asked.append(command[0])
         if command[0] == "ipmitool":
-            raise FileNotFoundError
-        return subprocess.CompletedProcess(command, 0, FREEIPMI, "")
+            raise MissingError("no program ipmitool")
+        return CommandResult(FREEIPMI, "", 0)
 
     assert read_ipmi(run) == 412
     assert asked == ["ipmitool", "ipmi-dcmi"]
@@ -134,7 +134,7 @@ def test_the_best_source_is_named_and_a_slow_one_never_waited_for(tmp_path: Path
     reader.stop()
 
 
-def test_what_was_heard_too_long_ago_is_not_said_again() -> None:
+def test_a_reading_that_is_too_old_is_not_used() -> None:
     now = [0.0]
     reader = PowerPoller("redfish", lambda: 5.0, every_seconds=10, now=lambda: now[0])
     reader._latest = (300.0, 0.0)
@@ -143,7 +143,7 @@ def test_what_was_heard_too_long_ago_is_not_said_again() -> None:
     assert reader.latest() is None
 
 
-def test_a_reader_goes_on_whatever_it_is_told() -> None:
+def test_a_poller_continues_after_any_answer() -> None:
     asked = threading.Semaphore(0)
     answers = iter([IncompleteRead(b"{"), None, 250.0])
 
@@ -163,7 +163,7 @@ def test_a_reader_goes_on_whatever_it_is_told() -> None:
     reader.stop()
 
 
-def test_a_reader_that_fails_for_long_fails_its_collector(world: World) -> None:
+def test_a_poller_that_fails_for_long_fails_its_collector(world: World) -> None:
     now, broken = [0.0], [True]
 
     def ask() -> float | None:
