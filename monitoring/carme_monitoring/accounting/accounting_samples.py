@@ -211,7 +211,7 @@ def _add_energy(out: Samples, node: str, accounting: NodeAccounting) -> None:
 def _sources(accounting: NodeAccounting) -> dict[str, str]:
     """Where each component's energy comes from."""
     sources = {}
-    for name in accounting.state.energy.sources:
+    for name in (*accounting.state.energy.counters, *accounting.state.energy.gauges):
         kind = name.partition(":")[0]
         if kind == "gpu":
             sources["gpu"] = "nvml_counter"

@@ -16,7 +16,7 @@ from carme_monitoring.collectors.gpu import (
     GpuEnergyCollector,
     NodeGpus,
 )
-from carme_monitoring.collectors.host import HostReading, HostCollector
+from carme_monitoring.collectors.host import HostCollector, HostReading
 from carme_monitoring.collectors.jobs import AllocationCollector, CgroupCollector, JobUsage
 from carme_monitoring.collectors.network import NetworkCollector
 from carme_monitoring.collectors.power import PowerCollector, RaplCollector

@@ -3,11 +3,13 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from pydantic import TypeAdapter
 
 from carme.config import ExporterSettings
 from carme_monitoring.collector import CollectorContext, Roots
@@ -126,6 +128,20 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text()
 
     return check
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def restarted(part: Any, is_same_boot: bool = True) -> Any:
+    """A part of the exporter's state as the state file keeps it."""
+    adapter = _adapter(type(part))
+    kept = adapter.validate_python(json.loads(adapter.dump_json(part)))
+    if not is_same_boot:
+        kept.after_reboot()
+    return kept
 
 
 def joules(samples: Samples, jobid: int) -> dict[str, float]:

@@ -1,16 +1,18 @@
 """The pipeline: each source is read once and guarded, and state is restored whole or not at all."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 import carme_monitoring.pipeline
 from carme_monitoring.accounting.accounting_samples import add_accounting_samples
-from carme_monitoring.accounting.exporter_state import ExporterState
+from carme_monitoring.accounting.exporter_state import ExporterState, PreviousReading
 from carme_monitoring.collector import Collector
 from carme_monitoring.collectors import host, make_collectors, network, power
 from carme_monitoring.collectors.gpu import BurstCollector, GpuCollector
@@ -152,7 +154,7 @@ def test_samples_are_of_the_reading(world: World) -> None:
     records.read()
     records.add_samples(out, reading)
     assert out.value("carme_jobs_broken_records") == 2  # one is broken in the tree
-    sampler = GpuSampler(lambda: {}, lambda: (0, 0))
+    sampler = GpuSampler(dict, lambda: (0, 0))
     sampler.follow({7: ["A"]})
     sampler.step()
     bursts = BurstCollector(replace(world.context(), sampler=sampler))
@@ -191,7 +193,7 @@ def test_power_that_was_not_read_is_not_charged_as_measured(
     assert estimated == pytest.approx(charged - measured)
 
 
-@pytest.mark.parametrize("key", ["accountant", "jobs", "closed", "tallies", "owners", "before",
+@pytest.mark.parametrize("key", ["energy", "table", "job_counters", "user_counters", "previous",
                                  "collectors"])  # fmt: skip
 def test_a_damaged_part_of_the_state_restores_nothing(world: World, key: str) -> None:
     exporter = world.exporter()
@@ -202,6 +204,55 @@ def test_a_damaged_part_of_the_state_restores_nothing(world: World, key: str) ->
     path.write_text(json.dumps({**content, key: 5}))
     new = ExporterState.new(exporter.context.config)
     assert world.exporter().accounting.state.save() == new.save()
+
+
+def test_the_state_of_the_previous_version_is_read(world: World) -> None:
+    """An update of the exporter loses no joule."""
+    shutil.copy(Path(__file__).with_name("state-v2.json"), world.root / "state/n1.json")
+    old = json.loads((world.root / "state/n1.json").read_text())
+    accountant = old["accountant"]
+    state = world.exporter().accounting.state
+    ledger = state.energy.ledger
+    assert {str(jobid): parts for jobid, parts in ledger.accounts.items()} == (
+        accountant["ledger"]["accounts"]
+    )
+    assert [[*key, uj] for key, uj in ledger.totals.items()] == accountant["ledger"]["totals"]
+    assert ledger.metered == sum(ledger.totals.values()) + ledger.carry == 6_500_000_000
+    assert state.energy.counters["gpu:GPU-aaaa"].value_uj == 8_000_000_000
+    assert state.energy.gauges["meter-gauge"].watts == 700
+    assert state.energy.zone_totals == accountant["zone_totals"]
+    assert [vars(job) | {"gpus": list(job.gpus)} for job in state.table.jobs.values()] == old[
+        "jobs"
+    ]
+    assert state.job_counters.node_gpu_held_seconds == old["tallies"]["held"] > 0
+    assert (
+        state.job_counters.of(101).emissions_grams
+        == (old["tallies"]["jobs"]["101"]["emissions_grams"])
+    )
+    assert [[list(figure), value] for figure, value in state.user_counters.node.items()] == (
+        old["owners"]["node"]
+    )
+    owned = [(list(owner), list(figure), total.value, total.since_ns, total.last_ns)
+             for owner, totals in state.user_counters.totals.items()
+             for figure, total in totals.items()]  # fmt: skip
+    assert [list(row) for row in owned] == old["owners"]["totals"]
+    assert state.previous.at_ns == old["before"]["at_ns"]
+    world.now_ns = 220 * 10**9
+    world.gpus.energy["GPU-aaaa"] = 8_500_000
+    assert joules(world.exporter().collect(), 101)["gpu"] == 3500
+    assert json.loads((world.root / "state/n1.json").read_text())["version"] == 3
+
+
+def test_jobs_leave_nothing_behind_after_a_reboot(world: World) -> None:
+    exporter = world.exporter()
+    exporter.collect()
+    world.wait(15)
+    exporter.collect()
+    assert exporter.accounting.state.energy.held_seconds
+    world.write("proc/sys/kernel/random/boot_id", "99999999-0000-0000-0000-000000000000\n")
+    state = world.exporter().accounting.state
+    assert state.energy.held_seconds == state.table.jobs == state.job_counters.jobs == {}
+    assert state.previous == PreviousReading()
 
 
 class RestartCollector(Collector[int]):

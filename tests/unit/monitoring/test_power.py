@@ -15,12 +15,12 @@ from carme.system.programs import CommandResult
 from carme_monitoring.collector import CollectorContext, Roots
 from carme_monitoring.collectors.power import (
     PowerCollector,
-    PowerReading,
     PowerPoller,
-    read_ipmi,
-    read_redfish,
+    PowerReading,
     parse_dcmi,
     parse_redfish,
+    read_ipmi,
+    read_redfish,
 )
 from carme_monitoring.metrics import LabelledCounter, Samples
 from carme_monitoring.pipeline import NodePipeline
