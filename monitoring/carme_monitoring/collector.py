@@ -88,7 +88,10 @@ class Collector(Generic[Reading]):
         self.context = context
 
     def read(self) -> Reading:
-        """Read the source. May raise or hang if the source does not answer."""
+        """Read the source. Raises if there is no value; may hang if the source does not answer.
+
+        None stands for a read that failed, so it is not a reading.
+        """
         raise NotImplementedError
 
     def add_samples(self, out: Samples, reading: Reading) -> None:

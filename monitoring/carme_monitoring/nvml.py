@@ -77,13 +77,6 @@ class NvmlGpus:
         self._watches_xids = True
         self._start()
 
-    def close(self) -> None:
-        """Shut NVML down; the next read starts it again."""
-        with self._starting:
-            if self._ready:
-                self._ready = False
-                pynvml.nvmlShutdown()
-
     def _start(self) -> None:
         """Start NVML once: sampler, collection and a read that timed out may call this together."""
         if self._ready:
@@ -278,7 +271,7 @@ class NvmlGpus:
                 )
             except pynvml.NVMLError:
                 self._errors.add(("gpu", "xid"))
-        while self._ready:
+        while True:
             try:
                 event = pynvml.nvmlEventSetWait(events, 2000)
                 uuid = _text(pynvml.nvmlDeviceGetUUID(event.device))

@@ -14,7 +14,7 @@ JOBS = metric_group(
      "A job on this node; the only series with user and account. Join on (jobid, node)."),
     ("job_start_timestamp_seconds", "gauge", JOB, "When its prolog ran."),
     ("job_end_timestamp_seconds", "gauge", JOB, "When its epilog ran."),
-    ("job_cpus", "gauge", JOB, "Processors requested on this node."),
+    ("job_cpus", "gauge", JOB, "CPUs requested on this node."),
 )  # fmt: skip
 
 JOB_GPUS = metric_group(
@@ -25,7 +25,7 @@ JOB_GPUS = metric_group(
     ("job_gpu_memory_used_bytes", "gauge", "jobid node gpu uuid",
      "Memory that its processes use on a GPU."),
     ("job_network_bytes_total", "counter", "jobid node direction method",
-     "Its traffic; method `exclusive` is exact, `share` an estimate by processor time."),
+     "Its traffic; method `exclusive` is exact, `share` an estimate by CPU time."),
 )  # fmt: skip
 
 CONFLICTS = metric_group(

@@ -14,11 +14,11 @@ _COUNTED_TWICE = ("guest", "guest_nice")
 """The kernel has these in `user` and `nice` already."""
 METRICS = metric_group(
     "Node",
-    ("node_cpus", "gauge", "", "Processors of the node."),
-    ("node_cpu_seconds_total", "counter", "mode", "Processor time by mode."),
+    ("node_cpus", "gauge", "", "CPUs of the node."),
+    ("node_cpu_seconds_total", "counter", "mode", "CPU time by mode."),
     ("node_memory_total_bytes", "gauge", "", "Memory of the node."),
-    ("node_memory_available_bytes", "gauge", "", "Memory that new work could have."),
-    ("node_load_ratio", "gauge", "", "Runnable processes over a minute per processor."),
+    ("node_memory_available_bytes", "gauge", "", "Memory available without swapping."),
+    ("node_load_ratio", "gauge", "", "One-minute load average per CPU."),
     ("node_boot_timestamp_seconds", "gauge", "", "When the node booted."),
 )  # fmt: skip
 
@@ -36,7 +36,7 @@ class HostReading:
 
     @property
     def busy_seconds(self) -> float:
-        """Processor time of everything that ran since boot."""
+        """CPU time of everything that ran since boot."""
         return sum(seconds for mode, seconds in self.cpu_seconds.items() if mode not in _IDLE)
 
 
@@ -61,7 +61,7 @@ def read_host(proc: Path = Path("/proc")) -> HostReading:
 
 
 class HostCollector(Collector[HostReading]):
-    """Processors and memory of the node."""
+    """CPUs and memory of the node."""
 
     name, metrics = "host", METRICS
     stage, order = Stage.CHARGED, 3

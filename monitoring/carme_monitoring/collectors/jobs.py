@@ -15,9 +15,9 @@ _UNLIMITED = 2**60
 _RESOURCES = ("cpu", "memory", "io")
 METRICS = metric_group(
     "Use of the node by jobs",
-    ("job_cpu_seconds_total", "counter", "jobid node mode", "Processor time it used."),
+    ("job_cpu_seconds_total", "counter", "jobid node mode", "CPU time it used."),
     ("job_memory_used_bytes", "gauge", JOB, "Memory of its processes."),
-    ("job_memory_peak_bytes", "gauge", JOB, "The most it ever used."),
+    ("job_memory_peak_bytes", "gauge", JOB, "Peak memory."),
     ("job_memory_limit_bytes", "gauge", JOB, "Memory requested on this node."),
     ("job_oom_kills_total", "counter", JOB, "Processes killed because memory ran out."),
     ("job_io_bytes_total", "counter", "jobid node direction", "Bytes to and from disks."),
@@ -141,7 +141,7 @@ def read_v2(jobid: int, job: JobCgroup) -> JobUsage:
 
 
 def cpu_count(ranges: str) -> int | None:
-    """How many processors `0-3,8` names; None for an empty or broken list."""
+    """How many CPUs `0-3,8` names; None for an empty or broken list."""
     count = 0
     for part in filter(None, ranges.split(",")):
         first, _, last = part.partition("-")

@@ -1,7 +1,7 @@
-"""The node's power from the best of its sources, and the energy counters of its processors (RAPL).
+"""The node's power (hwmon, Redfish, IPMI), and the energy counters of its CPUs (RAPL).
 
-A board's own sensor (hwmon) and RAPL are read directly. Redfish and IPMI take seconds and a
-subprocess, so a thread reads them, and a collection takes the last reading.
+hwmon and RAPL are files of the kernel. Redfish and IPMI take seconds to answer, so a thread polls
+them, and a collection uses the thread's last reading.
 """
 
 import base64
@@ -231,13 +231,13 @@ def read_rapl(sys: Path, value_errors: LabelledCounter) -> dict[str, RaplZone]:
 
 
 class RaplCollector(Collector[dict[str, RaplZone]]):
-    """Energy of processors and memory."""
+    """Energy of CPUs and memory."""
 
     name = "rapl"
     metrics = metric_group(
         "Power",
         ("rapl_energy_joules_total", "counter", "zone name",
-         "Energy of processor packages and memory, wrap-around undone, since the start."),
+         "Energy of CPU packages and memory, wrap-around undone, since the start."),
     )  # fmt: skip
     stage, order = Stage.COUNTERS, 2
 

@@ -1,7 +1,7 @@
 """Controller mode: the cluster's partitions, nodes, GPUs and queue, and the scheduler's figures.
 
-The cluster comes from `carme-view`, which polls Slurm for all of Carme. The scheduler's figures come
-from `sdiag`, which a thread runs once a minute.
+The cluster comes from `carme-view`, which polls Slurm for all of Carme. The scheduler's figures
+come from `sdiag`, which a thread runs once a minute.
 """
 
 import logging
@@ -38,16 +38,16 @@ METRICS = metric_group(
     ("slurm_accounting_up", "gauge", "", "1 while Slurm's accounting (slurmdbd) answers."),
     ("slurm_snapshot_age_seconds", "gauge", "", "Age of the snapshot of the cluster."),
     ("slurm_cluster_nodes", "gauge", "state", "Nodes by state, each once."),
-    ("slurm_cluster_cpus", "gauge", "state", "Processors: allocated, idle, other; each once."),
+    ("slurm_cluster_cpus", "gauge", "state", "CPUs: allocated, idle, other; each once."),
     ("slurm_nodes", "gauge", "partition state",
      "Nodes by state; a node may be in several partitions."),
     ("slurm_node_closed", "gauge", "node state",
      "1 for each node that takes no jobs; nodes that do have no series."),
-    ("slurm_cpus", "gauge", "partition state", "Processors: allocated, idle, other."),
+    ("slurm_cpus", "gauge", "partition state", "CPUs: allocated, idle, other."),
     ("slurm_gpus", "gauge", "type state", "GPUs: allocated, free, unavailable."),
     ("slurm_partition_up", "gauge", "partition", "1 when jobs may start there."),
     ("slurm_jobs", "gauge", "partition account user state", "Jobs in the queue."),
-    ("slurm_job_cpus", "gauge", "partition account user state", "Processors of these jobs."),
+    ("slurm_job_cpus", "gauge", "partition account user state", "CPUs of these jobs."),
     ("slurm_job_gpus", "gauge", "partition account user state", "GPUs of these jobs."),
     ("slurm_job_ends_timestamp_seconds", "gauge", "jobid user account partition",
      "When the time limit ends a running job, in the last hour before that."),

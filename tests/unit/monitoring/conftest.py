@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from carme.config import ExporterSettings
 from carme_monitoring.collector import CollectorContext, Roots
 from carme_monitoring.gpus import GpuEnergy, GpuProcess, GpuReading, MigSlice
 from carme_monitoring.guard import Guards
-from carme_monitoring.metrics import Samples
+from carme_monitoring.metrics import LabelValues, Samples
 from carme_monitoring.pipeline import NodePipeline
 
 TREE = Path(__file__).with_name("tree")
@@ -142,6 +142,13 @@ def restarted(part: Any, is_same_boot: bool = True) -> Any:
     if not is_same_boot:
         kept.after_reboot()
     return kept
+
+
+def series_of(samples: Samples) -> Iterator[tuple[str, LabelValues, float]]:
+    """Every sample: name, label values, value."""
+    for name, family in samples.families.items():
+        for labels, value in family.items():
+            yield name, labels, value
 
 
 def joules(samples: Samples, jobid: int) -> dict[str, float]:

@@ -26,9 +26,9 @@ cards = vgpu.cards([LocalNode(name="n1", gpus=LocalGpus(type="virtual-a100", cou
 node = VirtualNode(cards, root, root)
 errors = LabelledCounter()
 gpus = NvmlGpus(errors)
-energy = GpuEnergyCollector(CollectorContext(gpus=gpus))
 def collect():
     found, out = gpus.read(), Samples()
+    energy = GpuEnergyCollector(CollectorContext(gpus=gpus))
     add_gpu_samples(out, found)
     energy.add_samples(out, energy.read())
     return found, out
@@ -86,10 +86,10 @@ for call in calls:
 node.set_fault(0, "*", 15)
 found, out = collect()
 lost = [gpu.lost for gpu in found]
-gpus.close()
+gpus = NvmlGpus(errors)
 again = [gpu.uuid for gpu in gpus.read()]
 node.set_fault(0, "*", None)
-gpus.close()
+gpus = NvmlGpus(errors)
 print(json.dumps({"whole": whole, "rows": rows, "lost": lost, "again": again,
                   "back": len(collect()[1])}))
 """, library, tmp_path)  # fmt: skip

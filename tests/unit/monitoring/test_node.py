@@ -16,7 +16,7 @@ from carme_monitoring.pipeline import TABLE, NodePipeline
 from carme_monitoring.profiles import PROFILES, ProfileContext, tables
 from carme_monitoring.render import Renderer
 
-from .conftest import World, joules
+from .conftest import World, joules, series_of
 
 _CHANGING = re.compile(
     r"^(carme_(?:collector_duration_seconds|exporter_collection_seconds)\S*) .*$", re.MULTILINE
@@ -121,7 +121,7 @@ def test_counters_survive_a_restart(world: World) -> None:
     booked = sum(again.families["carme_node_energy_joules_total"].values())
     carry = again.value("carme_node_energy_carry_joules") or 0
     assert booked + carry == pytest.approx(metered, abs=0.01)
-    for name, labels, value in before:
+    for name, labels, value in series_of(before):
         metric = next(m for m in TABLE if m.name == name)
         if metric.kind == "counter" and not name.startswith(("carme_collector", "carme_exporter")):
             assert (again.value(name, *labels) or 0) >= value, name

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,8 +25,9 @@ from carme_monitoring.sampler import GpuActivity, GpuSampler
 
 from .conftest import TreeGpus, World, joules
 
-SOURCES = {"gpu": (TreeGpus, "energy_counters"), "rapl": (power, "read_rapl"), "power": (power, "hwmon"),
-           "host": (host, "read_host"), "network": (network, "read")}  # fmt: skip
+SOURCES = {"gpu": (TreeGpus, "energy_counters"), "rapl": (power, "read_rapl"),
+           "power": (power, "hwmon"), "host": (host, "read_host"),
+           "network": (network, "read")}  # fmt: skip
 
 
 @pytest.fixture
@@ -292,6 +295,52 @@ def test_a_further_collector_is_read_published_and_kept(
     samples = world.exporter().collect()
     assert samples.value("carme_node_collections_total") == 1
     assert samples.value("carme_collector_success", "restarts") == 1
+
+
+WITH_A_FURTHER_COLLECTOR = """
+import sys
+import carme_monitoring.collectors
+carme_monitoring.collectors.__path__.append(sys.argv.pop(1))
+from carme_monitoring.commands import main
+main()
+"""
+
+
+def test_the_collector_of_contributing_works(world: World, tmp_path: Path) -> None:
+    """One file in the package of collectors, as it stands there, is read and published."""
+    text = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()
+    code = text.partition("```python\n")[2].partition("```")[0]
+    folder, config = tmp_path / "collectors", tmp_path / "carme.toml"
+    folder.mkdir()
+    (folder / "entropy.py").write_text(code)
+    config.write_text("")
+
+    def once() -> str:
+        command = [
+            sys.executable,
+            "-c",
+            WITH_A_FURTHER_COLLECTOR,
+            folder,
+            "--once",
+            "--node",
+            "n1",
+            "--config",
+            config,
+            "--run",
+            tmp_path,
+            "--proc-root",
+            world.root / "proc",
+        ]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    answer = once()
+    assert 'carme_collector_success{collector="entropy"} 0\n' in answer
+    assert "carme_node_entropy_bits" not in answer
+    world.write("proc/sys/kernel/random/entropy_avail", "256\n")
+    answer = once()
+    assert "# HELP carme_node_entropy_bits Entropy in the kernel's pool.\n" in answer
+    assert "\ncarme_node_entropy_bits 256\n" in answer
+    assert 'carme_collector_success{collector="entropy"} 1\n' in answer
 
 
 def test_every_family_is_declared_once(world: World) -> None:
