@@ -42,7 +42,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One reading of one GPU; None is what the card does not report."""
+    """One reading of one GPU; None is what the GPU does not report."""
 
     index: int
     uuid: str
