@@ -70,6 +70,12 @@ class Config(Section):
                 "prometheus.scrape_seconds must be at most twice exporter.interval_seconds:"
                 f" {maximum}"
             )
+        if 60 % self.prometheus.scrape_seconds or self.prometheus.scrape_seconds % 1:
+            # Grafana rounds the steps of plots to minutes, and they must be multiples of this.
+            raise ValueError(
+                "prometheus.scrape_seconds must divide a minute:"
+                " 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60"
+            )
         return self
 
 

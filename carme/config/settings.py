@@ -272,7 +272,8 @@ class PrometheusSettings(Section):
     login_file: Path | None = Path("/etc/carme/prometheus-login")
     """Holds `user:password`; only carme-view, which answers about jobs, may read it."""
     scrape_seconds: Annotated[float, Field(ge=1, le=60)] = 15
-    """No more than twice `exporter.interval_seconds`: a new user's first figures would be lost."""
+    """Divides a minute, for the steps of plots. No more than twice `exporter.interval_seconds`: a
+    new user's first figures would be lost."""
     evaluation_seconds: Annotated[float, Field(ge=1, le=60)] = 30
     """Between evaluations of recording and alert rules: figures are over five minutes and more."""
     retention_days: Annotated[int, Field(ge=1, le=3660)] = 90

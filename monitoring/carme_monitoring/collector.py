@@ -1,7 +1,5 @@
 """Collectors: each reads one source and makes samples of the reading."""
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +13,11 @@ from carme.node import hook
 from carme_monitoring.metrics import LabelledCounter, Metric, Samples
 
 if TYPE_CHECKING:
-    from carme_monitoring.collectors.power import SlowReader
+    from carme_monitoring.collectors.power import PowerPoller
     from carme_monitoring.collectors.slurm import SchedulerReader, SlurmView
-    from carme_monitoring.gpus import Gpus
+    from carme_monitoring.gpus import GpuSource
     from carme_monitoring.sampler import GpuSampler
 
-log = logging.getLogger(__name__)
-_PAUSE_SECONDS = 5.0
-"""After an error in a `PeriodicThread`."""
 Mode = Literal["node", "controller"]
 Reading = TypeVar("Reading")
 
@@ -47,9 +42,9 @@ class CollectorContext:
     roots: Roots = Roots()
     value_errors: LabelledCounter = field(default_factory=LabelledCounter)
     """Counts single values that a source did not give, by collector and value."""
-    gpus: "Gpus | None" = None
+    gpus: "GpuSource | None" = None
     sampler: "GpuSampler | None" = None
-    slow_power: "Sequence[SlowReader]" = ()
+    power_pollers: "Sequence[PowerPoller]" = ()
     view: "SlurmView | None" = None
     scheduler: "SchedulerReader | None" = None
 
@@ -93,7 +88,10 @@ class Collector(Generic[Reading]):
         self.context = context
 
     def read(self) -> Reading:
-        """Read the source. May raise or hang if the source does not answer."""
+        """Read the source. Raises if there is no value; may hang if the source does not answer.
+
+        None stands for a read that failed, so it is not a reading.
+        """
         raise NotImplementedError
 
     def add_samples(self, out: Samples, reading: Reading) -> None:
@@ -108,43 +106,6 @@ class Collector(Generic[Reading]):
 
     def restore(self, saved: Any) -> None:
         """Restore what `save` returned, after a restart of the exporter but not of the node."""
-
-
-class PeriodicThread:
-    """A daemon thread that calls `step` again and again. An error is logged when it is new."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._stop = name, threading.Event()
-
-    def step(self) -> None:
-        """One round."""
-        raise NotImplementedError
-
-    def period_seconds(self) -> float:
-        """Time from the start of one round to that of the next."""
-        raise NotImplementedError
-
-    def start(self) -> None:
-        """Start the thread."""
-        threading.Thread(target=self._loop, daemon=True, name=self._name).start()
-
-    def stop(self) -> None:
-        """End after this round."""
-        self._stop.set()
-
-    def _loop(self) -> None:
-        due, problem = time.monotonic(), ""
-        while not self._stop.is_set():
-            try:
-                self.step()
-                problem = ""
-            except Exception as error:
-                if str(error) != problem:
-                    log.warning("%s: %s", self._name, error, exc_info=True)
-                problem = str(error)
-                self._stop.wait(_PAUSE_SECONDS)
-            due = max(due + self.period_seconds(), time.monotonic())
-            self._stop.wait(due - time.monotonic())
 
 
 class Readings:

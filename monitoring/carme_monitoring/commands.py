@@ -15,7 +15,7 @@ from carme.errors import CarmeError, ConfigError, InputError
 from carme_monitoring import webconfig
 from carme_monitoring.collector import CollectorContext, Mode, Roots
 from carme_monitoring.collectors import network
-from carme_monitoring.collectors.power import SlowReader, ask_ipmi, ask_redfish
+from carme_monitoring.collectors.power import PowerPoller, read_ipmi, read_redfish
 from carme_monitoring.collectors.slurm import SchedulerReader
 from carme_monitoring.guard import Guards
 from carme_monitoring.metrics import LabelledCounter
@@ -146,12 +146,12 @@ def make_pipeline(
         return Pipeline(CollectorContext(config=settings, view=view, scheduler=scheduler))
     guards = Guards({"gpu": 10.0})  # a driver without persistence mode wakes up slowly
     gpus = NvmlGpus(guards.value_errors)
-    slow_power = _slow_power(settings, guards.value_errors)
-    for reader in slow_power:
+    power_pollers = _power_pollers(settings, guards.value_errors)
+    for reader in power_pollers:
         reader.start()
     sampler = None if is_once else GpuSampler(gpus.sample, lambda: _traffic(roots))
     context = CollectorContext(
-        node, settings, roots, guards.value_errors, gpus, sampler, tuple(slow_power)
+        node, settings, roots, guards.value_errors, gpus, sampler, tuple(power_pollers)
     )
     pipeline = NodePipeline(context, guards)
     if sampler:
@@ -160,17 +160,17 @@ def make_pipeline(
     return pipeline
 
 
-def _slow_power(settings: ExporterSettings, errors: LabelledCounter) -> list[SlowReader]:
+def _power_pollers(settings: ExporterSettings, errors: LabelledCounter) -> list[PowerPoller]:
     readers = []
     if redfish := settings.redfish:
         secret = redfish.password_file.read_text().strip() if redfish.password_file else ""
 
         def ask() -> float | None:
-            return ask_redfish(redfish.url, redfish.user, secret, redfish.ca_file)
+            return read_redfish(redfish.url, redfish.user, secret, redfish.ca_file)
 
-        readers.append(SlowReader("redfish", ask, errors=errors))
+        readers.append(PowerPoller("redfish", ask, errors=errors))
     if settings.ipmi:
-        readers.append(SlowReader("ipmi", ask_ipmi, errors=errors))
+        readers.append(PowerPoller("ipmi", read_ipmi, errors=errors))
     return readers
 
 

@@ -42,7 +42,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One reading of one GPU; None is what the card does not report."""
+    """One reading of one GPU; None is what the GPU does not report."""
 
     index: int
     uuid: str
@@ -58,7 +58,6 @@ class GpuReading:
     memory_reserved_bytes: int | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None
-    energy_mj: int | None = None
     temperature_celsius: float | None = None
     clocks_hertz: dict[str, int] = field(default_factory=dict)
     throttle: frozenset[str] | None = None
@@ -80,6 +79,15 @@ class GpuReading:
     def place(self) -> int:
         """Its position in Slurm's order, which follows the minor numbers."""
         return self.minor if self.minor is not None else self.index
+
+
+@dataclass(frozen=True)
+class GpuEnergy:
+    """The energy counter of a GPU that has one."""
+
+    index: int
+    uuid: str
+    mj: int
 
 
 def with_absent(
@@ -110,11 +118,11 @@ def slots(gpus: Iterable[GpuReading]) -> list[GpuSlot]:
     return slots
 
 
-class Gpus(Protocol):
+class GpuSource(Protocol):
     """Where GPUs are read from: NVML, or a replay."""
 
     xids: dict[tuple[str, int], int]
     """Driver errors so far, by UUID and number."""
 
     def read(self) -> list[GpuReading]: ...
-    def energy_mj(self) -> dict[str, int]: ...
+    def energy_counters(self) -> list[GpuEnergy]: ...

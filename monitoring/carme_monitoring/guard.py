@@ -4,7 +4,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from carme.errors import CarmeError, UnavailableError
 from carme_monitoring.metrics import LabelledCounter, Samples
@@ -21,61 +22,83 @@ class PartialReading(UnavailableError):
         self.reading = reading
 
 
+@dataclass(frozen=True)
+class Outcome(Generic[Result]):
+    """How one run ended; `reason` is empty when it worked."""
+
+    reason: str = ""
+    error: str = ""
+    result: Result | None = None
+
+
+def _outcome(call: Callable[[], Result]) -> Outcome[Result]:
+    try:
+        return Outcome(result=call())
+    except Exception as error:
+        reason = error.reason if isinstance(error, CarmeError) else "error"
+        reading = error.reading if isinstance(error, PartialReading) else None
+        return Outcome(reason, f"{type(error).__name__}: {error}", reading)
+
+
 class Guard:
     """One collector's thread. A run that takes too long counts as failed, and so does every further
     one until it has returned: hardware that hangs costs one thread, not the exporter."""
 
     def __init__(self, name: str, limit_seconds: float = _DEFAULT_LIMIT_SECONDS) -> None:
         self.name, self.limit_seconds = name, limit_seconds
+        self.begin()
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Outcome[Any]]]] = (
+            queue.SimpleQueue()
+        )
+        self._busy: queue.SimpleQueue[Outcome[Any]] | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Begin a collection: success, duration and error are those of all its runs."""
         self.success: bool | None = None
         self.duration_seconds = 0.0
-        self.last_error = ""
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]]
-        self._work = queue.SimpleQueue()
-        self._busy: queue.SimpleQueue[Any] | None = None
-        self._thread: threading.Thread | None = None
+        self.first_error = ""
 
     def run(self, call: Callable[[], Result], failures: LabelledCounter) -> Result | None:
         """What `call` returns; None (or what could be read) when it failed, which is counted."""
+        return self._count(lambda: self._in_thread(call), failures)
+
+    def compute(self, call: Callable[[], Result], failures: LabelledCounter) -> Result | None:
+        """The same for a `call` that reads nothing: it cannot hang, so it runs in this thread."""
+        return self._count(lambda: _outcome(call), failures)
+
+    def _count(
+        self, attempt: Callable[[], Outcome[Result]], failures: LabelledCounter
+    ) -> Result | None:
         began = time.monotonic()
-        reason, result = "", None
+        outcome = attempt()
+        self.duration_seconds += time.monotonic() - began
+        self.success = self.success is not False and not outcome.reason
+        self.first_error = self.first_error or outcome.error
+        if outcome.reason:
+            failures.add((self.name, outcome.reason))
+        return outcome.result
+
+    def _in_thread(self, call: Callable[[], Result]) -> Outcome[Result]:
         if self._busy is not None and not self._busy.empty():
             self._busy = None  # the run that took too long has returned
         if self._busy is not None:
-            reason, self.last_error = "timeout", "still busy with an earlier run"
-        else:
-            reason, result = self._try(call)
-        self.duration_seconds = time.monotonic() - began
-        self.success = not reason
-        if reason:
-            failures.add((self.name, reason))
-        return result
-
-    def _try(self, call: Callable[[], Result]) -> tuple[str, Result | None]:
+            return Outcome("timeout", "still busy with an earlier run")
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, daemon=True, name=self.name)
             self._thread.start()
-        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        answer: queue.SimpleQueue[Outcome[Any]] = queue.SimpleQueue()
         self._work.put((call, answer))
         try:
-            error, result = answer.get(timeout=self.limit_seconds)
+            return answer.get(timeout=self.limit_seconds)
         except queue.Empty:
             self._busy = answer
-            self.last_error = f"no answer within {self.limit_seconds:g} s"
-            return "timeout", None
-        self.last_error = "" if error is None else f"{type(error).__name__}: {error}"
-        if error is None:
-            return "", result
-        reason = error.reason if isinstance(error, CarmeError) else "error"
-        return reason, error.reading if isinstance(error, PartialReading) else None
+            return Outcome("timeout", f"no answer within {self.limit_seconds:g} s")
 
     def _serve(self) -> None:
         while True:
             call, answer = self._work.get()
-            try:
-                answer.put((None, call()))
-            except Exception as error:
-                answer.put((error, None))
+            answer.put(_outcome(call))
 
 
 class Guards:
@@ -98,12 +121,22 @@ class Guards:
         """Run `call` as part of the collector `name`."""
         return self.add(name).run(call, self.failures)
 
+    def compute(self, name: str, call: Callable[[], Result]) -> Result | None:
+        """The same for a `call` that reads nothing."""
+        return self.add(name).compute(call, self.failures)
+
+    def begin(self) -> None:
+        """Begin a collection."""
+        for guard in self._guards.values():
+            guard.begin()
+
     def errors(self) -> dict[str, str]:
-        """What went wrong last, by collector, for the log."""
-        return {name: guard.last_error for name, guard in self._guards.items() if guard.last_error}
+        """The first error of each collector in the last collection, for the log."""
+        guards = self._guards.items()
+        return {name: guard.first_error for name, guard in guards if guard.first_error}
 
     def add_samples(self, out: Samples) -> None:
-        """Success, duration and failures of every collector."""
+        """Success and duration in this collection, and all failures, of every collector."""
         for name, guard in self._guards.items():
             if guard.success is not None:
                 out.add("carme_collector_success", (name,), int(guard.success))

@@ -1,6 +1,5 @@
 """Metrics and their samples. Each collector has its own table; `pipeline.TABLE` has all of them."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,28 +55,15 @@ EXPORTER = metric_group(
     ("exporter_collection_seconds", "gauge", "", "Time the last collection took."),
     ("exporter_collected_timestamp_seconds", "gauge", "", "When it was collected."),
     ("exporter_state_failures_total", "counter", "", "State files that could not be written."),
-    ("collector_success", "gauge", "collector", "1 when the collector's last run worked."),
-    ("collector_duration_seconds", "gauge", "collector", "Time of the collector's last run."),
+    ("collector_success", "gauge", "collector",
+     "1 when every run of the collector in the last collection worked."),
+    ("collector_duration_seconds", "gauge", "collector",
+     "Time of the collector's runs in the last collection."),
     ("collector_failures_total", "counter", "collector reason", "Runs that failed, and why."),
     ("collector_value_errors_total", "counter", "collector value",
      "Values left out because the source gave none, or an implausible one."),
 )  # fmt: skip
 """What the exporter says about itself and its collectors."""
-
-SERVICE = metric_group(
-    "Prediction service",
-    ("service_requests_total", "counter", "endpoint method status", "Requests answered."),
-    ("service_request_seconds", "histogram", "endpoint", "Time to answer."),
-    ("service_predictions_judged", "gauge", "kind source figure within",
-     "Predictions whose job ran to its end, by whether the measured figure lay within the"
-     " interval."),
-    ("prediction_seconds", "gauge", "jobid kind",
-     "Time of one of the newest 200 jobs with a prediction; kind is predicted, low, high, and"
-     " measured once it has run to its end."),
-    ("prediction_joules", "gauge", "jobid kind", "The same for the energy of its GPUs."),
-)  # fmt: skip
-"""The metrics of the prediction service; its tests check that they match."""
-
 
 LabelValues = tuple[str, ...]
 Family = dict[LabelValues, float]
@@ -99,6 +85,11 @@ class Samples:
         family = self.families.setdefault(name, {})
         family[labels] = family.get(labels, 0.0) + value
 
+    def update(self, other: "Samples") -> None:
+        """Take over the samples of `other`."""
+        for name, family in other.families.items():
+            self.families.setdefault(name, {}).update(family)
+
     def value(self, name: str, *labels: str) -> float | None:
         """One sample's value."""
         return self.families.get(name, {}).get(labels)
@@ -106,17 +97,12 @@ class Samples:
     def __len__(self) -> int:
         return sum(len(family) for family in self.families.values())
 
-    def __iter__(self) -> Iterator[tuple[str, LabelValues, float]]:
-        for name, family in self.families.items():
-            for labels, value in family.items():
-                yield name, labels, value
-
 
 class LabelledCounter:
     """Counters that only grow, by label values."""
 
-    def __init__(self, start: Mapping[LabelValues, float] | None = None) -> None:
-        self.values: Family = dict(start or {})
+    def __init__(self) -> None:
+        self.values: Family = {}
 
     def add(self, labels: LabelValues, amount: float = 1.0) -> None:
         self.values[labels] = self.values.get(labels, 0.0) + amount

@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from carme.errors import MissingError, UnavailableError
-from carme_monitoring.gpus import CLOCKS, THROTTLE_REASONS, GpuProcess, GpuReading, MigSlice
+from carme_monitoring.gpus import (
+    CLOCKS,
+    THROTTLE_REASONS,
+    GpuEnergy,
+    GpuProcess,
+    GpuReading,
+    MigSlice,
+)
 from carme_monitoring.metrics import LabelledCounter
 
 try:
@@ -18,19 +25,19 @@ _ALL_LINKS = 0xFFFFFFFF
 _BLANK_MEMORY = 2**63
 _MIG_SLICES = 7
 _NO_MIG = (3, 13)
-"""NVML's "not supported" and "no such function": most cards cannot be sliced, not an error."""
+"""NVML's "not supported" and "no such function": most GPUs cannot be sliced, not an error."""
 _NO_SLICE = (2, 4, 6)
 """NVML's "invalid argument", "no permission" and "not found"."""
 _MAX = {"power": 3_000_000, "temperature": 200, "percent": 100, "pcie": 10**9}
 
 
 class NvmlGpus:
-    """The node's GPUs. Values that a card does not report are left out and counted."""
+    """The node's GPUs. Values that a GPU does not report are left out and counted."""
 
     def __init__(self, errors: LabelledCounter) -> None:
         self._errors = errors
-        self._cards: list[tuple[Any, GpuReading]] = []
-        """Handles, and what does not change of each card, read once."""
+        self._handles: list[tuple[Any, GpuReading]] = []
+        """Handles, and what does not change of each GPU, read once."""
         self._ready = False
         self._starting = threading.Lock()
         self._sliced: dict[str, tuple[bool, tuple[MigSlice, ...]]] = {}
@@ -41,23 +48,23 @@ class NvmlGpus:
     def read(self) -> list[GpuReading]:
         """Every GPU with all its values."""
         self._start()
-        return [self._read(handle, gpu) for handle, gpu in self._cards]
+        return [self._read(handle, gpu) for handle, gpu in self._handles]
 
-    def energy_mj(self) -> dict[str, int]:
-        """The energy counters alone: what a job's start and end need, in a fraction of the time."""
+    def energy_counters(self) -> list[GpuEnergy]:
+        """The energy counters: quick, because a job's start and end wait for it."""
         self._start()
-        energy_mj = {}
-        for handle, gpu in self._cards:
+        counters = []
+        for handle, gpu in self._handles:
             value = self._ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
             if value is not None:
-                energy_mj[gpu.uuid] = int(value)
-        return energy_mj
+                counters.append(GpuEnergy(gpu.index, gpu.uuid, int(value)))
+        return counters
 
     def sample(self) -> dict[str, tuple[float | None, int | None, int | None]]:
         """Utilisation (0 to 1), energy (mJ) and memory in use, for the sampler."""
         self._start()
         samples = {}
-        for handle, gpu in self._cards:
+        for handle, gpu in self._handles:
             rates = self._ask("utilisation", pynvml.nvmlDeviceGetUtilizationRates, handle)
             energy = self._ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
             memory = self._ask("memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
@@ -69,13 +76,6 @@ class NvmlGpus:
         """Count driver errors from now on, in a thread of its own that only waits."""
         self._watches_xids = True
         self._start()
-
-    def close(self) -> None:
-        """Shut NVML down; the next read starts it again."""
-        with self._starting:
-            if self._ready:
-                self._ready = False
-                pynvml.nvmlShutdown()
 
     def _start(self) -> None:
         """Start NVML once: sampler, collection and a read that timed out may call this together."""
@@ -95,7 +95,7 @@ class NvmlGpus:
                 return  # a node without GPUs; one that has them has the library
             raise UnavailableError(f"NVML: {error}") from error
         driver = _text(self._ask("driver", pynvml.nvmlSystemGetDriverVersion))
-        cards = []
+        handles = []
         for index in range(self._ask("count", pynvml.nvmlDeviceGetCount) or 0):
             handle = self._ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
             uuid = _text(self._ask("uuid", pynvml.nvmlDeviceGetUUID, handle)) if handle else ""
@@ -110,8 +110,8 @@ class NvmlGpus:
                 bus_id=_text(pci.busId) if pci else "",
                 driver=driver,
             )
-            cards.append((handle, gpu))
-        self._cards, self._ready = cards, True
+            handles.append((handle, gpu))
+        self._handles, self._ready = handles, True
         if self._watches_xids and not (self._xid_thread and self._xid_thread.is_alive()):
             self._xid_thread = threading.Thread(target=self._wait_xids, daemon=True, name="xid")
             self._xid_thread.start()
@@ -139,7 +139,6 @@ class NvmlGpus:
             memory_reserved_bytes=memory[2],
             power_watts=None if power is None else power / 1000,
             power_limit_watts=None if limit is None else limit / 1000,
-            energy_mj=ask("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
             temperature_celsius=ask(
                 "temperature",
                 pynvml.nvmlDeviceGetTemperature,
@@ -218,7 +217,7 @@ class NvmlGpus:
         try:
             for entry in pynvml.nvmlDeviceGetProcessUtilization(handle, 0):
                 shares[entry.pid] = float(entry.smUtil)
-        except pynvml.NVMLError:  # none ran, or the card cannot tell: shares stay unknown
+        except pynvml.NVMLError:  # none ran, or the GPU cannot tell: shares stay unknown
             shares = {}
         return tuple(
             GpuProcess(
@@ -230,7 +229,7 @@ class NvmlGpus:
         )
 
     def _mig(self, handle: Any, uuid: str) -> tuple[bool, tuple[MigSlice, ...]]:
-        """Whether the card is sliced, and how; the last answer while it gives none."""
+        """Whether the GPU is sliced, and how; the last answer while it gives none."""
         try:
             is_sliced = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
             self._sliced[uuid] = (is_sliced, self._slices(handle) if is_sliced else ())
@@ -265,14 +264,14 @@ class NvmlGpus:
             events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError:
             return
-        for handle, _ in self._cards:
+        for handle, _ in self._handles:
             try:
                 pynvml.nvmlDeviceRegisterEvents(
                     handle, pynvml.nvmlEventTypeXidCriticalError, events
                 )
             except pynvml.NVMLError:
                 self._errors.add(("gpu", "xid"))
-        while self._ready:
+        while True:
             try:
                 event = pynvml.nvmlEventSetWait(events, 2000)
                 uuid = _text(pynvml.nvmlDeviceGetUUID(event.device))

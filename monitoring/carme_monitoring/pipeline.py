@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from carme import __version__
@@ -14,7 +16,7 @@ from carme_monitoring.collectors import collector_types, make_collectors
 from carme_monitoring.collectors.gpu import GpuCollector, GpuEnergyCollector
 from carme_monitoring.guard import Guards
 from carme_monitoring.metrics import EXPORTER, Metric, Samples
-from carme_monitoring.profiles import PROFILES, Context, tables
+from carme_monitoring.profiles import PROFILES, ProfileContext, tables
 
 _GROUPS = (
     "Exporter", "GPU", "Power", "Node", "Jobs on the node", "Use of the node by jobs",
@@ -51,6 +53,7 @@ class Pipeline:
     def collect(self) -> Samples:
         """Everything under Carme's own names."""
         began, out = time.monotonic(), Samples()
+        self.guards.begin()
         out.add("carme_exporter_info", (__version__, self.mode, self.context.node), 1)
         self._collect(out)
         self.guards.add_samples(out)
@@ -76,14 +79,24 @@ class Pipeline:
 
     def _publish(self, readings: Readings, out: Samples) -> None:
         for collector in self.collectors:
-            reading = readings.of(type(collector))
-            if reading is None:
-                collector.add_failure(out)
-            else:
-                collector.add_samples(out, reading)
+            name, reading, samples = collector.name, readings.of(type(collector)), None
+            if reading is not None:
+                samples = self.guards.compute(
+                    name, partial(_samples, collector.add_samples, reading)
+                )
+            if samples is None:
+                samples = self.guards.compute(name, partial(_samples, collector.add_failure))
+            if samples is not None:
+                out.update(samples)
 
-    def _profile_context(self) -> Context:
-        return Context()
+    def _profile_context(self) -> ProfileContext:
+        return ProfileContext()
+
+
+def _samples(add: Callable[..., None], *reading: Any) -> Samples:
+    samples = Samples()
+    add(samples, *reading)
+    return samples
 
 
 class NodePipeline(Pipeline):
@@ -120,7 +133,8 @@ class NodePipeline(Pipeline):
                 self.context.sampler.follow(self.accounting.gpus_of_profiled_jobs())
             self.accounting.compare_records()
             self._publish(published, out)
-            add_accounting_samples(out, self.context.node, self.accounting)
+            activity = self.accounting.take_gpu_activity()
+            add_accounting_samples(out, self.context.node, self.accounting, activity)
             out.add("carme_exporter_state_failures_total", (), self._state_failures)
 
     def _charge(self, readings: Readings, counters: Readings | None, jobid: int | None) -> bool:
@@ -140,9 +154,11 @@ class NodePipeline(Pipeline):
         readings.at_ns = self.context.roots.now_ns()
         return readings
 
-    def _profile_context(self) -> Context:
+    def _profile_context(self) -> ProfileContext:
         jobs = self.accounting.state.table.jobs
-        return Context(self.context.node, {str(jobid): job.uid for jobid, job in jobs.items()})
+        return ProfileContext(
+            self.context.node, {str(jobid): job.uid for jobid, job in jobs.items()}
+        )
 
     def _save(self) -> None:
         states = [(type(collector).__name__, collector.save()) for collector in self.collectors]

@@ -11,7 +11,7 @@ from carme_monitoring.metrics import Kind, Metric, Samples
 
 
 @dataclass(frozen=True)
-class Context:
+class ProfileContext:
     """Data that profiles need besides samples."""
 
     host: str = ""
@@ -24,7 +24,7 @@ class MetricProfile:
     """A profile."""
 
     table: tuple[Metric, ...]
-    add: Callable[[Samples, Context], None]
+    add: Callable[[Samples, ProfileContext], None]
 
 
 # NVIDIA's dcgm-exporter, as its default counters have them.
@@ -58,7 +58,7 @@ _DCGM_SOURCES: Mapping[str, tuple[str, tuple[str, ...], float]] = {
 """Name → Carme's metric, its label values beyond the GPU's, factor."""
 
 
-def _add_dcgm(out: Samples, context: Context) -> None:
+def _add_dcgm(out: Samples, context: ProfileContext) -> None:
     holders: dict[str, set[str]] = {}
     for labels in out.families.get("carme_job_gpu_held", {}):
         holders.setdefault(labels[3], set()).add(labels[0])
@@ -96,7 +96,7 @@ _NVIDIA = (
 """Name without `nvidia_gpu_`, Carme's without `carme_gpu_`, factor, help."""
 
 
-def _add_nvidia_gpu(out: Samples, _: Context) -> None:
+def _add_nvidia_gpu(out: Samples, _: ProfileContext) -> None:
     holder = {labels[3]: labels[0] for labels in out.families.get("carme_job_gpu_held", {})}
     gpus = list(out.families.get("carme_gpu_info", {}))
     out.add("nvidia_gpu_num_devices", (), len(gpus))
@@ -119,7 +119,7 @@ _CGROUP = (
 )
 
 
-def _add_cgroup(out: Samples, context: Context) -> None:
+def _add_cgroup(out: Samples, context: ProfileContext) -> None:
     for jobid, node, user, *_ in list(out.families.get("carme_job_info", {})):
         uid = context.uid_of.get(jobid, -1)
         name = f"/slurm/uid_{uid}/job_{jobid}"
@@ -186,7 +186,7 @@ def _slurm_rows() -> Iterator[tuple[str, str, str]]:
     yield from ((name, "", "Scheduler cycle time (in microseconds).") for name in _CYCLES)
 
 
-def _add_slurm(out: Samples, _: Context) -> None:
+def _add_slurm(out: Samples, _: ProfileContext) -> None:
     if "carme_slurm_up" in out.families:
         _add_slurm_capacity(out)
     jobs = dict(out.families.get("carme_slurm_jobs", {}))

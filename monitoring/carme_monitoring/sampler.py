@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from carme.jobs.bursts import Bursts, bursts
-from carme_monitoring.collector import PeriodicThread
+from carme_monitoring.periodic_thread import PeriodicThread
 
 SIGNALS = ("gpu", "gpu_memory", "send", "receive")
 IDLE_BELOW = 0.01

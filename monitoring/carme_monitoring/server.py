@@ -1,4 +1,4 @@
-"""Serves the last collection. A scrape never waits for a collection."""
+"""The HTTP server of `/metrics`: it serves the last collection, so a scrape never waits for one."""
 
 import base64
 import binascii
@@ -31,7 +31,7 @@ class ProcessMetrics:
         ProcessCollector(registry=self._registry)
         self._scrapes = Counter(
             "carme_exporter_scrapes",
-            "Answers given, by status.",
+            "Scrapes served, by HTTP status.",
             ("status",),
             registry=self._registry,
         )

@@ -2,10 +2,23 @@
 
 from collections.abc import Iterable
 
-from carme_monitoring.metrics import SERVICE, Metric
+from carme_monitoring.metrics import Metric, metric_group
 from carme_monitoring.pipeline import TABLE
 from carme_monitoring.profiles import PROFILES
 
+SERVICE = metric_group(
+    "Prediction service",
+    ("service_requests_total", "counter", "endpoint method status", "Requests answered."),
+    ("service_request_seconds", "histogram", "endpoint", "Time to answer."),
+    ("service_predictions_judged", "gauge", "kind source figure within",
+     "Predictions whose job ran to its end, by whether the measured figure lay within the"
+     " interval."),
+    ("prediction_seconds", "gauge", "jobid kind",
+     "Time of one of the newest 200 jobs with a prediction; kind is predicted, low, high, and"
+     " measured once it has run to its end."),
+    ("prediction_joules", "gauge", "jobid kind", "The same for the energy of its GPUs."),
+)  # fmt: skip
+"""The metrics of the prediction service; its tests check that they match."""
 _INTRODUCTION = """\
 # Metrics
 
@@ -24,12 +37,12 @@ sum by (user) (
 
 A job's totals are the last values of its counters: `increase()` does not see a counter's first
 value, and a job of two seconds has only one. Rates come from the counters of the node and of the
-owners of jobs on it (`carme_owner_…`), which live on when a job ends. {doc}`rules` has both made up
-already. A job's series end five minutes after the job. Beyond `exporter.series_limit`
-series, further jobs share the series with jobid `other`.
+owners of jobs on it (`carme_owner_…`), which live on when a job ends. {doc}`rules` lists the
+recording rules for both. A job's series end five minutes after the job. Beyond
+`exporter.series_limit` series, further jobs share the series with jobid `other`.
 
 The exporter's own process shows as `process_cpu_seconds_total`, `process_resident_memory_bytes`
-and the like, its answers as `carme_exporter_scrapes_total`, its clock as
+and the like, the scrapes it served as `carme_exporter_scrapes_total`, its clock as
 `carme_exporter_time_seconds`.
 """
 

@@ -39,7 +39,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass
-class JobUsage:
+class VgpuJobUsage:
     """CPU and memory use of a job, from its cgroup."""
 
     cgroup: JobCgroup
@@ -57,9 +57,9 @@ class JobUsageReader:
 
     def __init__(self, node: str, cgroup: Path, proc: Path) -> None:
         self._node, self._cgroup, self._proc = node, cgroup, proc
-        self._usage: dict[int, JobUsage] = {}
+        self._usage: dict[int, VgpuJobUsage] = {}
 
-    def get(self, jobid: int) -> JobUsage | None:
+    def get(self, jobid: int) -> VgpuJobUsage | None:
         """The job's usage at the last update, if it is followed."""
         return self._usage.get(jobid)
 
@@ -72,11 +72,11 @@ class JobUsageReader:
                 jobid = jobid_of(cgroup, self._proc)
                 cpu_ns = _cpu_ns(cgroup) if jobid in missing else None
                 if jobid is not None and cpu_ns is not None:
-                    self._usage[jobid] = JobUsage(cgroup, cpu_ns, now_ns)
+                    self._usage[jobid] = VgpuJobUsage(cgroup, cpu_ns, now_ns)
         for usage in self._usage.values():
             self._read(usage, now_ns)
 
-    def _read(self, usage: JobUsage, now_ns: int) -> None:
+    def _read(self, usage: VgpuJobUsage, now_ns: int) -> None:
         cpu_ns = _cpu_ns(usage.cgroup)
         if cpu_ns is None:  # the job has ended, but its epilog has not run yet
             usage.cores, usage.processes = 0.0, []

@@ -1,6 +1,6 @@
 """The samples of the accounting: jobs, energy, waste, traffic, users."""
 
-from carme_monitoring.accounting.counters import NODE_FIGURES, USE_FIGURES, JobCounter
+from carme_monitoring.accounting.counters import NODE_FIGURES, USE_FIGURES, JobTotals
 from carme_monitoring.accounting.job_table import NodeJob
 from carme_monitoring.accounting.node_accounting import NodeAccounting
 from carme_monitoring.energy.ledger import CONSUMERS
@@ -14,7 +14,7 @@ JOBS = metric_group(
      "A job on this node; the only series with user and account. Join on (jobid, node)."),
     ("job_start_timestamp_seconds", "gauge", JOB, "When its prolog ran."),
     ("job_end_timestamp_seconds", "gauge", JOB, "When its epilog ran."),
-    ("job_cpus", "gauge", JOB, "Processors requested on this node."),
+    ("job_cpus", "gauge", JOB, "CPUs requested on this node."),
 )  # fmt: skip
 
 JOB_GPUS = metric_group(
@@ -25,7 +25,7 @@ JOB_GPUS = metric_group(
     ("job_gpu_memory_used_bytes", "gauge", "jobid node gpu uuid",
      "Memory that its processes use on a GPU."),
     ("job_network_bytes_total", "counter", "jobid node direction method",
-     "Its traffic; method `exclusive` is exact, `share` an estimate by processor time."),
+     "Its traffic; method `exclusive` is exact, `share` an estimate by CPU time."),
 )  # fmt: skip
 
 CONFLICTS = metric_group(
@@ -101,9 +101,10 @@ def joules(uj: int) -> float:
     return uj // 1000 / 1000
 
 
-def add_accounting_samples(out: Samples, node: str, accounting: NodeAccounting) -> None:
-    """Everything that was charged and counted. Means of GPU activity begin again."""
-    activity, accounting.gpu_activity = accounting.gpu_activity, {}
+def add_accounting_samples(
+    out: Samples, node: str, accounting: NodeAccounting, activity: dict[str, GpuActivity]
+) -> None:
+    """Everything that was charged and counted; `activity` of each GPU since the last collection."""
     for jobid, job in accounting.state.table.jobs.items():
         key = (str(jobid), node)
         out.add("carme_job_info", (*key, job.user, job.account, job.partition), 1)
@@ -126,7 +127,7 @@ def add_accounting_samples(out: Samples, node: str, accounting: NodeAccounting) 
 
 
 def _add_counter(
-    out: Samples, key: LabelValues, accounting: NodeAccounting, counter: JobCounter
+    out: Samples, key: LabelValues, accounting: NodeAccounting, counter: JobTotals
 ) -> None:
     for figure in USE_FIGURES:
         out.add(f"carme_job_{figure}_total", key, round(getattr(counter, figure), 3))
@@ -210,7 +211,7 @@ def _add_energy(out: Samples, node: str, accounting: NodeAccounting) -> None:
 def _sources(accounting: NodeAccounting) -> dict[str, str]:
     """Where each component's energy comes from."""
     sources = {}
-    for name in accounting.state.energy.sources:
+    for name in (*accounting.state.energy.counters, *accounting.state.energy.gauges):
         kind = name.partition(":")[0]
         if kind == "gpu":
             sources["gpu"] = "nvml_counter"

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from carme_monitoring.energy.shares import GpuSlot, JobPresence
+from carme_monitoring.json_keys import TripleKey, TupleKey
 from carme_monitoring.metrics import Samples
 from carme_monitoring.sampler import GpuActivity
 
@@ -15,13 +18,13 @@ _MAX_FACTOR = 100_000.0
 
 
 @dataclass(frozen=True)
-class EmissionFactors:
+class EnergyFactors:
     """Grams of CO2 equivalent and money per kWh now; None is not configured."""
 
     grams_per_kwh: float | None = None
     price_per_kwh: float | None = None
 
-    def updated_from(self, file: Path | None) -> "EmissionFactors":
+    def updated_from(self, file: Path | None) -> "EnergyFactors":
         """These, replaced by the plausible values of `file`, which a site may keep current."""
         try:
             content = json.loads(file.read_text(encoding="utf-8")) if file else {}
@@ -49,7 +52,7 @@ USE_FIGURES = ("gpu_held_seconds", "gpu_idle_seconds", *NODE_FIGURES)
 
 
 @dataclass
-class JobCounter:
+class JobTotals:
     """One job's accumulated figures."""
 
     gpu_held_seconds: float = 0.0
@@ -65,7 +68,7 @@ class JobCounter:
     network: dict[str, int] = field(default_factory=dict)
     """`method/direction` → bytes."""
 
-    def figures(self, factors: EmissionFactors, currency: str) -> dict[tuple[str, ...], float]:
+    def figures(self, factors: EnergyFactors, currency: str) -> dict[tuple[str, ...], float]:
         """The figures that are also counted for users, by name and further labels."""
         figures: dict[tuple[str, ...], float] = {
             (name,): getattr(self, name) for name in USE_FIGURES
@@ -77,19 +80,19 @@ class JobCounter:
         return figures
 
 
+@dataclass
 class JobCounters:
     """Every job's figures, and the node's, which live longer than jobs."""
 
-    def __init__(self) -> None:
-        self.jobs: dict[int, JobCounter] = {}
-        self.node_gpu_held_seconds = 0.0
-        self.node_gpu_idle_seconds = 0.0
-        self.consumers: dict[str, JobCounter] = {}
-        """Emissions and cost of all energy of the node, by consumer."""
+    jobs: dict[int, JobTotals] = field(default_factory=dict)
+    node_gpu_held_seconds: float = 0.0
+    node_gpu_idle_seconds: float = 0.0
+    consumers: dict[str, JobTotals] = field(default_factory=dict)
+    """Emissions and cost of all energy of the node, by consumer."""
 
-    def of(self, jobid: int) -> JobCounter:
+    def of(self, jobid: int) -> JobTotals:
         """The job's counter, created if there is none."""
-        return self.jobs.setdefault(jobid, JobCounter())
+        return self.jobs.setdefault(jobid, JobTotals())
 
     def count_use(
         self,
@@ -150,45 +153,33 @@ class JobCounters:
                 network[key] = network.get(key, 0) + round(amount * weight / total)
 
     def count_costs(
-        self, job_uj: Mapping[int, int], consumer_uj: Mapping[str, int], factors: EmissionFactors
+        self, job_uj: Mapping[int, int], consumer_uj: Mapping[str, int], factors: EnergyFactors
     ) -> None:
         """Turn what was charged to jobs and to the node's consumers since the last call into
         grams and money."""
         for jobid, uj in job_uj.items():
             _count_cost(self.of(jobid), uj, factors)
         for consumer, uj in consumer_uj.items():
-            _count_cost(self.consumers.setdefault(consumer, JobCounter()), uj, factors)
+            _count_cost(self.consumers.setdefault(consumer, JobTotals()), uj, factors)
 
     def forget(self, jobid: int) -> None:
         """Forget a job whose series have ended."""
         self.jobs.pop(jobid, None)
 
-    def save(self) -> dict[str, Any]:
-        """What the state file keeps."""
-        return {
-            "jobs": {str(jobid): asdict(counter) for jobid, counter in self.jobs.items()},
-            "held": self.node_gpu_held_seconds,
-            "idle": self.node_gpu_idle_seconds,
-            "consumers": {name: asdict(counter) for name, counter in self.consumers.items()},
-        }
-
-    def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
-        """Restore what `save` returned; after a reboot the jobs no longer exist."""
-        if is_same_boot:
-            self.jobs = {int(jobid): JobCounter(**row) for jobid, row in saved["jobs"].items()}
-        self.node_gpu_held_seconds, self.node_gpu_idle_seconds = saved["held"], saved["idle"]
-        self.consumers = {name: JobCounter(**row) for name, row in saved["consumers"].items()}
+    def after_reboot(self) -> None:
+        """Forget the jobs, which are gone."""
+        self.jobs.clear()
 
 
-def _count_cost(counter: JobCounter, uj: int, factors: EmissionFactors) -> None:
+def _count_cost(counter: JobTotals, uj: int, factors: EnergyFactors) -> None:
     added_uj, counter.costed_uj = max(0, uj - counter.costed_uj), uj
     counter.emissions_grams += added_uj / UJ_PER_KWH * (factors.grams_per_kwh or 0.0)
     counter.cost += added_uj / UJ_PER_KWH * (factors.price_per_kwh or 0.0)
 
 
-Owner = tuple[str, str, str]
+Owner = TripleKey
 """User, account, partition."""
-Figure = tuple[str, ...]
+Figure = TupleKey
 """The name of what is counted, and label values beyond the owner's."""
 JobFigures = tuple[int, Owner, Mapping[Figure, float]]
 """A job, its owner and its figures."""
@@ -197,80 +188,60 @@ _FORGET_NS = 24 * 3600 * 10**9
 
 
 @dataclass
-class _Total:
+class OwnerTotal:
+    """One figure of an owner, and when it first and last changed."""
+
     value: float
     since_ns: int
     last_ns: int
 
 
+@dataclass
 class UserCounters:
     """Totals for each owner of jobs; `count` increases them."""
 
-    def __init__(self, hold_seconds: float) -> None:
-        self._hold_ns = round(hold_seconds * 1e9)
-        self._totals: dict[Owner, dict[Figure, _Total]] = {}
-        self._counted: dict[int, dict[Figure, float]] = {}
-        """A job's figures as they were when last counted."""
-        self.node: dict[Figure, float] = {}
-        """The same for all jobs of the node together."""
+    hold_seconds: Annotated[float, Field(exclude=True)] = 30.0
+    """A new series is zero for so long: Prometheus must have read it once before it grows."""
+    totals: dict[Owner, dict[Figure, OwnerTotal]] = field(default_factory=dict)
+    counted: dict[int, dict[Figure, float]] = field(default_factory=dict)
+    """A job's figures as they were when last counted."""
+    node: dict[Figure, float] = field(default_factory=dict)
+    """The same for all jobs of the node together."""
 
     def count(self, jobs: Iterable[JobFigures], at_ns: int) -> None:
         """Add what the figures of each job grew by since the last call."""
         for jobid, owner, figures in jobs:
-            counted = self._counted.setdefault(jobid, {})
-            totals = self._totals.setdefault(owner, {})
+            counted = self.counted.setdefault(jobid, {})
+            totals = self.totals.setdefault(owner, {})
             for figure, value in figures.items():
                 gained = max(0.0, value - counted.get(figure, 0.0))
                 counted[figure] = value
-                total = totals.setdefault(figure, _Total(0.0, at_ns, at_ns))
+                total = totals.setdefault(figure, OwnerTotal(0.0, at_ns, at_ns))
                 total.value += gained
                 total.last_ns = at_ns
                 self.node[figure] = self.node.get(figure, 0.0) + gained
         for owner in [
             owner
-            for owner, totals in self._totals.items()
+            for owner, totals in self.totals.items()
             if all(at_ns - total.last_ns > _FORGET_NS for total in totals.values())
         ]:
-            del self._totals[owner]
+            del self.totals[owner]
 
     def forget(self, jobid: int) -> None:
         """Forget a job whose series have ended; its owner's totals keep what it used."""
-        self._counted.pop(jobid, None)
+        self.counted.pop(jobid, None)
 
     def add_samples(self, out: Samples, at_ns: int) -> None:
         """`carme_owner_…` for every owner."""
-        for owner, totals in self._totals.items():
+        hold_ns = round(self.hold_seconds * 1e9)
+        for owner, totals in self.totals.items():
             for (name, *labels), total in totals.items():
-                value = total.value if at_ns - total.since_ns >= self._hold_ns else 0.0
+                value = total.value if at_ns - total.since_ns >= hold_ns else 0.0
                 out.add(f"carme_owner_{name}_total", (*owner, *labels), round(value, 6))
 
-    def save(self) -> dict[str, Any]:
-        """What the state file keeps."""
-        return {
-            "totals": [
-                [owner, figure, total.value, total.since_ns, total.last_ns]
-                for owner, totals in self._totals.items()
-                for figure, total in totals.items()
-            ],
-            "counted": [
-                [jobid, figure, value]
-                for jobid, figures in self._counted.items()
-                for figure, value in figures.items()
-            ],
-            "node": [[figure, value] for figure, value in self.node.items()],
-        }
-
-    def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
-        """Restore what `save` returned; after a reboot no job is left and the clock is at zero."""
-        for owner, figure, value, since_ns, last_ns in saved["totals"]:
-            total = (
-                _Total(value, since_ns, last_ns)
-                if is_same_boot
-                else _Total(value, -self._hold_ns, 0)
-            )
-            user, account, partition = owner
-            self._totals.setdefault((user, account, partition), {})[tuple(figure)] = total
-        self.node = {tuple(figure): value for figure, value in saved["node"]}
-        if is_same_boot:
-            for jobid, figure, value in saved["counted"]:
-                self._counted.setdefault(jobid, {})[tuple(figure)] = value
+    def after_reboot(self) -> None:
+        """Forget the jobs, which are gone. The clock begins again; all series were read before."""
+        self.counted.clear()
+        for totals in self.totals.values():
+            for total in totals.values():
+                total.since_ns, total.last_ns = -round(self.hold_seconds * 1e9), 0

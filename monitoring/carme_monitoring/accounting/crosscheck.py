@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from carme.node.cgroups import SLUID
 from carme_monitoring.accounting.job_table import JobTable, NodeJob
 from carme_monitoring.collectors.gpu import NodeGpus
-from carme_monitoring.collectors.jobs import JobUse
+from carme_monitoring.collectors.jobs import JobUsage
 from carme_monitoring.energy.shares import GpuSlot
 from carme_monitoring.gpus import GpuReading
 from carme_monitoring.metrics import LabelledCounter
@@ -40,7 +40,7 @@ class CrossCheck:
         table: JobTable,
         node_gpus: NodeGpus,
         slots: Sequence[GpuSlot],
-        uses: Mapping[int, JobUse],
+        uses: Mapping[int, JobUsage],
         sluids: Mapping[str, int],
     ) -> dict[tuple[str, int], float]:
         """SM time by (slot, job) of what runs now."""
@@ -77,7 +77,7 @@ class CrossCheck:
         table: JobTable,
         running: dict[int, NodeJob],
         slots: Sequence[GpuSlot],
-        uses: Mapping[int, JobUse],
+        uses: Mapping[int, JobUsage],
         now: set[Conflict],
     ) -> None:
         """Two jobs may share a slot; one without a cgroup beside one that has one is over."""
@@ -101,7 +101,7 @@ class CrossCheck:
         running: Iterable[NodeJob],
         gpus: Sequence[GpuReading],
         slots: Sequence[GpuSlot],
-        uses: Mapping[int, JobUse],
+        uses: Mapping[int, JobUsage],
         now: set[Conflict],
     ) -> None:
         minors = {gpu.uuid: gpu.minor for gpu in gpus}

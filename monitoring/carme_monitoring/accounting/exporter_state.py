@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 
 from carme.config import ExporterSettings
 from carme_monitoring.accounting.counters import JobCounters, UserCounters
-from carme_monitoring.accounting.job_table import JobTable, NodeJob
-from carme_monitoring.collectors.host import Host
-from carme_monitoring.collectors.jobs import JobUse
+from carme_monitoring.accounting.job_table import JobTable
+from carme_monitoring.collectors.host import HostReading
+from carme_monitoring.collectors.jobs import JobUsage
 from carme_monitoring.collectors.network import Traffic
 from carme_monitoring.energy.accountant import EnergyAccountant
 
@@ -38,14 +38,14 @@ class PreviousReading:
             return 0.0
         return max(0, to_ns - max(from_ns, self.at_ns)) / (at_ns - self.at_ns)
 
-    def busy_gain(self, host: Host) -> float | None:
+    def busy_gain(self, host: HostReading) -> float | None:
         """Processor time of the whole node since the last charge; None before the first."""
         if self.busy_seconds is None:
             return None
         return max(0.0, host.busy_seconds - self.busy_seconds)
 
     def cpu_gains(
-        self, uses: Mapping[int, JobUse], live: Iterable[int], at_ns: int
+        self, uses: Mapping[int, JobUsage], live: Iterable[int], at_ns: int
     ) -> dict[int, float]:
         """Processor time by job since the last charge.
 
@@ -72,8 +72,8 @@ class PreviousReading:
     def remember(
         self,
         at_ns: int,
-        uses: Mapping[int, JobUse],
-        host: Host | None,
+        uses: Mapping[int, JobUsage],
+        host: HostReading | None,
         traffic: Traffic | None,
     ) -> None:
         """Keep these readings for the next charge; the older one stays where one failed."""
@@ -96,74 +96,72 @@ class PreviousReading:
         self.cpu_seconds.pop(jobid, None)
         self.cpu_rate.pop(jobid, None)
 
+    def after_reboot(self) -> None:
+        """Forget everything: the clock and all counters begin again."""
+        for name, value in vars(PreviousReading()).items():
+            setattr(self, name, value)
 
-VERSION = 2
+
+VERSION = 3
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError)
 """What restoring raises when the file is of another version, or damaged."""
 
 
 @dataclass
 class ExporterState:
-    """Everything that the accounting keeps over a restart."""
+    """Everything that the accounting keeps over a restart, under the names of these fields."""
 
-    energy: EnergyAccountant
-    table: JobTable
-    job_counters: JobCounters
-    user_counters: UserCounters
-    previous: PreviousReading
+    energy: EnergyAccountant = field(default_factory=EnergyAccountant)
+    table: JobTable = field(default_factory=JobTable)
+    job_counters: JobCounters = field(default_factory=JobCounters)
+    user_counters: UserCounters = field(default_factory=UserCounters)
+    previous: PreviousReading = field(default_factory=PreviousReading)
+
+    @property
+    def parts(self) -> list[Any]:
+        return [getattr(self, part.name) for part in fields(self)]
 
     @classmethod
     def new(cls, config: ExporterSettings) -> Self:
         """The state of a node that was never measured."""
-        return cls(
-            EnergyAccountant(max_step_seconds=4 * config.interval_seconds),
-            JobTable(config.keep_seconds),
-            JobCounters(),
-            # Prometheus must read at least once in this time: see carme.config.PrometheusSettings.
-            UserCounters(2 * config.interval_seconds),
-            PreviousReading(),
-        )
-
-    def save(self) -> dict[str, Any]:
-        """The content of the file. Its names are older than those of the classes."""
-        return {
-            "accountant": self.energy.save(),
-            "jobs": [vars(job) for job in self.table.jobs.values()],
-            "closed": sorted(self.table.closed),
-            "tallies": self.job_counters.save(),
-            "owners": self.user_counters.save(),
-            "before": asdict(self.previous),
-        }
+        return cls().configured(config)
 
     @classmethod
     def restored(
         cls, saved: Mapping[str, Any], config: ExporterSettings, is_same_boot: bool
-    ) -> Self:
+    ) -> "ExporterState":
         """The saved state. After a reboot there are no jobs, and counters start at zero.
 
         Raises one of DAMAGED when the content cannot be used; nothing is restored then.
         """
-        state = cls.new(config)
-        state.energy.restore(saved["accountant"], is_same_boot)
-        state.job_counters.restore(saved["tallies"], is_same_boot)
-        state.user_counters.restore(saved["owners"], is_same_boot)
-        if is_same_boot:
-            jobs = TypeAdapter(list[NodeJob]).validate_python(saved["jobs"])
-            state.table.jobs = {job.jobid: job for job in jobs}
-            state.table.closed = {(jobid, restart) for jobid, restart in saved.get("closed", ())}
-            state.previous = TypeAdapter(PreviousReading).validate_python(saved["before"])
-        else:
-            for jobid in list(state.energy.ledger.accounts):
-                state.energy.forget(jobid)
+        content = {part.name: saved[part.name] for part in fields(cls)}
+        state = _ADAPTER.validate_python(content)
+        state.configured(config)
+        if not is_same_boot:
+            for part in state.parts:
+                part.after_reboot()
         return state
+
+    def configured(self, config: ExporterSettings) -> Self:
+        """The same state, with the times of the configuration."""
+        self.energy.max_step_seconds = 4 * config.interval_seconds
+        self.table.keep_seconds = config.keep_seconds
+        # Prometheus must read at least once in this time: see carme.config.PrometheusSettings.
+        self.user_counters.hold_seconds = 2 * config.interval_seconds
+        return self
+
+    def save(self) -> dict[str, Any]:
+        """The content of the file."""
+        content: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return content
 
     def forget(self, jobid: int) -> None:
         """Drop a job whose series have ended; the totals of node and user keep its part."""
-        del self.table.jobs[jobid]
-        self.energy.forget(jobid)
-        self.job_counters.forget(jobid)
-        self.user_counters.forget(jobid)
-        self.previous.forget(jobid)
+        for part in self.parts:
+            part.forget(jobid)
+
+
+_ADAPTER = TypeAdapter(ExporterState)
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
@@ -181,11 +179,59 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """What was written; None when there is no file, or none of this version."""
+    """What was written; None when there is no file, or none that this version understands."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        if content["version"] == 2:
+            content = _from_version_2(content)
+    except (OSError, *DAMAGED):
         return None
-    if not isinstance(content, dict) or content.get("version") != VERSION:
-        return None
-    return content
+    return content if content["version"] == VERSION else None
+
+
+def _from_version_2(old: dict[str, Any]) -> dict[str, Any]:
+    """The state as of version 3: an update of the exporter loses no energy."""
+    energy, tallies, owners = old["accountant"], old["tallies"], old["owners"]
+    totals: dict[str, dict[str, Any]] = {}
+    for owner, figure, value, since_ns, last_ns in owners["totals"]:
+        total = {"value": value, "since_ns": since_ns, "last_ns": last_ns}
+        totals.setdefault(json.dumps(owner), {})[json.dumps(figure)] = total
+    counted: dict[int, dict[str, float]] = {}
+    for jobid, figure, value in owners["counted"]:
+        counted.setdefault(jobid, {})[json.dumps(figure)] = value
+    counter, gauge = ("value_uj", "at_ns", "max_watts", "range_uj"), ("watts", "at_ns", "max_watts")
+    node_totals = {json.dumps(key): uj for *key, uj in energy["ledger"]["totals"]}
+    return {
+        **{name: old.get(name) for name in ("node", "boot_id")},
+        "version": VERSION,
+        "energy": {
+            **energy,
+            "ledger": {**energy["ledger"], "totals": node_totals},
+            "counters": {name: _row(counter, row) for name, row in energy["counters"].items()},
+            "gauges": {
+                name: {**_row(gauge, row), "max_step_ns": 0}
+                for name, row in energy["gauges"].items()
+            },
+        },
+        "table": {
+            "jobs": {job["jobid"]: job for job in old["jobs"]},
+            "closed": old.get("closed", []),
+        },
+        "job_counters": {
+            "jobs": tallies["jobs"],
+            "node_gpu_held_seconds": tallies["held"],
+            "node_gpu_idle_seconds": tallies["idle"],
+            "consumers": tallies["consumers"],
+        },
+        "user_counters": {
+            "totals": totals,
+            "counted": counted,
+            "node": {json.dumps(figure): value for figure, value in owners["node"]},
+        },
+        "previous": old["before"],
+        "collectors": old.get("collectors", {}),
+    }
+
+
+def _row(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(names, values, strict=True))

@@ -4,10 +4,13 @@ They come from the prolog's records; on a site without the prolog, from their cg
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from carme.node.gpu_allocations import CounterReading, GpuAllocation
-from carme_monitoring.collectors.jobs import JobUse
+from carme_monitoring.collectors.jobs import JobUsage
 from carme_monitoring.energy.shares import GpuSlot, JobPresence
 
 _AWAY_NS = 300 * 10**9
@@ -57,24 +60,25 @@ class JobChange:
     reading: CounterReading | None
 
 
+@dataclass
 class JobTable:
     """The node's jobs, including those that ended a while ago."""
 
-    def __init__(self, keep_seconds: float = 300) -> None:
-        self.jobs: dict[int, NodeJob] = {}
-        self.closed: set[tuple[int, int]] = set()
-        """(job, restart) that ended without an epilog: nothing closes their records."""
-        self._keep_ns = round(keep_seconds * 1e9)
+    keep_seconds: Annotated[float, Field(exclude=True)] = 300
+    """The series of a job end so long after it."""
+    jobs: dict[int, NodeJob] = field(default_factory=dict)
+    closed: set[tuple[int, int]] = field(default_factory=set)
+    """(job, restart) that ended without an epilog: nothing closes their records."""
 
     def changes(self, allocations: Sequence[GpuAllocation], since_ns: int) -> list[JobChange]:
         """Starts and ends in the records that the table does not have yet, in order."""
-        changes = []
+        changes, keep_ns = [], round(self.keep_seconds * 1e9)
         if allocations:  # none at all: the folder could not be read just now
             self.closed &= {(allocation.jobid, allocation.restart) for allocation in allocations}
         for allocation in allocations:
             start, end = allocation.start, allocation.end
             job = self.jobs.get(allocation.jobid)
-            if start is None or (end and end.boot_ns + self._keep_ns < since_ns and not job):
+            if start is None or (end and end.boot_ns + keep_ns < since_ns and not job):
                 continue  # long gone before this exporter ever ran
             if (allocation.jobid, allocation.restart) in self.closed:
                 continue
@@ -118,7 +122,7 @@ class JobTable:
         if job.has_record:
             self.closed.add((job.jobid, job.restart))
 
-    def update_uses(self, uses: Mapping[int, JobUse], at_ns: int, time_s: float) -> list[int]:
+    def update_uses(self, uses: Mapping[int, JobUsage], at_ns: int, time_s: float) -> list[int]:
         """Update processors and memory from the cgroups, and add jobs that have no record.
 
         Returns jobs with a record that are over because their cgroup has not come back.
@@ -161,11 +165,21 @@ class JobTable:
 
     def expired(self, at_ns: int) -> list[int]:
         """Jobs whose series end now."""
+        keep_ns = round(self.keep_seconds * 1e9)
         return [
             jobid
             for jobid, job in self.jobs.items()
-            if job.end_ns is not None and at_ns - job.end_ns > self._keep_ns
+            if job.end_ns is not None and at_ns - job.end_ns > keep_ns
         ]
+
+    def forget(self, jobid: int) -> None:
+        """Drop a job whose series have ended."""
+        self.jobs.pop(jobid, None)
+
+    def after_reboot(self) -> None:
+        """Forget all jobs."""
+        self.jobs.clear()
+        self.closed.clear()
 
     def running(self) -> list[NodeJob]:
         """Jobs that have not ended."""

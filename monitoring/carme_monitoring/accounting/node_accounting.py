@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from carme.config import ExporterSettings
 from carme.node.gpu_allocations import GpuAllocation
-from carme_monitoring.accounting.counters import EmissionFactors, JobFigures
+from carme_monitoring.accounting.counters import EnergyFactors, JobFigures
 from carme_monitoring.accounting.crosscheck import CrossCheck
 from carme_monitoring.accounting.exporter_state import ExporterState
 from carme_monitoring.accounting.job_table import JobChange
@@ -16,11 +16,11 @@ from carme_monitoring.collectors.gpu import (
     GpuEnergyCollector,
     NodeGpus,
 )
-from carme_monitoring.collectors.host import Host, HostCollector
-from carme_monitoring.collectors.jobs import AllocationCollector, CgroupCollector, JobUse
+from carme_monitoring.collectors.host import HostCollector, HostReading
+from carme_monitoring.collectors.jobs import AllocationCollector, CgroupCollector, JobUsage
 from carme_monitoring.collectors.network import NetworkCollector
 from carme_monitoring.collectors.power import PowerCollector, RaplCollector
-from carme_monitoring.energy.accountant import EnergyReading, Zone
+from carme_monitoring.energy.accountant import EnergyReading, RaplZone
 from carme_monitoring.energy.ledger import CONSUMERS
 from carme_monitoring.energy.shares import GpuSlot, JobPresence, NodeActivity
 from carme_monitoring.gpus import slots
@@ -35,14 +35,13 @@ class NodeAccounting:
         self.crosscheck = CrossCheck()
         self.gpus = NodeGpus([], [])
         self.slots: list[GpuSlot] = []
-        self.uses: dict[int, JobUse] = {}
+        self.uses: dict[int, JobUsage] = {}
         self._sluids: dict[str, int] = {}
         """The jobs by the names that Slurm gives to their cgroups."""
-        self.factors = EmissionFactors()
+        self.factors = EnergyFactors()
         self.meter_source = "none"
         """The source of the node's last power reading."""
-        self.gpu_activity: dict[str, GpuActivity] = {}
-        """Activity of each GPU since the last collection."""
+        self._gpu_activity: dict[str, GpuActivity] = {}
         self.sm_share: dict[tuple[str, int], float] = {}
         """SM time of what runs on the GPUs, by slot and job."""
 
@@ -55,7 +54,8 @@ class NodeAccounting:
         at_ns, previous = readings.at_ns, self.state.previous
         if gpus := readings.of(GpuCollector):
             self.gpus, self.slots = gpus, slots(gpus.installed)
-        allocations = readings.of(AllocationCollector) or []
+        records = readings.of(AllocationCollector)
+        allocations = records.allocations if records else ()
         host, zones = readings.of(HostCollector), readings.of(RaplCollector) or {}
         self._take_uses(readings, allocations)
         changes, charged_ns = self._catch_up(allocations, jobid, at_ns, host, zones)
@@ -85,6 +85,11 @@ class NodeAccounting:
             self.state.table, self.gpus, self.slots, self.uses, self._sluids
         )
 
+    def take_gpu_activity(self) -> dict[str, GpuActivity]:
+        """Activity of each GPU since the last call."""
+        activity, self._gpu_activity = self._gpu_activity, {}
+        return activity
+
     def gpus_of_profiled_jobs(self) -> dict[int, list[str]]:
         """The jobs whose bursts are measured, and the GPUs that each holds."""
         mode = self.config.bursts
@@ -110,8 +115,8 @@ class NodeAccounting:
         allocations: Sequence[GpuAllocation],
         jobid: int | None,
         at_ns: int,
-        host: Host | None,
-        zones: Mapping[str, Zone],
+        host: HostReading | None,
+        zones: Mapping[str, RaplZone],
     ) -> tuple[list[JobChange], int | None]:
         """Apply the starts and ends since the last charge; returns those of `jobid` unapplied.
 
@@ -143,17 +148,20 @@ class NodeAccounting:
             self.state.table.apply(change, moment)
         return right_now, charged_ns
 
-    def _energy_reading(self, readings: Readings, zones: Mapping[str, Zone]) -> EnergyReading:
-        gpu_mj = readings.of(GpuEnergyCollector) or {}
+    def _energy_reading(self, readings: Readings, zones: Mapping[str, RaplZone]) -> EnergyReading:
+        gpu_mj = {gpu.uuid: gpu.mj for gpu in readings.of(GpuEnergyCollector) or []}
+        gpus = readings.of(GpuCollector)
         meters = readings.of(PowerCollector) or []
         self.meter_source = meters[0].source if meters else "none"
         return EnergyReading(
             readings.at_ns,
             gpu_mj=gpu_mj,
-            gpu_watts={  # GPUs without an energy counter: their power is integrated instead
+            # GPUs without an energy counter: their power is integrated instead. What was read
+            # earlier is not the power of now; the time until the next reading is estimated.
+            gpu_watts={
                 gpu.uuid: gpu.power_watts
-                for gpu in self.gpus.gpus
-                if gpu.power_watts is not None and gpu.energy_mj is None and gpu.uuid not in gpu_mj
+                for gpu in (gpus.gpus if gpus else ())
+                if gpu.power_watts is not None and gpu.uuid not in gpu_mj
             },
             zones=zones,
             meter_watts=meters[0].watts if meters else None,
@@ -170,7 +178,7 @@ class NodeAccounting:
         running = [job.jobid for job in self.state.table.running()]
         return self.state.previous.cpu_gains(self.uses, running, at_ns)
 
-    def _activity(self, host: Host | None, cpu_seconds: Mapping[int, float]) -> NodeActivity:
+    def _activity(self, host: HostReading | None, cpu_seconds: Mapping[int, float]) -> NodeActivity:
         if host is None:
             return NodeActivity(job_cpu_seconds=cpu_seconds, sm_share=self.sm_share)
         jobs_memory = sum(use.memory_bytes or 0 for use in self.uses.values())
@@ -189,7 +197,7 @@ class NodeAccounting:
         at_ns, previous, counters = readings.at_ns, self.state.previous, self.state.job_counters
         activity = readings.of(GpuActivityCollector) or {}
         for gpu, seen in activity.items():
-            self.gpu_activity.setdefault(gpu, GpuActivity()).add(seen)
+            self._gpu_activity.setdefault(gpu, GpuActivity()).add(seen)
         if 0 <= previous.at_ns < at_ns:
             span, present = (previous.at_ns, at_ns), self._presences()
             counters.count_use(present, self.slots, activity, cpu_seconds, span)
@@ -197,7 +205,7 @@ class NodeAccounting:
             if gained := previous.traffic_gain(readings.of(NetworkCollector)):
                 counters.count_traffic(present, cpu_seconds, *gained, span)
         ledger = self.state.energy.ledger
-        configured = EmissionFactors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
+        configured = EnergyFactors(self.config.emissions_grams_per_kwh, self.config.price_per_kwh)
         self.factors = configured.updated_from(self.config.factors_file)
         energy = {jobid: sum(parts.values()) for jobid, parts in ledger.accounts.items()}
         consumers = dict.fromkeys(CONSUMERS, 0)

@@ -3,9 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from carme_monitoring import files
+from carme.jobs.bursts import Bursts
+from carme_monitoring import kernel_files
 from carme_monitoring.collector import Collector, CollectorContext, Stage
-from carme_monitoring.gpus import THROTTLE_REASONS, GpuReading, slots, with_absent
+from carme_monitoring.gpus import (
+    THROTTLE_REASONS,
+    GpuEnergy,
+    GpuReading,
+    slots,
+    with_absent,
+)
 from carme_monitoring.metrics import GPU, Samples, metric_group
 from carme_monitoring.sampler import GpuActivity
 
@@ -16,22 +23,21 @@ METRICS = metric_group(
     ("gpu_lost", "gauge", GPU, "1 while the GPU does not answer."),
     ("gpu_utilisation_ratio", "gauge", GPU, "Time with a kernel running, 0 to 1."),
     ("gpu_memory_utilisation_ratio", "gauge", GPU, "Time with memory being read or written."),
-    ("gpu_memory_total_bytes", "gauge", GPU, "Memory of the card."),
+    ("gpu_memory_total_bytes", "gauge", GPU, "Memory of the GPU."),
     ("gpu_memory_used_bytes", "gauge", GPU, "Memory in use by processes."),
     ("gpu_memory_reserved_bytes", "gauge", GPU, "Memory kept by driver and firmware."),
-    ("gpu_power_watts", "gauge", GPU, "Power of the whole card, also when it is sliced."),
+    ("gpu_power_watts", "gauge", GPU, "Power of the whole GPU, also when it is sliced."),
     ("gpu_power_limit_watts", "gauge", GPU, "Enforced limit."),
-    ("gpu_energy_joules_total", "counter", GPU, "Energy by the card's own counter."),
     ("gpu_temperature_celsius", "gauge", GPU, "Temperature of the chip."),
     ("gpu_clock_hertz", "gauge", "gpu uuid clock", "Clocks: graphics, sm, memory, video."),
-    ("gpu_throttle_active", "gauge", "gpu uuid reason", "1 while this reason slows the card."),
+    ("gpu_throttle_active", "gauge", "gpu uuid reason", "1 while this reason slows the GPU."),
     ("gpu_ecc_errors_total", "counter", "gpu uuid kind", "Memory errors over its lifetime."),
-    ("gpu_xid_errors_total", "counter", "gpu uuid xid", "Driver errors since the start."),
+    ("gpu_xid_errors_total", "counter", "gpu uuid xid", "XID errors since the exporter started."),
     ("gpu_pcie_bytes_per_second", "gauge", "gpu uuid direction", "Traffic on the bus."),
     ("gpu_nvlink_bytes_total", "counter", "gpu uuid direction", "Traffic to other GPUs."),
     ("gpu_processes", "gauge", GPU, "Processes that compute on it."),
-    ("gpu_mig_enabled", "gauge", GPU, "1 when the card is sliced."),
-    ("gpu_mig_share_ratio", "gauge", "gpu uuid mig", "The slice's part of the card."),
+    ("gpu_mig_enabled", "gauge", GPU, "1 when the GPU is sliced."),
+    ("gpu_mig_share_ratio", "gauge", "gpu uuid mig", "The slice's part of the GPU."),
     ("gpu_mig_memory_total_bytes", "gauge", "gpu uuid mig", "Memory of the slice."),
     ("gpu_mig_memory_used_bytes", "gauge", "gpu uuid mig", "Memory of the slice in use."),
 )  # fmt: skip
@@ -74,7 +80,7 @@ class GpuCollector(Collector[NodeGpus]):
             return self._latest
         gpus = source.read()
         pids = {process.pid for gpu in gpus for process in gpu.processes}
-        cgroup_of = {pid: files.text(proc / str(pid) / "cgroup") or "" for pid in pids}
+        cgroup_of = {pid: kernel_files.text(proc / str(pid) / "cgroup") or "" for pid in pids}
         installed = with_absent(self._latest.installed, gpus)
         self._latest = NodeGpus(gpus, installed, dict(source.xids), cgroup_of)
         return self._latest
@@ -91,33 +97,45 @@ class GpuCollector(Collector[NodeGpus]):
         self.add_samples(out, self._latest)
 
 
-class GpuEnergyCollector(Collector[dict[str, int]]):
-    """The energy counters alone, in mJ by UUID: quick enough for the start and end of a job."""
+class GpuEnergyCollector(Collector[list[GpuEnergy]]):
+    """The energy counters alone: quick enough for the start and end of a job."""
 
     name, requires = "gpu", "gpus"
+    metrics = metric_group(
+        "GPU",
+        ("gpu_energy_joules_total", "counter", GPU, "Energy by the GPU's own counter."),
+    )
     stage, order = Stage.COUNTERS, 1
 
-    def read(self) -> dict[str, int]:
-        return self.context.gpus.energy_mj() if self.context.gpus else {}
+    def read(self) -> list[GpuEnergy]:
+        return self.context.gpus.energy_counters() if self.context.gpus else []
+
+    def add_samples(self, out: Samples, counters: list[GpuEnergy]) -> None:
+        for counter in counters:
+            key = (str(counter.index), counter.uuid)
+            out.add("carme_gpu_energy_joules_total", key, counter.mj / 1000)
 
 
 class GpuActivityCollector(Collector[dict[str, GpuActivity]]):
-    """Each GPU's activity since the last read, by the sampler, and the bursts of profiled jobs."""
+    """Each GPU's activity since the last read, by the sampler."""
 
-    name, metrics, requires = "gpu", BURST_METRICS, "sampler"
+    name, requires = "gpu", "sampler"
     stage, order = Stage.CHARGED, 6
 
     def read(self) -> dict[str, GpuActivity]:
         return self.context.sampler.drain() if self.context.sampler else {}
 
-    def add_samples(self, out: Samples, _: dict[str, GpuActivity]) -> None:
-        self.add_failure(out)
 
-    def add_failure(self, out: Samples) -> None:
-        """Bursts are what the sampler has seen so far, whether or not it sees something now."""
-        if self.context.sampler is None:
-            return
-        for jobid, signals in self.context.sampler.figures().items():
+class BurstCollector(Collector[dict[int, dict[str, Bursts]]]):
+    """The bursts of profiled jobs by signal, as the sampler has seen them so far."""
+
+    name, metrics, requires = "gpu", BURST_METRICS, "sampler"
+
+    def read(self) -> dict[int, dict[str, Bursts]]:
+        return self.context.sampler.figures() if self.context.sampler else {}
+
+    def add_samples(self, out: Samples, bursts_of: dict[int, dict[str, Bursts]]) -> None:
+        for jobid, signals in bursts_of.items():
             for signal, bursts in signals.items():
                 key = (str(jobid), self.context.node, signal)
                 out.add("carme_job_burst_duration_seconds", key, bursts.burst_seconds)
@@ -146,8 +164,6 @@ def add_gpu_samples(
         out.add("carme_gpu_memory_reserved_bytes", key, gpu.memory_reserved_bytes)
         out.add("carme_gpu_power_watts", key, gpu.power_watts)
         out.add("carme_gpu_power_limit_watts", key, gpu.power_limit_watts)
-        if gpu.energy_mj is not None:
-            out.add("carme_gpu_energy_joules_total", key, gpu.energy_mj / 1000)
         out.add("carme_gpu_temperature_celsius", key, gpu.temperature_celsius)
         for clock, hertz in gpu.clocks_hertz.items():
             out.add("carme_gpu_clock_hertz", (*key, clock), hertz)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from carme.node.cgroups import JobCgroup, find_jobs, jobid_of
 from carme.node.gpu_allocations import AllocationReader, GpuAllocation
-from carme_monitoring import files
+from carme_monitoring import kernel_files
 from carme_monitoring.collector import Collector, CollectorContext, Stage
 from carme_monitoring.metrics import JOB, Samples, metric_group
 
@@ -15,9 +15,9 @@ _UNLIMITED = 2**60
 _RESOURCES = ("cpu", "memory", "io")
 METRICS = metric_group(
     "Use of the node by jobs",
-    ("job_cpu_seconds_total", "counter", "jobid node mode", "Processor time it used."),
+    ("job_cpu_seconds_total", "counter", "jobid node mode", "CPU time it used."),
     ("job_memory_used_bytes", "gauge", JOB, "Memory of its processes."),
-    ("job_memory_peak_bytes", "gauge", JOB, "The most it ever used."),
+    ("job_memory_peak_bytes", "gauge", JOB, "Peak memory."),
     ("job_memory_limit_bytes", "gauge", JOB, "Memory requested on this node."),
     ("job_oom_kills_total", "counter", JOB, "Processes killed because memory ran out."),
     ("job_io_bytes_total", "counter", "jobid node direction", "Bytes to and from disks."),
@@ -28,7 +28,7 @@ METRICS = metric_group(
 
 
 @dataclass(frozen=True)
-class JobUse:
+class JobUsage:
     """A job's use of the node; None is what its cgroup does not report."""
 
     jobid: int
@@ -66,7 +66,7 @@ class JobCgroups:
         self._sluids: dict[str, int] = {}
         """The jobs whose folders are named by SLUID."""
 
-    def read(self) -> dict[int, JobUse]:
+    def read(self) -> dict[int, JobUsage]:
         """Use by job. A job whose folder disappears meanwhile has what was read until then."""
         uses = {}
         jobs = find_jobs(self._root, self._node)
@@ -89,27 +89,27 @@ class JobCgroups:
         return self._sluids[job.sluid]
 
 
-def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUse:
+def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUsage:
     """A job's use by cgroup v1, which has a folder for each controller."""
     cpu, memory, cpuset = (job.path(name) for name in ("cpuacct", "memory", "cpuset"))
     use: dict[str, int | float | None] = {}
     if cpu:
-        total = files.number(cpu / "cpuacct.usage")
+        total = kernel_files.number(cpu / "cpuacct.usage")
         use["cpu_seconds"] = None if total is None else total / 1e9
-        stat = files.table(cpu / "cpuacct.stat")
+        stat = kernel_files.table(cpu / "cpuacct.stat")
         use["cpu_user_seconds"] = stat["user"] / ticks if "user" in stat else None
         use["cpu_system_seconds"] = stat["system"] / ticks if "system" in stat else None
     if memory:
-        stat = files.table(memory / "memory.stat")
+        stat = kernel_files.table(memory / "memory.stat")
         use["memory_bytes"] = stat.get("total_rss")
-        use["memory_peak_bytes"] = files.number(memory / "memory.max_usage_in_bytes")
-        use["memory_limit_bytes"] = _limit(files.number(memory / "memory.limit_in_bytes"))
-        use["oom_kills"] = files.table(memory / "memory.oom_control").get("oom_kill")
+        use["memory_peak_bytes"] = kernel_files.number(memory / "memory.max_usage_in_bytes")
+        use["memory_limit_bytes"] = _limit(kernel_files.number(memory / "memory.limit_in_bytes"))
+        use["oom_kills"] = kernel_files.table(memory / "memory.oom_control").get("oom_kill")
     read_bytes, write_bytes = _blkio(job)
-    return JobUse(
+    return JobUsage(
         jobid,
         **use,  # type: ignore[arg-type]
-        cpus=cpu_count(files.stripped_text(cpuset / "cpuset.cpus")) if cpuset else None,
+        cpus=cpu_count(kernel_files.stripped_text(cpuset / "cpuset.cpus")) if cpuset else None,
         read_bytes=read_bytes,
         write_bytes=write_bytes,
         processes=_processes(job),
@@ -117,21 +117,21 @@ def read_v1(jobid: int, job: JobCgroup, ticks: int) -> JobUse:
     )
 
 
-def read_v2(jobid: int, job: JobCgroup) -> JobUse:
+def read_v2(jobid: int, job: JobCgroup) -> JobUsage:
     """A job's use by cgroup v2, which has one folder."""
     top = job.paths[""]
-    cpu, memory = files.table(top / "cpu.stat"), files.table(top / "memory.stat")
-    events = files.table(top / "memory.events")
-    read_bytes, write_bytes = _io_stat(files.text(top / "io.stat"))
-    return JobUse(
+    cpu, memory = kernel_files.table(top / "cpu.stat"), kernel_files.table(top / "memory.stat")
+    events = kernel_files.table(top / "memory.events")
+    read_bytes, write_bytes = _io_stat(kernel_files.text(top / "io.stat"))
+    return JobUsage(
         jobid,
         cpu_seconds=_micro(cpu.get("usage_usec")),
         cpu_user_seconds=_micro(cpu.get("user_usec")),
         cpu_system_seconds=_micro(cpu.get("system_usec")),
-        cpus=cpu_count(files.stripped_text(top / "cpuset.cpus")),
+        cpus=cpu_count(kernel_files.stripped_text(top / "cpuset.cpus")),
         memory_bytes=memory.get("anon"),
-        memory_peak_bytes=files.number(top / "memory.peak"),
-        memory_limit_bytes=_limit(files.number(top / "memory.max")),
+        memory_peak_bytes=kernel_files.number(top / "memory.peak"),
+        memory_limit_bytes=_limit(kernel_files.number(top / "memory.max")),
         oom_kills=events.get("oom_kill"),
         read_bytes=read_bytes,
         write_bytes=write_bytes,
@@ -141,18 +141,18 @@ def read_v2(jobid: int, job: JobCgroup) -> JobUse:
 
 
 def cpu_count(ranges: str) -> int | None:
-    """How many processors `0-3,8` names; None for an empty or broken list."""
+    """How many CPUs `0-3,8` names; None for an empty or broken list."""
     count = 0
     for part in filter(None, ranges.split(",")):
         first, _, last = part.partition("-")
-        low, high = files.parse_integer(first), files.parse_integer(last or first)
+        low, high = kernel_files.parse_integer(first), kernel_files.parse_integer(last or first)
         if low is None or high is None or not 0 <= high - low < 65536:
             return None
         count += high - low + 1
     return count or None
 
 
-class CgroupCollector(Collector[dict[int, JobUse]]):
+class CgroupCollector(Collector[dict[int, JobUsage]]):
     """What the jobs of the node use."""
 
     name, metrics = "cgroup", METRICS
@@ -163,10 +163,10 @@ class CgroupCollector(Collector[dict[int, JobUse]]):
         roots, ticks = context.roots, os.sysconf("SC_CLK_TCK")
         self._cgroups = JobCgroups(context.node, roots.cgroup, roots.proc, ticks)
 
-    def read(self) -> dict[int, JobUse]:
+    def read(self) -> dict[int, JobUsage]:
         return self._cgroups.read()
 
-    def add_samples(self, out: Samples, uses: dict[int, JobUse]) -> None:
+    def add_samples(self, out: Samples, uses: dict[int, JobUsage]) -> None:
         for jobid, use in uses.items():
             key = (str(jobid), self.context.node)
             for mode, seconds in (
@@ -187,7 +187,15 @@ class CgroupCollector(Collector[dict[int, JobUse]]):
             out.add("carme_job_processes", key, use.processes)
 
 
-class AllocationCollector(Collector[list[GpuAllocation]]):
+@dataclass(frozen=True)
+class AllocationRecords:
+    """The prolog's records, and how many could not be read."""
+
+    allocations: list[GpuAllocation]
+    broken: int
+
+
+class AllocationCollector(Collector[AllocationRecords]):
     """The records of the jobs on this node."""
 
     name = "jobs"
@@ -201,11 +209,11 @@ class AllocationCollector(Collector[list[GpuAllocation]]):
         super().__init__(context)
         self._reader = AllocationReader(context.config.run, context.node, context.boot_id)
 
-    def read(self) -> list[GpuAllocation]:
-        return self._reader.read(force=True)
+    def read(self) -> AllocationRecords:
+        return AllocationRecords(self._reader.read(force=True), self._reader.broken)
 
-    def add_samples(self, out: Samples, _: list[GpuAllocation]) -> None:
-        out.add("carme_jobs_broken_records", (), self._reader.broken)
+    def add_samples(self, out: Samples, records: AllocationRecords) -> None:
+        out.add("carme_jobs_broken_records", (), records.broken)
 
 
 def _limit(value: int | None) -> int | None:
@@ -221,9 +229,11 @@ def _blkio(job: JobCgroup) -> tuple[int | None, int | None]:
     if top is None:
         return None, None
     sums: dict[str, int] = {}
-    for line in (files.text(top / "blkio.throttle.io_service_bytes_recursive") or "").splitlines():
+    for line in (
+        kernel_files.text(top / "blkio.throttle.io_service_bytes_recursive") or ""
+    ).splitlines():
         words = line.split()
-        if len(words) == 3 and (value := files.parse_integer(words[2])) is not None:
+        if len(words) == 3 and (value := kernel_files.parse_integer(words[2])) is not None:
             sums[words[1]] = sums.get(words[1], 0) + value
     return sums.get("Read"), sums.get("Write")
 
@@ -235,16 +245,20 @@ def _io_stat(text: str | None) -> tuple[int | None, int | None]:
     for pair in text.split():
         name, _, value = pair.partition("=")
         if name in sums:
-            sums[name] += files.parse_integer(value) or 0
+            sums[name] += kernel_files.parse_integer(value) or 0
     return sums["rbytes"], sums["wbytes"]
 
 
 def _pressure(top: Path) -> dict[tuple[str, str], float]:
     seconds = {}
     for resource in _RESOURCES:
-        for line in (files.text(top / f"{resource}.pressure") or "").splitlines():
+        for line in (kernel_files.text(top / f"{resource}.pressure") or "").splitlines():
             kind, _, rest = line.partition(" ")
-            total = files.parse_integer(rest.rpartition("total=")[2]) if "total=" in rest else None
+            total = (
+                kernel_files.parse_integer(rest.rpartition("total=")[2])
+                if "total=" in rest
+                else None
+            )
             if kind in ("some", "full") and total is not None:
                 seconds[resource, kind] = total / 1e6
     return seconds
@@ -252,20 +266,20 @@ def _pressure(top: Path) -> dict[tuple[str, str], float]:
 
 def _processes(job: JobCgroup) -> int | None:
     top = job.path("pids")
-    return files.number(top / "pids.current") if top else None
+    return kernel_files.number(top / "pids.current") if top else None
 
 
 def _devices(job: JobCgroup) -> frozenset[int] | None:
     """Minors of /dev/nvidiaN in a v1 allow list; None for a list that allows all."""
     top = job.path("devices")
-    text = files.text(top / "devices.list") if top else None
+    text = kernel_files.text(top / "devices.list") if top else None
     if not text or text.startswith("a "):
         return None
     minors = set()
     for line in text.splitlines():
         words = line.split()
         if len(words) == 3 and words[0] == "c" and words[1].startswith("195:"):
-            minor = files.parse_integer(words[1].partition(":")[2])
+            minor = kernel_files.parse_integer(words[1].partition(":")[2])
             if minor is not None and minor < 250:  # 254 and 255 are the control devices
                 minors.add(minor)
     return frozenset(minors)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from carme_monitoring import files
+from carme_monitoring import kernel_files
 from carme_monitoring.collector import Collector, Stage
 from carme_monitoring.metrics import Samples, metric_group
 
@@ -92,7 +92,7 @@ class Traffic:
 def read(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Traffic:
     """The node's ports and interfaces, without those whose traffic other interfaces carry."""
     # 1/net: a process in a network namespace of its own would see only itself.
-    text = files.text(proc / "1/net/dev") or files.text(proc / "net/dev") or ""
+    text = kernel_files.text(proc / "1/net/dev") or kernel_files.text(proc / "net/dev") or ""
     all_ports = tuple(ports(sys))
     has_ports = any(port.receive_bytes is not None and not port.is_ethernet for port in all_ports)
     interfaces = parse_dev(text)
@@ -117,11 +117,11 @@ def carrier_names(
     """
     carriers, physical = [], []
     for name in names:
-        files_of = files.names(net / name)
+        files_of = kernel_files.names(net / name)
         stacked = any(n.startswith("lower_") or n in ("bonding", "bridge") for n in files_of)
         if stacked or (not files_of and _STACKED.fullmatch(name)):
             continue
-        if has_ports and files.stripped_text(net / name / "type") == _INFINIBAND:
+        if has_ports and kernel_files.stripped_text(net / name / "type") == _INFINIBAND:
             continue
         carriers.append(name)
         if "device" in files_of:
@@ -134,7 +134,7 @@ def parse_dev(text: str) -> list[Interface]:
     interfaces = []
     for line in text.splitlines()[2:]:
         name, separator, fields = line.partition(":")
-        values = [files.parse_integer(field) for field in fields.split()]
+        values = [kernel_files.parse_integer(field) for field in fields.split()]
         if not separator or len(values) < 16 or None in values or _VIRTUAL.fullmatch(name.strip()):
             continue
         counts = [value or 0 for value in values]
@@ -145,26 +145,26 @@ def parse_dev(text: str) -> list[Interface]:
 def ports(sys: Path) -> list[Port]:
     """Every port of every InfiniBand or RoCE adapter."""
     ports_read = []
-    for device in files.folders(sys / "class/infiniband"):
-        for port in files.folders(device / "ports"):
+    for device in kernel_files.folders(sys / "class/infiniband"):
+        for port in kernel_files.folders(device / "ports"):
             counters = port / "counters"
-            rate = _RATE.match(files.stripped_text(port / "rate"))
+            rate = _RATE.match(kernel_files.stripped_text(port / "rate"))
             ports_read.append(
                 Port(
                     device.name,
                     port.name,
                     _words(counters / "port_rcv_data"),
                     _words(counters / "port_xmit_data"),
-                    files.number(counters / "port_rcv_packets"),
-                    files.number(counters / "port_xmit_packets"),
+                    kernel_files.number(counters / "port_rcv_packets"),
+                    kernel_files.number(counters / "port_xmit_packets"),
                     {
                         name: value
                         for name in _ERRORS
-                        if (value := files.number(counters / name)) is not None
+                        if (value := kernel_files.number(counters / name)) is not None
                     },
                     float(rate[1]) * 1e9 / 8 if rate else None,
-                    files.stripped_text(port / "state").startswith("4"),
-                    files.stripped_text(port / "link_layer") == "Ethernet",
+                    kernel_files.stripped_text(port / "state").startswith("4"),
+                    kernel_files.stripped_text(port / "link_layer") == "Ethernet",
                 )
             )
     return ports_read
@@ -202,5 +202,5 @@ class NetworkCollector(Collector[Traffic]):
 
 
 def _words(path: Path) -> int | None:
-    value = files.number(path)
+    value = kernel_files.number(path)
     return None if value is None else value * _WORD_BYTES

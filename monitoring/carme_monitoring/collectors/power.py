@@ -1,7 +1,7 @@
-"""The node's power from the best of its sources, and the energy counters of its processors (RAPL).
+"""The node's power (hwmon, Redfish, IPMI), and the energy counters of its CPUs (RAPL).
 
-A board's own sensor (hwmon) and RAPL are read directly. Redfish and IPMI take seconds and a
-subprocess, so a thread reads them, and a collection takes the last reading.
+hwmon and RAPL are files of the kernel. Redfish and IPMI take seconds to answer, so a thread polls
+them, and a collection uses the thread's last reading.
 """
 
 import base64
@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import ssl
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
@@ -18,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carme.errors import ConfigError, UnavailableError
-from carme_monitoring import files
-from carme_monitoring.collector import Collector, PeriodicThread, Stage
-from carme_monitoring.energy.accountant import Zone
+from carme.errors import ConfigError, MissingError, UnavailableError
+from carme.system.programs import CommandResult, execute
+from carme_monitoring import kernel_files
+from carme_monitoring.collector import Collector, Stage
+from carme_monitoring.energy.accountant import RaplZone
 from carme_monitoring.guard import PartialReading
 from carme_monitoring.metrics import LabelledCounter, Samples, metric_group
+from carme_monitoring.periodic_thread import PeriodicThread
 
 log = logging.getLogger(__name__)
 _DCMI = re.compile(
@@ -56,12 +57,12 @@ class PowerReading:
 
 def hwmon(sys: Path) -> PowerReading | None:
     """The board's own sensor."""
-    for folder in files.folders(sys / "class/hwmon"):
-        if files.stripped_text(folder / "name") not in _NODE_SENSORS:
+    for folder in kernel_files.folders(sys / "class/hwmon"):
+        if kernel_files.stripped_text(folder / "name") not in _NODE_SENSORS:
             continue
-        energy = files.number(folder / "energy1_input")
+        energy = kernel_files.number(folder / "energy1_input")
         for name in ("power1_average", "power1_input"):
-            watts = files.number(folder / name)
+            watts = kernel_files.number(folder / name)
             if watts is not None and 0 < watts / 1e6 < _MAX_WATTS:
                 return PowerReading("hwmon", watts / 1e6, energy)
     return None
@@ -92,21 +93,19 @@ def parse_redfish(document: Any) -> float | None:
     return watts[0] if watts and 0 < watts[0] < _MAX_WATTS else None
 
 
-def ask_ipmi(
-    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run, seconds: float = 10
-) -> float | None:
+def read_ipmi(run: Callable[..., CommandResult] = execute) -> float | None:
     """Watts from ipmitool or ipmi-dcmi, the first that gives them."""
     for command in IPMI_COMMANDS:
         try:
-            done = run(command, capture_output=True, text=True, timeout=seconds, check=False)
-        except (OSError, subprocess.TimeoutExpired):
+            result = run(command, timeout_seconds=10)
+        except (MissingError, UnavailableError):
             continue
-        if (watts := parse_dcmi(done.stdout)) is not None:
+        if (watts := parse_dcmi(result.stdout)) is not None:
             return watts
     return None
 
 
-def ask_redfish(url: str, user: str, password: str, ca_file: Path | None) -> float | None:
+def read_redfish(url: str, user: str, password: str, ca_file: Path | None) -> float | None:
     """Watts from the node's management controller."""
     if not url.startswith(("https://", "http://")):
         raise ConfigError(f"exporter.redfish: {url} is no web address", "begin it with https://")
@@ -122,7 +121,7 @@ def ask_redfish(url: str, user: str, password: str, ca_file: Path | None) -> flo
         raise UnavailableError(f"{url}: {error or type(error).__name__}{using}") from error
 
 
-class SlowReader(PeriodicThread):
+class PowerPoller(PeriodicThread):
     """Reads a slow source in a thread of its own; `latest` never waits."""
 
     def __init__(
@@ -192,7 +191,7 @@ class PowerCollector(Collector[list[PowerReading]]):
 
     def read(self) -> list[PowerReading]:
         """The sources that answer, best first; a failure if one has not answered for long."""
-        slow = self.context.slow_power
+        slow = self.context.power_pollers
         sources = [hwmon(self.context.roots.sys), *(reader.latest() for reader in slow)]
         readings = [reading for reading in sources if reading]
         if problems := [problem for reader in slow if (problem := reader.problem())]:
@@ -207,45 +206,45 @@ class PowerCollector(Collector[list[PowerReading]]):
             out.add("carme_power_source_info", (readings[0].source,), 1)
 
 
-def read_rapl(sys: Path, value_errors: LabelledCounter) -> dict[str, Zone]:
+def read_rapl(sys: Path, value_errors: LabelledCounter) -> dict[str, RaplZone]:
     """Packages and DRAM, by folder name.
 
     Other parts of a package (core, uncore) are in it already. `psys` covers the whole platform, so
     it is no component. The mmio zones repeat the packages.
     """
-    zones: dict[str, Zone] = {}
+    zones: dict[str, RaplZone] = {}
     base = sys / "class/powercap"
-    for name in files.names(base):
+    for name in kernel_files.names(base):
         if not _RAPL_ZONE.fullmatch(name):
             continue
-        title = files.stripped_text(base / name / "name")
+        title = kernel_files.stripped_text(base / name / "name")
         component = "dram" if title == "dram" else "cpu" if title.startswith("package") else ""
         if not component:
             continue
-        value = files.number(base / name / "energy_uj")
+        value = kernel_files.number(base / name / "energy_uj")
         if value is None or value < 0:  # readable by root only since 2020: grant the group
             value_errors.add(("rapl", name))
             continue
-        span = files.number(base / name / "max_energy_range_uj")
-        zones[name] = Zone(value, span if span and span > 0 else None, component, title)
+        span = kernel_files.number(base / name / "max_energy_range_uj")
+        zones[name] = RaplZone(value, span if span and span > 0 else None, component, title)
     return zones
 
 
-class RaplCollector(Collector[dict[str, Zone]]):
-    """Energy of processors and memory."""
+class RaplCollector(Collector[dict[str, RaplZone]]):
+    """Energy of CPUs and memory."""
 
     name = "rapl"
     metrics = metric_group(
         "Power",
         ("rapl_energy_joules_total", "counter", "zone name",
-         "Energy of processor packages and memory, wrap-around undone, since the start."),
+         "Energy of CPU packages and memory, wrap-around undone, since the start."),
     )  # fmt: skip
     stage, order = Stage.COUNTERS, 2
 
-    def read(self) -> dict[str, Zone]:
+    def read(self) -> dict[str, RaplZone]:
         return read_rapl(self.context.roots.sys, self.context.value_errors)
 
-    def add_samples(self, out: Samples, zones: dict[str, Zone]) -> None:
+    def add_samples(self, out: Samples, zones: dict[str, RaplZone]) -> None:
         for name, zone in zones.items():
             joules = round(zone.total_uj / 1e6, 3)
             out.add("carme_rapl_energy_joules_total", (name, zone.title), joules)

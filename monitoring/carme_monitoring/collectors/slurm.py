@@ -1,21 +1,23 @@
-"""The cluster as `carme-view` sees it: partitions, nodes, GPUs, queue. Controller mode.
+"""Controller mode: the cluster's partitions, nodes, GPUs and queue, and the scheduler's figures.
 
-This is the one module that knows the view. The scheduler's own figures come from `sdiag`, which a
-thread asks once a minute; nothing here asks the controller what the view has asked already.
+The cluster comes from `carme-view`, which polls Slurm for all of Carme. The scheduler's figures
+come from `sdiag`, which a thread runs once a minute.
 """
 
 import logging
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from carme.errors import UnavailableError
+from carme.errors import MissingError, UnavailableError
 from carme.slurm.models import Job
 from carme.slurm.snapshot import Snapshot
-from carme_monitoring.collector import Collector, PeriodicThread
+from carme.system.programs import CommandResult, execute
+from carme_monitoring.collector import Collector
 from carme_monitoring.metrics import Samples, metric_group
+from carme_monitoring.periodic_thread import PeriodicThread
 
 log = logging.getLogger(__name__)
 _SDIAG_EVERY_SECONDS = 60
@@ -36,16 +38,16 @@ METRICS = metric_group(
     ("slurm_accounting_up", "gauge", "", "1 while Slurm's accounting (slurmdbd) answers."),
     ("slurm_snapshot_age_seconds", "gauge", "", "Age of the snapshot of the cluster."),
     ("slurm_cluster_nodes", "gauge", "state", "Nodes by state, each once."),
-    ("slurm_cluster_cpus", "gauge", "state", "Processors: allocated, idle, other; each once."),
+    ("slurm_cluster_cpus", "gauge", "state", "CPUs: allocated, idle, other; each once."),
     ("slurm_nodes", "gauge", "partition state",
      "Nodes by state; a node may be in several partitions."),
     ("slurm_node_closed", "gauge", "node state",
      "1 for each node that takes no jobs; nodes that do have no series."),
-    ("slurm_cpus", "gauge", "partition state", "Processors: allocated, idle, other."),
+    ("slurm_cpus", "gauge", "partition state", "CPUs: allocated, idle, other."),
     ("slurm_gpus", "gauge", "type state", "GPUs: allocated, free, unavailable."),
     ("slurm_partition_up", "gauge", "partition", "1 when jobs may start there."),
     ("slurm_jobs", "gauge", "partition account user state", "Jobs in the queue."),
-    ("slurm_job_cpus", "gauge", "partition account user state", "Processors of these jobs."),
+    ("slurm_job_cpus", "gauge", "partition account user state", "CPUs of these jobs."),
     ("slurm_job_gpus", "gauge", "partition account user state", "GPUs of these jobs."),
     ("slurm_job_ends_timestamp_seconds", "gauge", "jobid user account partition",
      "When the time limit ends a running job, in the last hour before that."),
@@ -69,8 +71,24 @@ METRICS = metric_group(
      "Requests among them for a newer snapshot."),
 )  # fmt: skip
 
-ClusterReading = tuple[Snapshot, Mapping[str, Any]]
-"""The view's snapshot and its counters."""
+
+@dataclass(frozen=True)
+class SchedulerReading:
+    """What `sdiag` and `sacctmgr` said last."""
+
+    values: Mapping[str, int] = field(default_factory=dict)
+    """sdiag's numbers by name."""
+    accounting_up: int | None = None
+    """1 when slurmdbd answered, 0 when it did not; None where there is no sacctmgr."""
+
+
+@dataclass(frozen=True)
+class ClusterReading:
+    """The view's snapshot and counters, and the scheduler's figures."""
+
+    snapshot: Snapshot
+    counters: Mapping[str, Any]
+    scheduler: SchedulerReading = SchedulerReading()
 
 
 class SlurmView(Protocol):
@@ -91,13 +109,15 @@ class ClusterCollector(Collector[ClusterReading]):
         view = self.context.view
         if view is None:
             raise UnavailableError("no view is configured")
-        return view.snapshot(), view.counters()
+        scheduler = self.context.scheduler
+        latest = scheduler.latest if scheduler else SchedulerReading()
+        return ClusterReading(view.snapshot(), view.counters(), latest)
 
     def add_failure(self, out: Samples) -> None:
         out.add("carme_slurm_up", (), 0)
 
     def add_samples(self, out: Samples, reading: ClusterReading) -> None:
-        snapshot, counters = reading
+        snapshot = reading.snapshot
         now = self.context.roots.time_s()
         out.add("carme_slurm_up", (), int(snapshot.controller == "up"))
         age = round(snapshot.age_seconds(now), 3)
@@ -108,10 +128,9 @@ class ClusterCollector(Collector[ClusterReading]):
         _add_queue(out, snapshot.jobs)
         _add_times(out, snapshot.jobs, now)
         for name, metric in _VIEW.items():
-            out.add(metric, (), counters.get(name))
-        if scheduler := self.context.scheduler:
-            add_scheduler(out, scheduler.values)
-            out.add("carme_slurm_accounting_up", (), scheduler.accounting_up)
+            out.add(metric, (), reading.counters.get(name))
+        add_scheduler(out, reading.scheduler.values)
+        out.add("carme_slurm_accounting_up", (), reading.scheduler.accounting_up)
 
 
 def _add_nodes(out: Samples, snapshot: Snapshot) -> None:
@@ -244,42 +263,32 @@ class SchedulerReader(PeriodicThread):
         self,
         command: str = "sdiag",
         environment: Mapping[str, str] | None = None,
-        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+        run: Callable[..., CommandResult] = execute,
         every_seconds: float = _SDIAG_EVERY_SECONDS,
     ) -> None:
         super().__init__("sdiag")
         self._command, self._environment, self._run = command, environment, run
         self._every = every_seconds
-        self.values: dict[str, int] = {}
-        """The last output of `sdiag`."""
-        self.accounting_up: int | None = None
-        """1 when slurmdbd answered, 0 when it did not; None where there is no sacctmgr."""
+        self.latest = SchedulerReading()
 
     def period_seconds(self) -> float:
         return self._every
 
     def step(self) -> None:
-        """Ask once; without an answer there are no figures, not old ones."""
-        answer = self._answer([self._command])
-        self.values = parse_sdiag(answer) if answer else {}
+        """Run both once; one that does not answer has no figures, not old ones."""
+        figures = self._output(self._command)
+        # sacctmgr asks slurmdbd itself: without slurmdbd, the controller only queues records.
         sacctmgr = str(Path(self._command).with_name("sacctmgr"))
-        try:
-            # sacctmgr asks slurmdbd itself: without slurmdbd, the controller only queues records.
-            answer = self._answer([sacctmgr, "-nP", "show", "cluster", "format=cluster"])
-        except FileNotFoundError:
-            self.accounting_up = None
-        else:
-            self.accounting_up = int(bool(answer))
+        clusters = self._output(sacctmgr, "-nP", "show", "cluster", "format=cluster")
+        accounting_up = None if clusters is None else int(bool(clusters))
+        self.latest = SchedulerReading(parse_sdiag(figures or ""), accounting_up)
 
-    def _answer(self, argv: list[str]) -> str:
+    def _output(self, *argv: str) -> str | None:
+        """What the program printed; empty when it failed, None when there is no such program."""
         try:
-            done = self._run(
-                argv, env=self._environment, capture_output=True, text=True, timeout=20, check=False
-            )
-        except FileNotFoundError:
-            if argv[0] != self._command:
-                raise
+            result = self._run(argv, env=self._environment, timeout_seconds=20)
+        except MissingError:
+            return None
+        except UnavailableError:
             return ""
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout if done.returncode == 0 else ""
+        return result.stdout if result.returncode == 0 else ""

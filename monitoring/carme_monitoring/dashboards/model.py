@@ -120,7 +120,7 @@ def min_step_seconds(scrape_seconds: float) -> int:
 
     A step that is no multiple of the scrape interval shows a constant power as a saw-tooth. Grafana
     rounds longer steps to a minute, two, five and so on, which are multiples of every interval that
-    divides a minute.
+    divides a minute; carme.toml takes no other.
     """
     interval = round(scrape_seconds)  # as in prometheus.yml
     return interval * max(2, ceil(_MIN_STEP_SECONDS / interval))

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any, Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from carme_monitoring.energy.ledger import REST, Ledger
 from carme_monitoring.energy.shares import (
@@ -19,9 +21,15 @@ from carme_monitoring.energy.shares import (
 Outcome = Literal["first", "counted", "wrapped", "reset", "rejected", "estimated", "same"]
 _MAX_GAP_NS = 3600 * 10**9
 """In a longer gap between two readings nothing is estimated."""
-_MAX_WRAP_WATTS = 1000.0
-"""No processor package draws more on average. A counter that would have to, had it wrapped, was
-reset. The limit for rejecting a reading is higher: after 20 s it allows for a whole range."""
+_MAX_WRAP_WATTS = 750.0
+"""No processor package draws more on average; the largest are specified for 500 W. The limit for
+rejecting a reading is higher: after 20 s it allows for a whole range."""
+_WRAP_FACTOR = 2.0
+"""Until a counter wrapped, it can hardly have gained more than this times its usual gain."""
+_USUAL_WATTS = 100.0
+"""The power of a counter before it was measured."""
+_MIN_RATE_NS = 10**9
+"""The power of a shorter time is too rough to be the usual one."""
 _SLACK_UJ = 5_000_000
 """What a counter may show beyond its limit: counters advance in steps."""
 _MAX_REJECTS = 3
@@ -30,7 +38,7 @@ shorter, and the reading after it counts for the whole time."""
 
 
 @dataclass(frozen=True)
-class Gain:
+class EnergyGain:
     """What a source gained between two readings."""
 
     uj: int
@@ -48,35 +56,51 @@ class CounterSource:
     value_uj: int = 0
     at_ns: int = -1
     rejects: int = 0
+    watts: float | None = None
+    """Mean power between the last two readings."""
 
-    def advance(self, value_uj: int, at_ns: int) -> Gain:
+    def advance(self, value_uj: int, at_ns: int) -> EnergyGain:
         """The gain since the last reading.
 
-        A counter that went down has wrapped if the gain is then plausible for the time; otherwise
-        it was reset to zero. A gain above `max_watts` is rejected and counts nothing. Whole turns
-        in a long gap cannot be read and are not counted: energy is never invented.
+        A counter that went down has wrapped if that is plausible; otherwise it was reset to zero. A
+        gain above `max_watts` is rejected and counts nothing. Whole turns in a long gap cannot be
+        read and are not counted.
         """
         if self.at_ns < 0:
             self.value_uj, self.at_ns = value_uj, at_ns
-            return Gain(0, at_ns, at_ns, "first")
+            return EnergyGain(0, at_ns, at_ns, "first")
         if at_ns <= self.at_ns:
-            return Gain(0, self.at_ns, self.at_ns, "same")
+            return EnergyGain(0, self.at_ns, self.at_ns, "same")
         from_ns, gained = self.at_ns, value_uj - self.value_uj
         outcome: Outcome = "counted"
-        if gained < 0 and self.range_uj and value_uj <= self.range_uj:
-            gained, outcome = gained + self.range_uj, "wrapped"
-            is_wrap = gained <= self._most(at_ns, min(self.max_watts, _MAX_WRAP_WATTS))
-            if not is_wrap and value_uj <= self._most(at_ns, self.max_watts):
-                gained, outcome = value_uj, "reset"
-        elif gained < 0:
-            gained, outcome = value_uj, "reset"
+        if gained < 0:
+            rest_uj = self._gain_before_wrap(value_uj, at_ns)
+            outcome = "reset" if rest_uj is None else "wrapped"
+            gained = value_uj + (rest_uj or 0)
         if value_uj < 0 or gained > self._most(at_ns, self.max_watts):
             self.rejects += 1
             if self.rejects >= _MAX_REJECTS and value_uj >= 0:  # it stays: begin again from here
                 self.value_uj, self.at_ns, self.rejects = value_uj, at_ns, 0
-            return Gain(0, from_ns, from_ns, "rejected")
+            return EnergyGain(0, from_ns, from_ns, "rejected")
         self.value_uj, self.at_ns, self.rejects = value_uj, at_ns, 0
-        return Gain(gained, from_ns, at_ns, outcome)
+        if outcome != "reset" and at_ns - from_ns >= _MIN_RATE_NS:
+            self.watts = gained * 1000 / (at_ns - from_ns)
+        return EnergyGain(gained, from_ns, at_ns, outcome)
+
+    def _gain_before_wrap(self, value_uj: int, at_ns: int) -> int | None:
+        """What a counter that went down gained up to its range; None if it was reset.
+
+        A wrap and a reset differ by just this gain. It counts only if the usual power explains it:
+        a reset that is taken for a wrap then invents little, and a wrap under a sudden load that is
+        taken for a reset loses no more than one interval.
+        """
+        if not self.range_uj or value_uj > self.range_uj:
+            return None
+        rest_uj = self.range_uj - self.value_uj
+        usual_watts = _USUAL_WATTS if self.watts is None else self.watts
+        is_wrap = 0 <= rest_uj <= self._most(at_ns, _WRAP_FACTOR * usual_watts)
+        most_uj = self._most(at_ns, min(self.max_watts, _MAX_WRAP_WATTS))
+        return rest_uj if is_wrap and rest_uj + value_uj <= most_uj else None
 
     def _most(self, at_ns: int, watts: float) -> int:
         return round(watts * (at_ns - self.at_ns) / 1000) + _SLACK_UJ
@@ -92,19 +116,19 @@ class GaugeSource:
     watts: float = 0.0
     at_ns: int = -1
 
-    def advance(self, watts: float, at_ns: int) -> Gain:
+    def advance(self, watts: float, at_ns: int) -> EnergyGain:
         """The energy since the last reading."""
         if not 0 <= watts <= self.max_watts:
-            return Gain(0, self.at_ns, self.at_ns, "rejected")
+            return EnergyGain(0, self.at_ns, self.at_ns, "rejected")
         from_ns, last_watts = self.at_ns, self.watts
         if from_ns >= 0 and at_ns <= from_ns:
-            return Gain(0, from_ns, from_ns, "same")
+            return EnergyGain(0, from_ns, from_ns, "same")
         self.watts, self.at_ns = watts, at_ns
         if from_ns < 0 or at_ns - from_ns > _MAX_GAP_NS:
-            return Gain(0, at_ns, at_ns, "first")
+            return EnergyGain(0, at_ns, at_ns, "first")
         gained = round((last_watts + watts) / 2 * (at_ns - from_ns) / 1000)
         is_gap = at_ns - from_ns > self.max_step_ns
-        return Gain(gained, from_ns, at_ns, "estimated" if is_gap else "counted")
+        return EnergyGain(gained, from_ns, at_ns, "estimated" if is_gap else "counted")
 
 
 MAX_GPU_WATTS = 3000.0
@@ -120,7 +144,7 @@ _COUNTER_STEP_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Zone:
+class RaplZone:
     """A RAPL counter."""
 
     uj: int
@@ -141,25 +165,28 @@ class EnergyReading:
     gpu_mj: Mapping[str, int] = field(default_factory=dict)
     gpu_watts: Mapping[str, float] = field(default_factory=dict)
     """For GPUs without a counter."""
-    zones: Mapping[str, Zone] = field(default_factory=dict)
+    zones: Mapping[str, RaplZone] = field(default_factory=dict)
     meter_watts: float | None = None
     meter_uj: int | None = None
 
 
+@dataclass
 class EnergyAccountant:
     """Charges the gain of every source to the jobs of that time."""
 
-    def __init__(self, max_step_seconds: float = 60.0) -> None:
-        self.ledger = Ledger()
-        self.resets: dict[str, int] = {}
-        self.rejected: dict[str, int] = {}
-        self._max_step_ns = round(max_step_seconds * 1e9)
-        self.sources: dict[str, CounterSource | GaugeSource] = {}
-        """Those that were ever read, for instance `gpu:GPU-…`, `rapl:intel-rapl:0`."""
-        self.held_seconds: dict[int, float] = {}
-        """Time for which a job's energy was counted, for its uncertainty."""
-        self.zone_totals: dict[str, int] = {}
-        """µJ charged of each RAPL zone."""
+    max_step_seconds: Annotated[float, Field(exclude=True)] = 60.0
+    """A longer time between two readings of a power is a gap."""
+    ledger: Ledger = field(default_factory=Ledger)
+    counters: dict[str, CounterSource] = field(default_factory=dict)
+    """Those that were ever read: `gpu:GPU-…`, `rapl:intel-rapl:0`, `meter`."""
+    gauges: dict[str, GaugeSource] = field(default_factory=dict)
+    """Powers of what has no counter: `gpu-gauge:GPU-…`, `meter-gauge`."""
+    held_seconds: dict[int, float] = field(default_factory=dict)
+    """Time for which a job's energy was counted, for its uncertainty."""
+    zone_totals: dict[str, int] = field(default_factory=dict)
+    """µJ charged of each RAPL zone."""
+    resets: dict[str, int] = field(default_factory=dict)
+    rejected: dict[str, int] = field(default_factory=dict)
 
     def settle(
         self,
@@ -170,15 +197,15 @@ class EnergyAccountant:
     ) -> None:
         """Charge what every source gained since it was last read."""
         for gpu, mj in reading.gpu_mj.items():
-            gauge = self.sources.pop(f"gpu-gauge:{gpu}", None)
-            if isinstance(gauge, GaugeSource) and f"gpu:{gpu}" not in self.sources:
+            gauge = self.gauges.pop(f"gpu-gauge:{gpu}", None)
+            if gauge and f"gpu:{gpu}" not in self.counters:
                 # The counter counts from its first reading; until then the power stays as it was.
                 gain = gauge.advance(gauge.watts, reading.at_ns)
                 self._charge_gpu(gpu, gain, jobs, slots, now)
             source = self._counter(f"gpu:{gpu}", MAX_GPU_WATTS, None)
             self._charge_gpu(gpu, source.advance(mj * 1000, reading.at_ns), jobs, slots, now)
         for gpu, watts in reading.gpu_watts.items():
-            if f"gpu:{gpu}" in self.sources:
+            if f"gpu:{gpu}" in self.counters:
                 continue  # its counter did not answer now, and includes this time when it does
             power = self._gauge(f"gpu-gauge:{gpu}", MAX_GPU_WATTS)
             self._charge_gpu(gpu, power.advance(watts, reading.at_ns), jobs, slots, now)
@@ -188,8 +215,7 @@ class EnergyAccountant:
             self.zone_totals[name] = self.zone_totals.get(name, 0) + gain.uj
             span = (gain.from_ns, gain.to_ns)
             divide = memory_weights if zone.component == "dram" else cpu_weights
-            is_estimate = now.is_estimate or gain.outcome == "estimated"
-            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span), is_estimate)
+            self.ledger.charge(zone.component, gain.uj, divide(jobs, now, span), now.is_estimate)
         self._settle_meter(reading, jobs, slots, now)
 
     def count_held(self, jobs: Sequence[JobPresence], span: tuple[int, int]) -> None:
@@ -203,6 +229,13 @@ class EnergyAccountant:
         """Drop a job whose series have ended; the node's totals keep its energy."""
         self.ledger.forget(jobid)
         self.held_seconds.pop(jobid, None)
+
+    def after_reboot(self) -> None:
+        """Forget jobs and sources: counters begin again, and nobody read them meanwhile."""
+        self.ledger.after_reboot()
+        for by_name in (self.counters, self.gauges, self.zone_totals):
+            by_name.clear()
+        self.held_seconds.clear()
 
     def uncertainty(self, jobid: int) -> float:
         """Relative standard uncertainty of a job's energy."""
@@ -222,7 +255,7 @@ class EnergyAccountant:
     def _charge_gpu(
         self,
         gpu: str,
-        gain: Gain,
+        gain: EnergyGain,
         jobs: Sequence[JobPresence],
         slots: Sequence[GpuSlot],
         now: NodeActivity,
@@ -238,18 +271,17 @@ class EnergyAccountant:
         slots: Sequence[GpuSlot],
         now: NodeActivity,
     ) -> None:
-        source: CounterSource | GaugeSource
         if reading.meter_uj is not None:
-            source = self._counter("meter", MAX_NODE_WATTS, None)
-            gain = source.advance(reading.meter_uj, reading.at_ns)
+            counter = self._counter("meter", MAX_NODE_WATTS, None)
+            gain = counter.advance(reading.meter_uj, reading.at_ns)
         elif reading.meter_watts is not None:
-            source = self._gauge("meter-gauge", MAX_NODE_WATTS)
-            gain = source.advance(reading.meter_watts, reading.at_ns)
+            power = self._gauge("meter-gauge", MAX_NODE_WATTS)
+            gain = power.advance(reading.meter_watts, reading.at_ns)
         else:
             # A missing gauge cannot catch up; a counter can when it is back.
-            gauge = self.sources.get("meter-gauge")
-            if self.ledger.has_meter and gauge and reading.at_ns - gauge.at_ns > self._max_step_ns:
-                del self.sources["meter-gauge"]
+            gauge = self.gauges.get("meter-gauge")
+            if self.ledger.has_meter and gauge and reading.at_ns - gauge.at_ns > gauge.max_step_ns:
+                del self.gauges["meter-gauge"]
                 self.ledger.lose_meter()
             return
         self._note("meter", gain)
@@ -261,7 +293,7 @@ class EnergyAccountant:
             weights = rest_weights(jobs, slots, now, (gain.from_ns, gain.to_ns))
             self.ledger.meter(gain.uj, weights, gain.outcome == "estimated")
 
-    def _note(self, name: str, gain: Gain) -> Gain:
+    def _note(self, name: str, gain: EnergyGain) -> EnergyGain:
         if gain.outcome == "reset":
             self.resets[name] = self.resets.get(name, 0) + 1
         elif gain.outcome == "rejected":
@@ -269,49 +301,12 @@ class EnergyAccountant:
         return gain
 
     def _counter(self, name: str, max_watts: float, range_uj: int | None) -> CounterSource:
-        source = self.sources.get(name)
-        if not isinstance(source, CounterSource):
-            source = self.sources[name] = CounterSource(max_watts, range_uj)
+        source = self.counters.setdefault(name, CounterSource(max_watts))
         source.range_uj = range_uj
         return source
 
     def _gauge(self, name: str, max_watts: float) -> GaugeSource:
-        source = self.sources.get(name)
-        if not isinstance(source, GaugeSource):
-            source = self.sources[name] = GaugeSource(max_watts, self._max_step_ns)
+        max_step_ns = round(self.max_step_seconds * 1e9)
+        source = self.gauges.setdefault(name, GaugeSource(max_watts, max_step_ns))
+        source.max_step_ns = max_step_ns
         return source
-
-    def save(self) -> dict[str, Any]:
-        """What the state file keeps."""
-        return {
-            "ledger": self.ledger.save(),
-            "counters": {
-                name: [source.value_uj, source.at_ns, source.max_watts, source.range_uj]
-                for name, source in self.sources.items()
-                if isinstance(source, CounterSource)
-            },
-            "gauges": {
-                name: [source.watts, source.at_ns, source.max_watts]
-                for name, source in self.sources.items()
-                if isinstance(source, GaugeSource)
-            },
-            "held_seconds": {str(jobid): held for jobid, held in self.held_seconds.items()},
-            "resets": self.resets,
-            "rejected": self.rejected,
-            "zone_totals": self.zone_totals,
-        }
-
-    def restore(self, saved: Mapping[str, Any], is_same_boot: bool) -> None:
-        """Restore what `save` returned; after a reboot the counters' last values mean nothing."""
-        self.ledger.restore(saved["ledger"])
-        self.held_seconds = {int(jobid): held for jobid, held in saved["held_seconds"].items()}
-        self.resets, self.rejected = dict(saved["resets"]), dict(saved["rejected"])
-        if not is_same_boot:
-            if self.ledger.has_meter:
-                self.ledger.lose_meter()
-            return
-        self.zone_totals = dict(saved.get("zone_totals", {}))
-        for name, (value, at_ns, max_watts, range_uj) in saved["counters"].items():
-            self.sources[name] = CounterSource(max_watts, range_uj, value, at_ns)
-        for name, (watts, at_ns, max_watts) in saved["gauges"].items():
-            self.sources[name] = GaugeSource(max_watts, self._max_step_ns, watts, at_ns)

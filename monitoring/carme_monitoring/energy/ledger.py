@@ -1,7 +1,9 @@
 """The energy ledger. Integers of microjoules, so that it balances to the last digit."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+
+from carme_monitoring.json_keys import PairKey
 
 Consumer = int | str
 """A job id, or `unallocated` or `system`."""
@@ -29,6 +31,7 @@ def split(amount: int, weights: Mapping[Consumer, float]) -> dict[Consumer, int]
     return parts
 
 
+@dataclass
 class Ledger:
     """Energy charged to each job, to `unallocated` and to `system`, by component.
 
@@ -38,16 +41,16 @@ class Ledger:
     anything is divided as `rest`. Without a meter the components themselves are what was read.
     """
 
-    def __init__(self) -> None:
-        self.accounts: dict[int, dict[str, int]] = {}
-        self.estimated: dict[int, int] = {}
-        """The part of a job's energy that was estimated."""
-        self.totals: dict[tuple[str, str], int] = {}
-        """(jobs, unallocated or system; component): lives as long as the node."""
-        self.metered = 0
-        self.carry = 0
-        self.has_meter = False
-        self._since_meter = 0
+    accounts: dict[int, dict[str, int]] = field(default_factory=dict)
+    estimated: dict[int, int] = field(default_factory=dict)
+    """The part of a job's energy that was estimated."""
+    totals: dict[PairKey, int] = field(default_factory=dict)
+    """(jobs, unallocated or system; component): lives as long as the node."""
+    metered: int = 0
+    carry: int = 0
+    has_meter: bool = False
+    since_meter: int = 0
+    """Charged to components since the meter's last reading."""
 
     def charge(
         self,
@@ -61,7 +64,7 @@ class Ledger:
             return
         if self.has_meter:
             self.carry -= amount
-            self._since_meter += amount
+            self.since_meter += amount
         else:
             self.metered += amount
         self._book(component, amount, weights, estimated)
@@ -69,7 +72,7 @@ class Ledger:
     def meter(self, amount: int, weights: Mapping[Consumer, float], estimated: bool) -> None:
         """Add what the node's meter read; the part that no component used is charged as rest."""
         self.has_meter = True
-        self._since_meter = 0
+        self.since_meter = 0
         self.metered += max(0, amount)
         self.carry += max(0, amount)
         if self.carry > 0:
@@ -79,13 +82,13 @@ class Ledger:
     def begin_meter(self) -> None:
         """Use a meter from now on; energy before it counts by components."""
         self.has_meter = True
-        self._since_meter = 0
+        self.since_meter = 0
 
     def lose_meter(self) -> None:
         """Stop using the meter: what components used since its last reading counts as metered."""
-        self.metered += self._since_meter
-        self.carry += self._since_meter
-        self._since_meter = 0
+        self.metered += self.since_meter
+        self.carry += self.since_meter
+        self.since_meter = 0
         self.has_meter = False
 
     def job(self, jobid: int) -> dict[str, int]:
@@ -96,6 +99,13 @@ class Ledger:
         """Forget a job whose series have ended; the node's totals keep its energy."""
         self.accounts.pop(jobid, None)
         self.estimated.pop(jobid, None)
+
+    def after_reboot(self) -> None:
+        """Forget the jobs, which are gone, and the meter, which may have missed a part."""
+        self.accounts.clear()
+        self.estimated.clear()
+        if self.has_meter:
+            self.lose_meter()
 
     def _book(
         self, component: str, amount: int, weights: Mapping[Consumer, float], estimated: bool
@@ -109,25 +119,3 @@ class Ledger:
                 account[component] = account.get(component, 0) + uj
                 if estimated:
                     self.estimated[consumer] = self.estimated.get(consumer, 0) + uj
-
-    def save(self) -> dict[str, Any]:
-        """What the state file keeps."""
-        return {
-            "accounts": {str(jobid): parts for jobid, parts in self.accounts.items()},
-            "estimated": {str(jobid): uj for jobid, uj in self.estimated.items()},
-            "totals": [
-                [consumer, component, uj] for (consumer, component), uj in self.totals.items()
-            ],
-            "metered": self.metered,
-            "carry": self.carry,
-            "has_meter": self.has_meter,
-            "since_meter": self._since_meter,
-        }
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Restore what `save` returned."""
-        self.accounts = {int(jobid): dict(parts) for jobid, parts in saved["accounts"].items()}
-        self.estimated = {int(jobid): uj for jobid, uj in saved["estimated"].items()}
-        self.totals = {(consumer, component): uj for consumer, component, uj in saved["totals"]}
-        self.metered, self.carry = saved["metered"], saved["carry"]
-        self.has_meter, self._since_meter = saved["has_meter"], saved["since_meter"]

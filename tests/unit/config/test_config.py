@@ -72,7 +72,15 @@ def test_the_tree_is_frozen():
 def test_prometheus_reads_often_enough_for_new_users() -> None:
     with pytest.raises(ConfigError, match=r"at most twice exporter\.interval_seconds"):
         parse({"prometheus": {"scrape_seconds": 40}}, "f")
-    parse({"prometheus": {"scrape_seconds": 40}, "exporter": {"interval_seconds": 20}}, "f")
+    parse({"prometheus": {"scrape_seconds": 60}, "exporter": {"interval_seconds": 30}}, "f")
+
+
+@pytest.mark.parametrize("seconds", [7, 40, 45, 7.5])
+def test_prometheus_reads_at_whole_parts_of_a_minute(seconds: float) -> None:
+    """Grafana's steps are multiples of a minute, and plots need multiples of this."""
+    content = {"prometheus": {"scrape_seconds": seconds}, "exporter": {"interval_seconds": 60}}
+    with pytest.raises(ConfigError, match=r"scrape_seconds must divide a minute: 1, 2, 3"):
+        parse(content, "f")
 
 
 def test_mail_needs_a_server() -> None:

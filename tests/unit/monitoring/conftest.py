@@ -2,19 +2,20 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from pydantic import TypeAdapter
 
 from carme.config import ExporterSettings
 from carme_monitoring.collector import CollectorContext, Roots
-from carme_monitoring.gpus import GpuProcess, GpuReading, MigSlice
+from carme_monitoring.gpus import GpuEnergy, GpuProcess, GpuReading, MigSlice
 from carme_monitoring.guard import Guards
-from carme_monitoring.metrics import Samples
+from carme_monitoring.metrics import LabelValues, Samples
 from carme_monitoring.pipeline import NodePipeline
 
 TREE = Path(__file__).with_name("tree")
@@ -32,6 +33,8 @@ class TreeGpus:
 
     def __init__(self, path: Path) -> None:
         self.xids: dict[tuple[str, int], int] = {}
+        rows = json.loads(path.read_text())
+        self.energy = {row["uuid"]: row.pop("energy_mj") for row in rows if "energy_mj" in row}
         self.gpus = [
             GpuReading(
                 **{
@@ -41,22 +44,21 @@ class TreeGpus:
                     "processes": tuple(GpuProcess(*part) for part in row.get("processes", ())),
                 }
             )
-            for row in json.loads(path.read_text())
+            for row in rows
         ]
 
     def read(self) -> list[GpuReading]:
         return self.gpus
 
-    def energy_mj(self) -> dict[str, int]:
-        return {gpu.uuid: gpu.energy_mj for gpu in self.gpus if gpu.energy_mj is not None}
+    def energy_counters(self) -> list[GpuEnergy]:
+        return [
+            GpuEnergy(gpu.index, gpu.uuid, self.energy[gpu.uuid])
+            for gpu in self.gpus
+            if gpu.uuid in self.energy
+        ]
 
     def burn(self, uuid: str, joules: float) -> None:
-        self.gpus = [
-            replace(gpu, energy_mj=(gpu.energy_mj or 0) + round(joules * 1000))
-            if gpu.uuid == uuid
-            else gpu
-            for gpu in self.gpus
-        ]
+        self.energy[uuid] = self.energy.get(uuid, 0) + round(joules * 1000)
 
 
 class World:
@@ -126,6 +128,27 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text()
 
     return check
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def restarted(part: Any, is_same_boot: bool = True) -> Any:
+    """A part of the exporter's state as the state file keeps it."""
+    adapter = _adapter(type(part))
+    kept = adapter.validate_python(json.loads(adapter.dump_json(part)))
+    if not is_same_boot:
+        kept.after_reboot()
+    return kept
+
+
+def series_of(samples: Samples) -> Iterator[tuple[str, LabelValues, float]]:
+    """Every sample: name, label values, value."""
+    for name, family in samples.families.items():
+        for labels, value in family.items():
+            yield name, labels, value
 
 
 def joules(samples: Samples, jobid: int) -> dict[str, float]:

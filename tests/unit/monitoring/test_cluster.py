@@ -1,24 +1,28 @@
 """Controller mode: the view's snapshot as samples, and under the names of slurm-exporter."""
 
-import subprocess
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from carme.errors import UnavailableError
 from carme.slurm.models import Job, Node, Partition
 from carme.slurm.snapshot import Snapshot
 from carme.slurm.states import JobState, NodeState
+from carme.system.programs import CommandResult
 from carme_monitoring.collector import CollectorContext, Roots
 from carme_monitoring.collectors.slurm import (
     ClusterCollector,
+    ClusterReading,
     SchedulerReader,
+    SchedulerReading,
     add_scheduler,
     parse_sdiag,
     waiting_tasks,
 )
 from carme_monitoring.metrics import Samples
 from carme_monitoring.pipeline import Pipeline
-from carme_monitoring.profiles import PROFILES, Context
+from carme_monitoring.profiles import PROFILES, ProfileContext
 
 SDIAG = """\
 *******************************************************
@@ -124,7 +128,7 @@ def test_scheduler_health() -> None:
 
 def test_names_of_slurm_exporter() -> None:
     out = collected()
-    PROFILES["slurm-exporter"].add(out, Context())
+    PROFILES["slurm-exporter"].add(out, ProfileContext())
     expected = {
         "slurm_nodes_mix": 1, "slurm_nodes_drain": 1, "slurm_nodes_alloc": 0,
         "slurm_cpus_total": 16, "slurm_cpus_other": 8, "slurm_gpus_total": 9,
@@ -145,14 +149,14 @@ def test_waiting_tasks() -> None:
 
 
 def test_a_scheduler_that_does_not_answer_has_no_figures() -> None:
-    def run(*_: Any, **__: Any) -> subprocess.CompletedProcess[str]:
-        raise subprocess.TimeoutExpired("sdiag", 20)
+    def run(*_: Any, **__: Any) -> CommandResult:
+        raise UnavailableError("sdiag did not answer within 20 s")
 
     scheduler = SchedulerReader(run=run)
     scheduler.step()
-    assert scheduler.values == {}
+    assert scheduler.latest.values == {}
     out = Samples()
-    add_scheduler(out, scheduler.values)
+    add_scheduler(out, scheduler.latest.values)
     assert len(out) == 0
     for end in range(0, len(SDIAG), 37):
         parse_sdiag(SDIAG[:end])
@@ -170,9 +174,10 @@ def test_closed_nodes_and_jobs_that_end_soon_are_named() -> None:
         Job(id=10, state=JobState.PENDING, ends_at=1000 + 60, limit_seconds=60),
     ]  # fmt: skip
     out, cluster = Samples(), ClusterCollector(CONTEXT)
-    cluster.add_samples(out, (SNAPSHOT.model_copy(update={"jobs": tuple(ends)}), {}))
-    found = out.families["carme_slurm_job_ends_timestamp_seconds"]
-    assert found == {("7", "ann", "p", "gpu"): 1600}
+    snapshot = SNAPSHOT.model_copy(update={"jobs": tuple(ends)})
+    cluster.add_samples(out, ClusterReading(snapshot, {}))
+    end_times = out.families["carme_slurm_job_ends_timestamp_seconds"]
+    assert end_times == {("7", "ann", "p", "gpu"): 1600}
 
 
 def test_a_view_that_dies_between_two_questions_fails_the_collector_alone() -> None:
@@ -188,7 +193,7 @@ def test_a_view_that_dies_between_two_questions_fails_the_collector_alone() -> N
 def test_sdiag_is_asked_again_after_an_answer_that_is_no_text() -> None:
     asked = threading.Semaphore(0)
 
-    def run(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def run(argv: Sequence[str], **_: Any) -> CommandResult:
         asked.release()
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
@@ -200,20 +205,32 @@ def test_sdiag_is_asked_again_after_an_answer_that_is_no_text() -> None:
 
 def test_the_accounting_is_asked_by_itself() -> None:
     def answers(code: int, text: str) -> Any:
-        def run(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        def run(argv: Sequence[str], **_: Any) -> CommandResult:
             if argv[0] == "/opt/slurm/sdiag":
-                return subprocess.CompletedProcess(argv, 0, SDIAG)
+                return CommandResult(SDIAG, "", 0)
             assert argv[0] == "/opt/slurm/sacctmgr"
-            return subprocess.CompletedProcess(argv, code, text)
+            return CommandResult(text, "", code)
 
         return run
 
     for code, text, expected in ((0, "c\n", 1), (1, "", 0), (0, "", 0)):
         scheduler = SchedulerReader("/opt/slurm/sdiag", run=answers(code, text))
-        assert scheduler.accounting_up is None
+        assert scheduler.latest.accounting_up is None
         scheduler.step()
-        assert scheduler.accounting_up == expected
-        assert scheduler.values
+        assert scheduler.latest.accounting_up == expected
+        assert scheduler.latest.values
     nowhere = SchedulerReader("/nonexistent/sdiag")
     nowhere.step()
-    assert (nowhere.accounting_up, nowhere.values) == (None, {})
+    assert nowhere.latest == SchedulerReading()
+
+
+def test_the_scheduler_s_figures_are_those_that_were_read() -> None:
+    """Its thread may replace them while samples are made."""
+    scheduler = SchedulerReader(run=lambda *_, **__: CommandResult(SDIAG, "", 0))
+    scheduler.step()
+    cluster = ClusterCollector(replace(CONTEXT, scheduler=scheduler))
+    reading, out = cluster.read(), Samples()
+    scheduler.latest = SchedulerReading({"Server thread count": 99}, 0)
+    cluster.add_samples(out, reading)
+    assert out.value("carme_slurm_scheduler_threads") == 3
+    assert out.value("carme_slurm_accounting_up") == 1

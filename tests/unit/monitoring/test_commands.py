@@ -27,7 +27,7 @@ from carme_monitoring.pipeline import BY_NAME
 from carme_monitoring.process import ExporterProcess
 from support.ports import free_port
 
-from .conftest import World
+from .conftest import World, series_of
 
 PROGRAM = [sys.executable, "-c", "from carme_monitoring.commands import main; main()"]
 
@@ -144,7 +144,7 @@ def test_the_whole_cluster_out_of_prometheus(world: World) -> None:
     samples = world.exporter().collect()
     series = [
         Sample({"__name__": name, "instance": "x", **dict(zip(labels, key, strict=True))}, value)
-        for name, key, value in samples
+        for name, key, value in series_of(samples)
         if (labels := BY_NAME[name].labels) is not None
     ]
     shown = {row["jobid"]: row for row in top_rows.cluster_rows(series, 1_700_000_200)}

@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from carme.config import Config
 from carme.errors import InputError
 from carme.templates import render
-from carme_monitoring import metrics
 from carme_monitoring.dashboards import grafana, promql
 from carme_monitoring.dashboards.check import Checker
 from carme_monitoring.dashboards.commands import chosen, dashboards
@@ -34,8 +33,10 @@ from carme_monitoring.dashboards.model import (
 )
 from carme_monitoring.pipeline import BY_NAME, TABLE
 from carme_monitoring.profiles import PROFILES, tables
-from support.generators import recording_rules
+from support.generators import metrics_reference, recording_rules
 from support.recorded_series import blocks, line, serving
+
+from .conftest import series_of
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "monitoring/grafana/dashboards"
@@ -44,7 +45,10 @@ _TARGET = frozenset({"job", "instance", "node", "cluster"})
 """What Prometheus adds to every series of a node's exporter."""
 _OTHERS = ("jupyterhub_", "prometheus_", "process_", "scrape_", "alertmanager_")
 _EXPORTED = {
-    **{m.name: _TARGET | {*m.labels} for m in (*TABLE, *metrics.SERVICE, *tables(PROFILES))},
+    **{
+        m.name: _TARGET | {*m.labels}
+        for m in (*TABLE, *metrics_reference.SERVICE, *tables(PROFILES))
+    },
     **{
         rule.record: frozenset(rule.labels)
         for _, rules in recording_rules.groups().values()
@@ -52,7 +56,7 @@ _EXPORTED = {
     },
     **{
         f"{m.name}_bucket": _TARGET | {*m.labels, "le"}
-        for m in metrics.SERVICE
+        for m in metrics_reference.SERVICE
         if m.kind == "histogram"
     },
     "up": _TARGET,
@@ -179,7 +183,7 @@ def recorded(world: Any) -> tuple[list[str], float]:
         world.wait(15)
         for gpu in world.gpus.gpus:
             world.gpus.burn(gpu.uuid, 1000)
-        for name, key, value in exporter.collect():
+        for name, key, value in series_of(exporter.collect()):
             metric = BY_NAME[name]
             labels = dict(zip(metric.labels, key, strict=True))
             whole = {"job": "carme", "instance": "n1", "node": "n1", "cluster": "c", **labels}
@@ -274,7 +278,7 @@ def _grafana_step(span: float, points: int, least: int) -> int:
     return max(least, rounded)
 
 
-@pytest.mark.parametrize("scrape_seconds", [1, 4, 5, 10, 12, 15, 20, 30, 60])
+@pytest.mark.parametrize("scrape_seconds", [1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60])
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
 def test_steps_are_multiples_of_the_scrape_interval(board: Dashboard, scrape_seconds: int) -> None:
     """Whatever the time range: otherwise a constant value is drawn as a saw-tooth."""

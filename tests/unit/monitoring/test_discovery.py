@@ -1,4 +1,4 @@
-"""Which nodes Prometheus is told of, and when it is left alone."""
+"""Discovery: which nodes become targets, and when the file of targets stays as it is."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class View:
         return answer
 
 
-def found(path: Path) -> list[str]:
+def nodes_in(path: Path) -> list[str]:
     return [group["labels"]["node"] for group in json.loads(path.read_text())]
 
 
@@ -57,7 +57,7 @@ def test_nodes_are_reached_at_slurms_address() -> None:
     assert groups[0]["labels"] == {"cluster": "c", "node": "n1"}
 
 
-def test_the_file_follows_slurm_and_is_left_alone_while_nobody_knows(tmp_path: Path) -> None:
+def test_the_file_follows_slurm_and_stays_while_slurm_does_not_answer(tmp_path: Path) -> None:
     path = tmp_path / "nodes.json"
     view = View(
         UnavailableError("no view"),
@@ -74,9 +74,9 @@ def test_the_file_follows_slurm_and_is_left_alone_while_nobody_knows(tmp_path: P
     assert discovery.update() == 4
     for _ in range(3):
         assert discovery.update() is None
-        assert found(path) == ["n1", "n2", "n3", "n4"]
+        assert nodes_in(path) == ["n1", "n2", "n3", "n4"]
     assert discovery.update() == 2
-    assert found(path) == ["n1", "n2"]
+    assert nodes_in(path) == ["n1", "n2"]
     assert path.stat().st_mode & 0o777 == 0o640
     os.utime(path, (1, 1))
     assert discovery.update() == 2

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from carme_monitoring.collector import CollectorContext
-from carme_monitoring.collectors import host
+from carme_monitoring.collectors import disk
 from carme_monitoring.metrics import Samples
 
 MOUNTS = """\
@@ -23,9 +23,9 @@ broken
 
 
 def test_each_local_file_system_once() -> None:
-    assert host.mountpoints(MOUNTS) == ["/", "/scratch local"]
-    assert host.mountpoints("overlay / overlay rw 0 0\n") == ["/"]
-    assert host.mountpoints("") == []
+    assert disk.mountpoints(MOUNTS) == ["/", "/scratch local"]
+    assert disk.mountpoints("overlay / overlay rw 0 0\n") == ["/"]
+    assert disk.mountpoints("") == []
 
 
 def test_how_full_they_are(tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_how_full_they_are(tmp_path: Path) -> None:
         return SimpleNamespace(f_blocks=100, f_bavail=20, f_frsize=4096, f_files=50, f_favail=10)
 
     out = Samples()
-    host.DiskCollector(CollectorContext()).add_samples(out, host.read_disks(tmp_path, statvfs))
+    disk.DiskCollector(CollectorContext()).add_samples(out, disk.read_disks(tmp_path, statvfs))
     assert out.value("carme_disk_size_bytes", "/") == 409600
     assert out.value("carme_disk_free_bytes", "/") == 81920
     assert out.value("carme_disk_files_free_ratio", "/") == 0.2
     assert len(out) == 3
-    assert host.read_disks(tmp_path / "nowhere", os.statvfs) == []
+    assert disk.read_disks(tmp_path / "nowhere", os.statvfs) == []

@@ -18,7 +18,8 @@ from carme.config import LocalGpus, LocalNode
 from carme.local import vgpu
 from carme.local.vgpu.node import VirtualNode
 from carme_monitoring.nvml import NvmlGpus
-from carme_monitoring.collectors.gpu import add_gpu_samples
+from carme_monitoring.collector import CollectorContext
+from carme_monitoring.collectors.gpu import GpuEnergyCollector, add_gpu_samples
 from carme_monitoring.metrics import Samples, LabelledCounter
 root = Path(sys.argv[1])
 cards = vgpu.cards([LocalNode(name="n1", gpus=LocalGpus(type="virtual-a100", count=2))])["n1"]
@@ -27,7 +28,9 @@ errors = LabelledCounter()
 gpus = NvmlGpus(errors)
 def collect():
     found, out = gpus.read(), Samples()
+    energy = GpuEnergyCollector(CollectorContext(gpus=gpus))
     add_gpu_samples(out, found)
+    energy.add_samples(out, energy.read())
     return found, out
 """
 
@@ -77,16 +80,16 @@ for call in calls:
         node.set_fault(0, name, code)
         before = sum(errors.values.values())
         found, out = collect()
-        gpus.energy_mj(), gpus.sample()
+        gpus.energy_counters(), gpus.sample()
         rows.append([call, code, len(found), len(out), sum(errors.values.values()) - before])
         node.set_fault(0, name, None)
 node.set_fault(0, "*", 15)
 found, out = collect()
 lost = [gpu.lost for gpu in found]
-gpus.close()
+gpus = NvmlGpus(errors)
 again = [gpu.uuid for gpu in gpus.read()]
 node.set_fault(0, "*", None)
-gpus.close()
+gpus = NvmlGpus(errors)
 print(json.dumps({"whole": whole, "rows": rows, "lost": lost, "again": again,
                   "back": len(collect()[1])}))
 """, library, tmp_path)  # fmt: skip
@@ -177,7 +180,7 @@ from carme.errors import UnavailableError
 from carme_monitoring.nvml import NvmlGpus
 from carme_monitoring.metrics import LabelledCounter
 gpus = NvmlGpus(LabelledCounter())
-try: print(gpus.read(), gpus.energy_mj(), gpus.sample())
+try: print(gpus.read(), gpus.energy_counters(), gpus.sample())
 except UnavailableError as error: print(error)
 """
     env = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
@@ -185,4 +188,4 @@ except UnavailableError as error: print(error)
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
     )
-    assert done.stdout == ("NVML: Driver Not Loaded\n" if has_library else "[] {} {}\n")
+    assert done.stdout == ("NVML: Driver Not Loaded\n" if has_library else "[] [] {}\n")

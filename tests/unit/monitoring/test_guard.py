@@ -25,6 +25,24 @@ def test_failures_are_counted_by_reason() -> None:
     assert "ZeroDivisionError" in guards.errors()["bug"]
 
 
+def test_every_run_of_a_collection_counts() -> None:
+    """Collectors of one device share a name: one that works does not hide another that fails."""
+    guards, out = Guards(), Samples()
+    guards.begin()
+    guards.run("gpu", fail)
+    guards.run("gpu", lambda: time.sleep(0.02))
+    guards.compute("gpu", lambda: 1 // 0)
+    guards.add_samples(out)
+    assert out.value("carme_collector_success", "gpu") == 0
+    assert (out.value("carme_collector_duration_seconds", "gpu") or 0) >= 0.02
+    assert guards.errors() == {"gpu": "UnavailableError: gone"}
+    guards.begin()
+    guards.run("gpu", lambda: 1)
+    guards.add_samples(out)
+    assert out.value("carme_collector_success", "gpu") == 1
+    assert guards.errors() == {}
+
+
 def test_a_hanging_collector_is_given_up_until_it_comes_back() -> None:
     guards, release = Guards({"gpu": 0.1}), threading.Event()
     began = time.monotonic()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_monitoring.accounting.counters import EmissionFactors, JobCounters
+from carme_monitoring.accounting.counters import EnergyFactors, JobCounters
 from carme_monitoring.energy.shares import GpuSlot, JobPresence
 from carme_monitoring.sampler import GpuActivity
 
@@ -48,7 +48,7 @@ def test_traffic_is_exact_for_a_job_alone_and_shared_otherwise() -> None:
 
 
 def test_factors_apply_when_energy_is_used(tmp_path: Path) -> None:
-    file, static, counters = tmp_path / "factors.json", EmissionFactors(400, 0.3), JobCounters()
+    file, static, counters = tmp_path / "factors.json", EnergyFactors(400, 0.3), JobCounters()
     kwh = 3_600_000_000_000
     counters.count_costs({1: kwh}, {}, static.updated_from(file))
     file.write_text(json.dumps({"grams_per_kwh": 100, "price_per_kwh": "x"}))
@@ -61,4 +61,4 @@ def test_factors_apply_when_energy_is_used(tmp_path: Path) -> None:
 def test_a_broken_factors_file_means_the_static_ones(tmp_path: Path, text: str) -> None:
     file = tmp_path / "factors.json"
     file.write_text(text, encoding="latin-1")
-    assert EmissionFactors(400, 0.3).updated_from(file) == EmissionFactors(400, 0.3)
+    assert EnergyFactors(400, 0.3).updated_from(file) == EnergyFactors(400, 0.3)

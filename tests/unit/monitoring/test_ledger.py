@@ -13,7 +13,7 @@ from carme_monitoring.energy.accountant import (
     EnergyAccountant,
     EnergyReading,
     GaugeSource,
-    Zone,
+    RaplZone,
 )
 from carme_monitoring.energy.ledger import SYSTEM, UNALLOCATED, Ledger, split
 from carme_monitoring.energy.shares import (
@@ -26,6 +26,8 @@ from carme_monitoring.energy.shares import (
     memory_weights,
     rest_weights,
 )
+
+from .conftest import restarted
 
 SECOND = 10**9
 RANGE_UJ = 60_000_000
@@ -74,7 +76,7 @@ class Machine:
             for gpu in GPUS
             if gpu != without
         }
-        cpu = Zone(self.nj.get("cpu", 0) // 1000 % RANGE_UJ, RANGE_UJ, "cpu")
+        cpu = RaplZone(self.nj.get("cpu", 0) // 1000 % RANGE_UJ, RANGE_UJ, "cpu")
         lag = self.lagging_nj if meter == "lagging" else self.total_nj
         return EnergyReading(
             self.now_ns,
@@ -105,10 +107,12 @@ steps = st.one_of(
 )
 
 
-def check(ledger: Ledger, before: dict[int, dict[str, int]]) -> None:
+def check(ledger: Ledger, before: dict[int, dict[str, int]], forgotten: int = 0) -> None:
     assert sum(ledger.totals.values()) + ledger.carry == ledger.metered
     by_jobs = sum(sum(parts.values()) for parts in ledger.accounts.values())
-    assert by_jobs == sum(part for (who, _), part in ledger.totals.items() if who == "jobs")
+    assert by_jobs + forgotten == sum(
+        part for (who, _), part in ledger.totals.items() if who == "jobs"
+    )
     for jobid, parts in ledger.accounts.items():
         for component, part in parts.items():
             assert part >= before.get(jobid, {}).get(component, 0)
@@ -121,13 +125,13 @@ def check(ledger: Ledger, before: dict[int, dict[str, int]]) -> None:
     meter=st.sampled_from(["", "exact", "lagging", "gauge"]),
 )
 def test_it_balances_over_random_histories(history: list[Any], meter: str) -> None:
-    machine, accountant, next_job = Machine(), EnergyAccountant(), 1
+    machine, accountant, next_job, forgotten = Machine(), EnergyAccountant(), 1, 0
 
     def settle(without: str = "", reading: EnergyReading | None = None) -> None:
         before = {job: dict(parts) for job, parts in accountant.ledger.accounts.items()}
         taken = reading or machine.read(without, meter)
         accountant.settle(taken, machine.presences(), SLOTS, ACTIVITY)
-        check(accountant.ledger, before)
+        check(accountant.ledger, before, forgotten)
 
     settle()
     for step in history:
@@ -152,9 +156,9 @@ def test_it_balances_over_random_histories(history: list[Any], meter: str) -> No
             case ("reset", gpu):
                 machine.zero_nj[gpu] = machine.nj.get(gpu, 0)
             case ("restart", same_boot):
-                saved = accountant.save()
-                accountant = EnergyAccountant()
-                accountant.restore(saved, same_boot)
+                accounts = accountant.ledger.accounts.values()
+                forgotten += 0 if same_boot else sum(sum(parts.values()) for parts in accounts)
+                accountant = restarted(accountant, same_boot)
             case ("clock", seconds):  # a reading that claims to be from the past
                 late = machine.read("", meter)
                 settle(reading=EnergyReading(machine.now_ns - seconds * SECOND, late.gpu_mj))
@@ -200,9 +204,7 @@ def test_no_joule_is_lost_with_counters(history: list[Any]) -> None:
             case ("read", without):
                 settle(without)
             case ("restart",):
-                saved = accountant.save()
-                accountant = EnergyAccountant()
-                accountant.restore(saved, is_same_boot=True)
+                accountant = restarted(accountant)
     machine.run(SECOND)
     settle()
     used = sum(machine.nj[gpu] // 10**6 for gpu in GPUS) * 1000
@@ -235,9 +237,7 @@ def test_a_job_alone_is_charged_what_the_model_spent(
         machine.run(ns)
         settle()
         if restart:
-            saved = accountant.save()
-            accountant = EnergyAccountant()
-            accountant.restore(saved, is_same_boot=True)
+            accountant = restarted(accountant)
     machine.jobs[7][2] = machine.now_ns
     spent, gpu_spent = machine.total_nj - began, machine.truth_nj[7]
     machine.run(5 * SECOND)
@@ -296,13 +296,71 @@ def test_counter_wraps_and_resets() -> None:
     assert plain.advance(3 * 10**6, 9 * SECOND).outcome == "same"
 
 
-@pytest.mark.parametrize("seconds", [15, 21, 30, 45, 60])
-def test_a_reset_of_rapl_is_no_wrap_however_long_ago_the_last_reading_was(seconds: int) -> None:
-    """Over more than 20 s, 62 kJ are less than 3000 W; no processor package draws that much."""
-    zone = CounterSource(MAX_PACKAGE_WATTS, range_uj=262_143_328_850)
-    zone.advance(200_000 * 10**6, 0)
-    gain = zone.advance(10**6, seconds * SECOND)
+RAPL_RANGES_UJ = (65_532_610_987, 262_143_328_850)
+
+
+def _zone(range_uj: int, value_uj: int, watts: int | None) -> CounterSource:
+    """A RAPL counter that was read at second 0, after 15 s at `watts` unless they are None."""
+    zone = CounterSource(MAX_PACKAGE_WATTS, range_uj)
+    if watts is not None:
+        zone.advance(value_uj - watts * 15 * 10**6, 0)
+    zone.advance(value_uj, 15 * SECOND)
+    return zone
+
+
+@pytest.mark.parametrize("watts", [None, 30, 100, 250])
+@pytest.mark.parametrize(
+    ("range_uj", "before_joules", "seconds"),
+    [
+        *((RAPL_RANGES_UJ[1], 200_000, seconds) for seconds in (15, 21, 30, 45, 60, 63, 90, 120)),
+        *((RAPL_RANGES_UJ[0], 40_000, seconds) for seconds in (15, 30, 45)),
+        (RAPL_RANGES_UJ[1], 100_000, 300),
+    ],
+)
+def test_a_reset_of_rapl_is_no_wrap(
+    range_uj: int, before_joules: int, seconds: int, watts: int | None
+) -> None:
+    """Up to its range the counter would have gained more than twice as much as usual."""
+    zone = _zone(range_uj, before_joules * 10**6, watts)
+    gain = zone.advance(10**6, (15 + seconds) * SECOND)
     assert (gain.uj, gain.outcome) == (10**6, "reset")
+
+
+@pytest.mark.parametrize("seconds", [15, 30, 60, 63, 120, 300])
+@pytest.mark.parametrize("watts", [20, 100, 250, 500, 700])
+@pytest.mark.parametrize("range_uj", RAPL_RANGES_UJ)
+def test_a_reset_that_looks_like_a_wrap_invents_little(
+    range_uj: int, watts: int, seconds: int
+) -> None:
+    usual_uj = watts * seconds * 10**6
+    for before_uj in range(20_000 * 10**6, range_uj, range_uj // 50):
+        gain = _zone(range_uj, before_uj, watts).advance(10**6, (15 + seconds) * SECOND)
+        assert gain.uj <= 10**6 + 2 * usual_uj + 5 * 10**6
+
+
+@pytest.mark.parametrize("seconds", [15, 30, 60, 120, 300])
+@pytest.mark.parametrize("watts", [20, 100, 200, 350, 500, 700])
+@pytest.mark.parametrize("range_uj", RAPL_RANGES_UJ)
+def test_a_wrap_of_rapl_loses_nothing(range_uj: int, watts: int, seconds: int) -> None:
+    """Wherever in the interval it happens, also when the power has doubled meanwhile."""
+    used_uj = watts * seconds * 10**6
+    if used_uj >= range_uj:
+        pytest.skip("a whole turn in one interval cannot be seen")
+    for part in range(1, 20):
+        for watts_before in (watts, watts // 2):
+            before_uj = range_uj - used_uj * part // 20
+            if before_uj < watts_before * 15 * 10**6:
+                continue
+            zone = _zone(range_uj, before_uj, watts_before)
+            gain = zone.advance(before_uj + used_uj - range_uj, (15 + seconds) * SECOND)
+            assert (gain.uj, gain.outcome) == (used_uj, "wrapped")
+
+
+def test_a_sudden_load_that_could_be_a_reset_counts_what_is_certain() -> None:
+    range_uj = RAPL_RANGES_UJ[0]
+    zone = _zone(range_uj, range_uj - 6_000 * 10**6, 40)
+    gain = zone.advance(1_500 * 10**6, 30 * SECOND)
+    assert (gain.uj, gain.outcome) == (1_500 * 10**6, "reset")
 
 
 @pytest.mark.parametrize("missed", range(5))

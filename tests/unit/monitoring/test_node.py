@@ -13,10 +13,10 @@ import pytest
 from carme import __version__
 from carme_monitoring.gpus import MigSlice
 from carme_monitoring.pipeline import TABLE, NodePipeline
-from carme_monitoring.profiles import PROFILES, Context, tables
+from carme_monitoring.profiles import PROFILES, ProfileContext, tables
 from carme_monitoring.render import Renderer
 
-from .conftest import World, joules
+from .conftest import World, joules, series_of
 
 _CHANGING = re.compile(
     r"^(carme_(?:collector_duration_seconds|exporter_collection_seconds)\S*) .*$", re.MULTILINE
@@ -47,7 +47,7 @@ def move_on(world: World) -> None:
 
 def _reading(world: World) -> dict[str, Any]:
     moment = {"time_ns": 0, "boot_ns": world.now_ns}
-    return {**moment, "nvml_mj": world.gpus.energy_mj(), "rapl_uj": {"intel-rapl:0:0": 1_000_000}}
+    return {**moment, "nvml_mj": world.gpus.energy, "rapl_uj": {"intel-rapl:0:0": 1_000_000}}
 
 
 def test_the_whole_answer(world: World, golden: Callable[[str, str], None]) -> None:
@@ -55,8 +55,8 @@ def test_the_whole_answer(world: World, golden: Callable[[str, str], None]) -> N
     exporter.collect()
     move_on(world)
     samples = exporter.collect()
-    PROFILES["dcgm"].add(samples, Context("n1"))
-    PROFILES["cgroup"].add(samples, Context("n1", {"101": 1001, "102": 1002, "103": 1002}))
+    PROFILES["dcgm"].add(samples, ProfileContext("n1"))
+    PROFILES["cgroup"].add(samples, ProfileContext("n1", {"101": 1001, "102": 1002, "103": 1002}))
     text = Renderer((*TABLE, *tables(["dcgm", "cgroup"]))).render(samples).decode()
     text = text.replace(f'version="{__version__}"', 'version="X"')
     golden("node.golden.txt", _CHANGING.sub(r"\1 0", text))
@@ -121,7 +121,7 @@ def test_counters_survive_a_restart(world: World) -> None:
     booked = sum(again.families["carme_node_energy_joules_total"].values())
     carry = again.value("carme_node_energy_carry_joules") or 0
     assert booked + carry == pytest.approx(metered, abs=0.01)
-    for name, labels, value in before:
+    for name, labels, value in series_of(before):
         metric = next(m for m in TABLE if m.name == name)
         if metric.kind == "counter" and not name.startswith(("carme_collector", "carme_exporter")):
             assert (again.value(name, *labels) or 0) >= value, name

@@ -1,7 +1,6 @@
 """Node power: hwmon, IPMI, Redfish; the best is chosen and named."""
 
 import socket
-import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -11,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from carme.errors import ConfigError, UnavailableError
+from carme.errors import ConfigError, MissingError, UnavailableError
+from carme.system.programs import CommandResult
 from carme_monitoring.collector import CollectorContext, Roots
 from carme_monitoring.collectors.power import (
     PowerCollector,
+    PowerPoller,
     PowerReading,
-    SlowReader,
-    ask_ipmi,
-    ask_redfish,
     parse_dcmi,
     parse_redfish,
+    read_ipmi,
+    read_redfish,
 )
 from carme_monitoring.metrics import LabelledCounter, Samples
 from carme_monitoring.pipeline import NodePipeline
@@ -71,10 +71,10 @@ def _answering(answer: bytes) -> str:
     return f"http://127.0.0.1:{server.getsockname()[1]}/redfish"
 
 
-def test_redfish_is_asked() -> None:
+def test_redfish_is_read() -> None:
     body = b'{"PowerControl": [{"PowerConsumedWatts": 344}]}'
     url = _answering(b"HTTP/1.0 200 OK\r\n\r\n" + body)
-    assert ask_redfish(url, "u", "p", None) == 344
+    assert read_redfish(url, "u", "p", None) == 344
 
 
 @pytest.mark.parametrize(
@@ -85,28 +85,28 @@ def test_redfish_is_asked() -> None:
 )  # fmt: skip
 def test_a_controller_that_answers_nonsense_is_unavailable(answer: bytes) -> None:
     with pytest.raises(UnavailableError, match=r"redfish: ."):
-        ask_redfish(_answering(answer), "u", "p", None)
+        read_redfish(_answering(answer), "u", "p", None)
 
 
-def test_redfish_that_cannot_be_asked(tmp_path: Path) -> None:
+def test_redfish_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no web address"):
-        ask_redfish("file:///etc/passwd", "", "", None)
+        read_redfish("file:///etc/passwd", "", "", None)
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
-        ask_redfish("http://127.0.0.1:1/redfish", "u", "p", None)
+        read_redfish("http://127.0.0.1:1/redfish", "u", "p", None)
     with pytest.raises(UnavailableError, match=r"none\.pem"):
-        ask_redfish("https://127.0.0.1:1/redfish", "u", "p", tmp_path / "none.pem")
+        read_redfish("https://127.0.0.1:1/redfish", "u", "p", tmp_path / "none.pem")
 
 
 def test_ipmi_tries_both_tools() -> None:
     asked = []
 
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], **_: Any) -> CommandResult:
         asked.append(command[0])
         if command[0] == "ipmitool":
-            raise FileNotFoundError
-        return subprocess.CompletedProcess(command, 0, FREEIPMI, "")
+            raise MissingError("no program ipmitool")
+        return CommandResult(FREEIPMI, "", 0)
 
-    assert ask_ipmi(run) == 412
+    assert read_ipmi(run) == 412
     assert asked == ["ipmitool", "ipmi-dcmi"]
 
 
@@ -115,9 +115,9 @@ def test_the_best_source_is_named_and_a_slow_one_never_waited_for(tmp_path: Path
         time.sleep(0.2)
         return 500.0
 
-    reader = SlowReader("ipmi", slowly)
+    reader = PowerPoller("ipmi", slowly)
     reader.start()
-    power = PowerCollector(CollectorContext(roots=Roots(sys=tmp_path), slow_power=[reader]))
+    power = PowerCollector(CollectorContext(roots=Roots(sys=tmp_path), power_pollers=[reader]))
     began = time.monotonic()
     assert power.read() == []
     assert time.monotonic() - began < 0.1
@@ -134,16 +134,16 @@ def test_the_best_source_is_named_and_a_slow_one_never_waited_for(tmp_path: Path
     reader.stop()
 
 
-def test_what_was_heard_too_long_ago_is_not_said_again() -> None:
+def test_a_reading_that_is_too_old_is_not_used() -> None:
     now = [0.0]
-    reader = SlowReader("redfish", lambda: 5.0, every_seconds=10, now=lambda: now[0])
+    reader = PowerPoller("redfish", lambda: 5.0, every_seconds=10, now=lambda: now[0])
     reader._latest = (300.0, 0.0)
     assert reader.latest() == PowerReading("redfish", 300.0)
     now[0] = 41
     assert reader.latest() is None
 
 
-def test_a_reader_goes_on_whatever_it_is_told() -> None:
+def test_a_poller_continues_after_any_answer() -> None:
     asked = threading.Semaphore(0)
     answers = iter([IncompleteRead(b"{"), None, 250.0])
 
@@ -155,7 +155,7 @@ def test_a_reader_goes_on_whatever_it_is_told() -> None:
         return answer
 
     errors = LabelledCounter()
-    reader = SlowReader("redfish", ask, every_seconds=0.01, errors=errors)
+    reader = PowerPoller("redfish", ask, every_seconds=0.01, errors=errors)
     reader.start()
     assert all(asked.acquire(timeout=30) for _ in range(4))
     assert reader.latest() == PowerReading("redfish", 250.0)
@@ -163,7 +163,7 @@ def test_a_reader_goes_on_whatever_it_is_told() -> None:
     reader.stop()
 
 
-def test_a_reader_that_fails_for_long_fails_its_collector(world: World) -> None:
+def test_a_poller_that_fails_for_long_fails_its_collector(world: World) -> None:
     now, broken = [0.0], [True]
 
     def ask() -> float | None:
@@ -171,8 +171,8 @@ def test_a_reader_that_fails_for_long_fails_its_collector(world: World) -> None:
             raise UnavailableError("https://bmc: timed out")
         return 400.0
 
-    reader = SlowReader("redfish", ask, every_seconds=10, now=lambda: now[0])
-    exporter = NodePipeline(replace(world.context(), slow_power=[reader]), world.guards)
+    reader = PowerPoller("redfish", ask, every_seconds=10, now=lambda: now[0])
+    exporter = NodePipeline(replace(world.context(), power_pollers=[reader]), world.guards)
 
     def success(at: float) -> float | None:
         now[0] = at

@@ -1,4 +1,4 @@
-"""Rules and alerts: they say what they should, and ask for nothing that nobody exports."""
+"""Rules and alerts: their results, and that every metric they use is exported."""
 
 import re
 import shutil

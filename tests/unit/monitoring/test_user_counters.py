@@ -3,6 +3,8 @@
 from carme_monitoring.accounting.counters import UserCounters
 from carme_monitoring.metrics import Samples
 
+from .conftest import restarted
+
 SECOND = 10**9
 ANN = ("ann", "phys", "gpu")
 GPU = ("energy_joules", "gpu")
@@ -54,12 +56,10 @@ def test_an_owner_who_stays_away_for_a_day_is_forgotten() -> None:
 def test_a_restart_and_a_reboot_lose_nothing() -> None:
     before = UserCounters(HOLD)
     before.count([(1, ANN, {GPU: 100.0})], 1000 * SECOND)
-    after = UserCounters(HOLD)
-    after.restore(before.save(), is_same_boot=True)
+    after = restarted(before)
     after.count([(1, ANN, {GPU: 130.0})], 1010 * SECOND)
     assert shown(after, 1040) == {(*ANN, "gpu"): 130}
-    rebooted = UserCounters(HOLD)
-    rebooted.restore(after.save(), is_same_boot=False)
+    rebooted = restarted(after, is_same_boot=False)
     rebooted.count([(1, ANN, {GPU: 7.0})], 5 * SECOND)
     assert shown(rebooted, 5) == {(*ANN, "gpu"): 137}
     assert rebooted.node == {GPU: 137}

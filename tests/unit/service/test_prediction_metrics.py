@@ -5,7 +5,7 @@ import re
 from carme.service import outcomes
 from carme.service.app import create_app
 from carme.service.store import PredictionRow
-from carme_monitoring.metrics import SERVICE
+from support.generators import metrics_reference
 from support.service import OWN
 
 
@@ -69,4 +69,4 @@ def test_the_reference_has_every_metric_of_the_service(service, monkeypatch):
     found = re.findall(r"(?m)^# TYPE (carme_\S+) (\S+)$", read(service, monkeypatch))
     # The client adds when a counter or histogram was made.
     told = {(name, kind) for name, kind in found if not name.endswith("_created")}
-    assert told == {(metric.name, metric.kind) for metric in SERVICE}
+    assert told == {(metric.name, metric.kind) for metric in metrics_reference.SERVICE}
