@@ -91,7 +91,7 @@ def base_image(cache: Path) -> Path:
         *("debootstrap", "--variant=minbase", f"--include={','.join(INCLUDE)}"),
         *(f"--cache-dir={downloads}", SUITE, str(partial), source.uri),
     ]
-    run(argv, timeout=900)
+    run(argv, timeout_seconds=900)
     (partial / "etc/systemd/system/test-cgroups.service").write_text(CGROUPS)
     script = partial / "usr/local/sbin/test-cgroups"
     script.write_text(CGROUPS_SCRIPT)

@@ -158,7 +158,8 @@ class Machines:
             shutil.rmtree(old.root)
         address = old.address if old else self.network.address(len(self.hosts))
         root = self.folder / name
-        run(["cp", "-a", "--reflink=auto", base_system.base_image(self.cache), root], timeout=300)
+        image = base_system.base_image(self.cache)
+        run(["cp", "-a", "--reflink=auto", image, root], timeout_seconds=300)
         pip, npm = (self.cache / part for part in ("pip", "npm"))
         for cache_folder in (pip, npm, self._pool):
             cache_folder.mkdir(parents=True, exist_ok=True)
