@@ -263,6 +263,9 @@ def _monitoring(inventory: Inventory) -> Iterator[str]:
         value = inventory.get(variable)
         if value is not None and not (isinstance(value, int) and least <= value <= most):
             yield f"{variable}: {value!r} must be a whole number from {least} to {most}"
+    scrape = inventory.get("prometheus_scrape_seconds")
+    if isinstance(scrape, int) and 1 <= scrape <= 60 and 60 % scrape:
+        yield f"prometheus_scrape_seconds: {scrape} must divide a minute, as 5, 15 and 30 do"
 
 
 def _storage(inventory: Inventory) -> Iterator[str]:

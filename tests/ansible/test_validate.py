@@ -132,6 +132,7 @@ WRONG = {
     ),
     "mail server": ("vars/alertmanager_smtp_host", "mail", "'mail' must be host:port"),
     "scrape": ("vars/prometheus_scrape_seconds", 300, "must be a whole number from 1 to 60"),
+    "uneven scrape": ("vars/prometheus_scrape_seconds", 40, "must divide a minute"),
     "same monitoring port": ("vars/service_port", 9090, "the same port 9090"),
     "no Grafana file": ("vars/grafana_package_file", "/no/g.deb", "there is no file /no/g.deb"),
     "mount": ("vars/shared_storage_mounts", [{"what": "x"}], "needs what, where and type"),

@@ -32,7 +32,7 @@ def session(cluster):
 def _wait_for_saved_state(cluster, person):
     """Return when slurmctld has saved that the session's job runs.
 
-    It saves changes of jobs within five seconds. If it is killed earlier, Slurm itself loses the job.
+    It saves changes of jobs within five seconds. If it is killed earlier, Slurm loses the job.
     """
     [job] = cluster.jobs(person.name)
     changed_at = time.time()

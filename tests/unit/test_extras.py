@@ -34,9 +34,9 @@ def installed_by(extra: str) -> set[str]:
         if str(requirement) in seen:
             continue
         seen.add(str(requirement))
-        found = distribution(requirement.name)
-        installed.add(found.name.lower())
-        for line in found.requires or ():
+        package = distribution(requirement.name)
+        installed.add(package.name.lower())
+        for line in package.requires or ():
             needed = Requirement(line)
             extras = requirement.extras or {""}
             if not needed.marker or any(needed.marker.evaluate({"extra": e}) for e in extras):
@@ -47,7 +47,7 @@ def installed_by(extra: str) -> set[str]:
 @pytest.mark.parametrize(
     ("extra", "absent", "argv", "output"),
     [
-        ("simulator", {"flask", "scipy", "sqlalchemy", "jupyterhub", "prometheus_client"},
+        ("simulator", {"flask", "sqlalchemy", "jupyterhub", "prometheus_client"},
          ["carme", "reproduce", "limits"], "alexnet, batch 256: stalls at"),
         ("monitoring", {"numpy", "numba", "llvmlite", "flask", "jupyterhub"},
          ["carme-exporter", "--once"], "# TYPE carme_exporter_info gauge"),
