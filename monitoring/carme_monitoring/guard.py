@@ -23,7 +23,7 @@ class PartialReading(UnavailableError):
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Result]):
+class GuardedResult(Generic[Result]):
     """How one run ended; `reason` is empty when it worked."""
 
     reason: str = ""
@@ -31,13 +31,13 @@ class Outcome(Generic[Result]):
     result: Result | None = None
 
 
-def _outcome(call: Callable[[], Result]) -> Outcome[Result]:
+def _outcome(call: Callable[[], Result]) -> GuardedResult[Result]:
     try:
-        return Outcome(result=call())
+        return GuardedResult(result=call())
     except Exception as error:
         reason = error.reason if isinstance(error, CarmeError) else "error"
         reading = error.reading if isinstance(error, PartialReading) else None
-        return Outcome(reason, f"{type(error).__name__}: {error}", reading)
+        return GuardedResult(reason, f"{type(error).__name__}: {error}", reading)
 
 
 class Guard:
@@ -47,10 +47,10 @@ class Guard:
     def __init__(self, name: str, limit_seconds: float = _DEFAULT_LIMIT_SECONDS) -> None:
         self.name, self.limit_seconds = name, limit_seconds
         self.begin()
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Outcome[Any]]]] = (
-            queue.SimpleQueue()
-        )
-        self._busy: queue.SimpleQueue[Outcome[Any]] | None = None
+        self._work: queue.SimpleQueue[
+            tuple[Callable[[], Any], queue.SimpleQueue[GuardedResult[Any]]]
+        ] = queue.SimpleQueue()
+        self._busy: queue.SimpleQueue[GuardedResult[Any]] | None = None
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
@@ -68,7 +68,7 @@ class Guard:
         return self._count(lambda: _outcome(call), failures)
 
     def _count(
-        self, attempt: Callable[[], Outcome[Result]], failures: LabelledCounter
+        self, attempt: Callable[[], GuardedResult[Result]], failures: LabelledCounter
     ) -> Result | None:
         began = time.monotonic()
         outcome = attempt()
@@ -79,21 +79,21 @@ class Guard:
             failures.add((self.name, outcome.reason))
         return outcome.result
 
-    def _in_thread(self, call: Callable[[], Result]) -> Outcome[Result]:
+    def _in_thread(self, call: Callable[[], Result]) -> GuardedResult[Result]:
         if self._busy is not None and not self._busy.empty():
             self._busy = None  # the run that took too long has returned
         if self._busy is not None:
-            return Outcome("timeout", "still busy with an earlier run")
+            return GuardedResult("timeout", "still busy with an earlier run")
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, daemon=True, name=self.name)
             self._thread.start()
-        answer: queue.SimpleQueue[Outcome[Any]] = queue.SimpleQueue()
+        answer: queue.SimpleQueue[GuardedResult[Any]] = queue.SimpleQueue()
         self._work.put((call, answer))
         try:
             return answer.get(timeout=self.limit_seconds)
         except queue.Empty:
             self._busy = answer
-            return Outcome("timeout", f"no answer within {self.limit_seconds:g} s")
+            return GuardedResult("timeout", f"no answer within {self.limit_seconds:g} s")
 
     def _serve(self) -> None:
         while True:

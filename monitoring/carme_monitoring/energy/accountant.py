@@ -18,14 +18,16 @@ from carme_monitoring.energy.shares import (
     rest_weights,
 )
 
-Outcome = Literal["first", "counted", "wrapped", "reset", "rejected", "estimated", "same"]
+GainOutcome = Literal["first", "counted", "wrapped", "reset", "rejected", "estimated", "same"]
 _MAX_GAP_NS = 3600 * 10**9
 """In a longer gap between two readings nothing is estimated."""
 _MAX_WRAP_WATTS = 750.0
 """No processor package draws more on average; the largest are specified for 500 W. The limit for
 rejecting a reading is higher: after 20 s it allows for a whole range."""
+_LOAD_CHANGE_NS = 30 * 10**9
+"""In a gap this short the load may have changed at once; in a longer one it rarely did."""
 _WRAP_FACTOR = 2.0
-"""Until a counter wrapped, it can hardly have gained more than this times its usual gain."""
+"""In a longer gap, a counter that wrapped hardly gained more than this times its usual gain."""
 _USUAL_WATTS = 100.0
 """The power of a counter before it was measured."""
 _MIN_RATE_NS = 10**9
@@ -44,7 +46,7 @@ class EnergyGain:
     uj: int
     from_ns: int
     to_ns: int
-    outcome: Outcome
+    outcome: GainOutcome
 
 
 @dataclass
@@ -72,7 +74,7 @@ class CounterSource:
         if at_ns <= self.at_ns:
             return EnergyGain(0, self.at_ns, self.at_ns, "same")
         from_ns, gained = self.at_ns, value_uj - self.value_uj
-        outcome: Outcome = "counted"
+        outcome: GainOutcome = "counted"
         if gained < 0:
             rest_uj = self._gain_before_wrap(value_uj, at_ns)
             outcome = "reset" if rest_uj is None else "wrapped"
@@ -90,14 +92,17 @@ class CounterSource:
     def _gain_before_wrap(self, value_uj: int, at_ns: int) -> int | None:
         """What a counter that went down gained up to its range; None if it was reset.
 
-        A wrap and a reset differ by just this gain. It counts only if the usual power explains it:
-        a reset that is taken for a wrap then invents little, and a wrap under a sudden load that is
-        taken for a reset loses no more than one interval.
+        A wrap and a reset differ by just this gain. In a short gap it counts if a processor can
+        draw so much. In a longer one that explains nearly everything, so it counts only if the
+        usual power explains it, too: a reset that is taken for a wrap then invents little, and a
+        wrap that is taken for a reset, because the load has just begun, loses one interval.
         """
         if not self.range_uj or value_uj > self.range_uj:
             return None
         rest_uj = self.range_uj - self.value_uj
         usual_watts = _USUAL_WATTS if self.watts is None else self.watts
+        if at_ns - self.at_ns <= _LOAD_CHANGE_NS:
+            usual_watts = _MAX_WRAP_WATTS
         is_wrap = 0 <= rest_uj <= self._most(at_ns, _WRAP_FACTOR * usual_watts)
         most_uj = self._most(at_ns, min(self.max_watts, _MAX_WRAP_WATTS))
         return rest_uj if is_wrap and rest_uj + value_uj <= most_uj else None
