@@ -101,32 +101,32 @@ def synchronous(step: Step, factors: Floats, *, idle_watts: float = 0.0) -> Trac
     steps, workers = factors.shape
     ring = simulation.link("all-reduce", bandwidth=1.0)
     reduced = simulation.barrier(workers + 1, "step")
-    buckets = len(step.bucket_ready)
+    buckets = len(step.bucket_ready_seconds)
     ready = [simulation.barrier(workers + 1, f"bucket {b}") for b in range(buckets)]
 
     def worker(gpu: Device, jitter: Floats) -> Steps:
         for factor in jitter:
             begin = simulation.now
-            yield Wait(step.tensor_parallel, label="all-reduce in layers")
-            computed = min(step.forward, *step.bucket_ready, step.kernels)
+            yield Wait(step.tensor_parallel_seconds, label="all-reduce in layers")
+            computed = min(step.forward_seconds, *step.bucket_ready_seconds, step.kernel_seconds)
             yield Compute(gpu, computed * factor, step.busy_watts, "forward")
-            for at, barrier in zip(step.bucket_ready, ready, strict=True):
+            for at, barrier in zip(step.bucket_ready_seconds, ready, strict=True):
                 yield Compute(gpu, (at - computed) * factor, step.busy_watts, "backward")
                 simulation.process(hand_over(barrier), "gradient")
                 computed = at
-            remaining = step.kernels + step.bubble - computed
+            remaining = step.kernel_seconds + step.bubble_seconds - computed
             yield Compute(gpu, max(remaining, 0.0) * factor, step.busy_watts, "backward")
             yield Arrive(reduced)
-            yield Compute(gpu, step.update, step.busy_watts, "update")
-            yield Wait(step.overhead, label="host")
-            yield Wait(max(begin + step.data_loading - simulation.now, 0.0), label="input")
+            yield Compute(gpu, step.update_seconds, step.busy_watts, "update")
+            yield Wait(step.overhead_seconds, label="host")
+            yield Wait(max(begin + step.data_loading_seconds - simulation.now, 0.0), label="input")
 
     def hand_over(barrier: Barrier) -> Steps:
         yield Arrive(barrier)
 
     def reducer(link: Link) -> Steps:
         for _ in range(steps):
-            for barrier, seconds in zip(ready, step.bucket_all_reduce, strict=True):
+            for barrier, seconds in zip(ready, step.bucket_all_reduce_seconds, strict=True):
                 yield Arrive(barrier)
                 yield Transfer(link, seconds, label="all-reduce")
             yield Arrive(reduced)
