@@ -85,10 +85,15 @@ def simulate_window(
             else:
                 steps = 1
                 shard = shard_workload(workload, cluster, plan)
-                all_reduce = float(step.bucket_all_reduce_seconds.sum())
-                forward, backward, send = stage_seconds(shard)
+                all_reduce_seconds = float(step.bucket_all_reduce_seconds.sum())
+                forward_seconds, backward_seconds, message_seconds = stage_seconds(shard)
                 report = models.pipeline(
-                    forward, backward, send, shard.micro_batches, all_reduce=all_reduce, **watts
+                    forward_seconds,
+                    backward_seconds,
+                    message_seconds,
+                    shard.micro_batches,
+                    all_reduce_seconds=all_reduce_seconds,
+                    **watts,
                 )
             rate = _network_rate(step, cluster, plan)
         case ParameterServer():

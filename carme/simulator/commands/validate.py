@@ -227,9 +227,11 @@ def _products(folder: Path, file: str, name: str) -> Pairs:
     pairs = []
     for row in _rows(folder / "deepbench" / f"gemm_fp32_{file}.csv"):
         m, n, k = (np.array([float(row[c])]) for c in "mnk")
-        product = gemm_seconds(m, n, k, np.ones(1), gpu, flops_per_second)
-        memory = 4 * (m * k + k * n + m * n) / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
-        seconds = float(np.maximum(product, memory)[0]) + gpu.kernel_seconds
+        product_seconds = gemm_seconds(m, n, k, np.ones(1), gpu, flops_per_second)
+        memory_traffic_seconds = (
+            4 * (m * k + k * n + m * n) / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
+        )
+        seconds = float(np.maximum(product_seconds, memory_traffic_seconds)[0]) + gpu.kernel_seconds
         pairs.append((float(row["time_ms"]) / 1e3, seconds))
     return pairs
 

@@ -134,32 +134,34 @@ def check_size(cluster: Cluster, plan: BasePlan) -> None:
 def stage_seconds(shard: Shard) -> tuple[list[float], list[float], list[float]]:
     """Seconds of a micro-batch's forward and backward pass on each stage, and of each message from
     a stage to the next."""
-    forward = [float(shard.forward_seconds[rows].sum()) for rows in shard.stages]
-    backward = [float(shard.backward_seconds[rows].sum()) for rows in shard.stages]
+    forward_seconds = [float(shard.forward_seconds[rows].sum()) for rows in shard.stages]
+    backward_seconds = [float(shard.backward_seconds[rows].sum()) for rows in shard.stages]
     plan, node = shard.plan, shard.cluster.node
     # Nodes are filled with tensor-parallel GPUs first, then stages: messages may leave the node.
     leaves_node = plan.tensor * plan.pipeline > node.gpus
     sample_bytes = shard.element_bytes * shard.micro_batch
-    send = [
+    message_seconds = [
         send_seconds(float(shard.arrays.outputs[rows[-1]]) * sample_bytes, node, leaves_node)
         for rows in shard.stages[:-1]
     ]
-    return forward, backward, send
+    return forward_seconds, backward_seconds, message_seconds
 
 
 def _pipeline(shard: Shard) -> tuple[float, float, float]:
     """Kernel seconds of the busiest stage, its forward seconds, and its idle seconds in the
     pipeline (the bubble)."""
-    forward, backward, send = stage_seconds(shard)
+    forward_seconds, backward_seconds, message_seconds = stage_seconds(shard)
     kernel_seconds, stage = max(
-        (f + b, -s) for s, (f, b) in enumerate(zip(forward, backward, strict=True))
+        (f + b, -s) for s, (f, b) in enumerate(zip(forward_seconds, backward_seconds, strict=True))
     )
     kernel_seconds *= shard.micro_batches
     bubble_seconds = 0.0
-    if send:
-        total_seconds, _ = makespan(forward, backward, send, shard.micro_batches)
+    if message_seconds:
+        total_seconds, _ = makespan(
+            forward_seconds, backward_seconds, message_seconds, shard.micro_batches
+        )
         bubble_seconds = total_seconds - kernel_seconds
-    return kernel_seconds, forward[-stage] * shard.micro_batches, bubble_seconds
+    return kernel_seconds, forward_seconds[-stage] * shard.micro_batches, bubble_seconds
 
 
 def _tensor_parallel_seconds(shard: Shard) -> float:

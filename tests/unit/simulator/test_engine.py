@@ -182,7 +182,7 @@ def test_without_a_trace_energy_is_still_counted():
     assert report.joules() == pytest.approx(220)
 
 
-def test_a_model_that_stands_still_names_who_waits_for_what():
+def test_a_deadlock_names_who_waits_for_what():
     simulation = Simulation()
     box = simulation.mailbox("orders")
 
@@ -190,7 +190,7 @@ def test_a_model_that_stands_still_names_who_waits_for_what():
         yield Get(box)
 
     simulation.process(slave(), "slave 1")
-    with pytest.raises(InputError, match=r"slave 1 \(for orders\)"):
+    with pytest.raises(InputError, match=r"^Deadlock at t = 0 s: .*: slave 1 \(for orders\)$"):
         simulation.run()
 
 
