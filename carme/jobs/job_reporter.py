@@ -37,7 +37,7 @@ T = TypeVar("T")
 MAX_JOBS = 500
 """The longest list: each job's series are looked up."""
 _BATCH = 100
-_AWAY = "Prometheus does not answer; these are Slurm's own figures"
+_NO_PROMETHEUS = "Prometheus does not answer; these are Slurm's own figures"
 _TOO_EARLY = "It has only just begun: the first figures come within a minute."
 _NO_FIGURES = (
     "Prometheus has no figures of it: older than it keeps, or on nodes without an exporter."
@@ -79,7 +79,7 @@ def parse_filter(query: Mapping[str, str]) -> JobFilter:
         job_filter = JobFilter.model_validate(query)
     except ValidationError as error:
         raise InputError(explain_first(error)) from None
-    if job_filter.state and job_filter.state.lower() not in _STATE_WORDS:
+    if job_filter.state and job_filter.state.lower() not in _STATE_FILTERS:
         raise InputError(
             f"there is no state {job_filter.state!r}",
             "one of running, waiting, ended, failed, or Slurm's word such as COMPLETED",
@@ -87,7 +87,7 @@ def parse_filter(query: Mapping[str, str]) -> JobFilter:
     return job_filter
 
 
-_STATE_WORDS = {"running", "waiting", "ended", *(state.lower() for state in JobState)}
+_STATE_FILTERS = {"running", "waiting", "ended", *(state.lower() for state in JobState)}
 
 
 class JobReporter:
@@ -112,7 +112,7 @@ class JobReporter:
             )
         except CarmeError as error:
             log.warning("job %d: %s", job_id, error)
-            return report(job, now, problem=_AWAY)
+            return report(job, now, problem=_NO_PROMETHEUS)
         problem = ""
         if not series.measured:
             is_new = not job_line.ended_at and job_line.elapsed_seconds < queries.SETTLE_SECONDS
@@ -145,7 +145,7 @@ class JobReporter:
             measured = await self._ask(lambda p: _measure_many(p, lines, now))
         except CarmeError as error:
             log.warning("a list of jobs: %s", error)
-            measured, problem = {}, _AWAY
+            measured, problem = {}, _NO_PROMETHEUS
         else:
             problem = ""
         return JobList(

@@ -18,7 +18,7 @@ def no_such_job(job: int | str) -> MissingError:
     return MissingError(f"you have no job {job} of the last month", "`carme jobs` lists your jobs")
 
 
-class RequestedResources(SlurmModel):
+class JobResources(SlurmModel):
     """The resources that the job requested and got."""
 
     nodes: int = 0
@@ -116,7 +116,7 @@ class JobLine(SlurmModel):
     elapsed_seconds: float = 0
     exit_code: int | None = None
     exit_signal: int | None = None
-    asked: RequestedResources = RequestedResources()
+    asked: JobResources = JobResources()
     measured: MeasuredUsage | None = None
 
     @property

@@ -11,17 +11,18 @@ from typing import NamedTuple
 from carme.jobs.models import (
     JobLine,
     JobReport,
+    JobResources,
     MeasuredUsage,
     Plot,
     ReportAdvice,
-    RequestedResources,
 )
 from carme.slurm.models import HistoryJob, Job
 from carme.slurm.states import JobState
 from carme.units import format_bytes, format_duration
 
 _RESERVE = 1.2
-_WORTH = 0.5
+_LOW_USE_SHARE = 0.5
+"""Less is suggested if a job used at most this share of what it asked for."""
 _GIBIBYTE = 2**30
 _SHORT_SECONDS = 20
 """The first seconds of a job say little about the rest."""
@@ -63,7 +64,7 @@ def line(job: Job | HistoryJob, now: float, measured: MeasuredUsage | None = Non
         elapsed_seconds=elapsed,
         exit_code=job.exit_code,
         exit_signal=job.exit_signal,
-        asked=RequestedResources(
+        asked=JobResources(
             nodes=job.node_count or len(job.nodes),
             cpus=job.cpus,
             memory_bytes=job.memory_bytes,
@@ -126,7 +127,7 @@ def _gpus(job: JobLine, measured: MeasuredUsage) -> str | None:
         return "No GPU did anything. Ask for none, or check that the program finds them."
     if worked is not None and worked < requested:
         return f"Only {worked} of {requested} GPUs ever worked. Ask for {worked}."
-    if busy < _WORTH:
+    if busy < _LOW_USE_SHARE:
         return (
             f"The GPUs worked {busy:.0%} of their time. Fewer of them, more loader processes or a"
             " larger batch would use them better."
@@ -140,7 +141,7 @@ def _cpus(job: JobLine) -> str | None:
         return None
     # Slurm gives out whole cores, and every node of a job has at least one.
     enough = max(1, job.asked.nodes, math.ceil(used * _RESERVE))
-    if enough > _WORTH * requested:
+    if enough > _LOW_USE_SHARE * requested:
         return None
     return f"It kept {used:.2g} of {requested} CPUs at work. Ask for {enough}."
 
@@ -154,7 +155,7 @@ def _memory(job: JobLine, measured: MeasuredUsage) -> str | None:
     if not peak or not requested or job.elapsed_seconds < _SHORT_SECONDS:
         return None
     enough = _whole_gib(peak * _RESERVE)
-    if enough > _WORTH * requested:
+    if enough > _LOW_USE_SHARE * requested:
         return None
     used = f"It used {format_bytes(peak)} of {format_bytes(requested)}{per_node}."
     return f"{used} Ask for {format_bytes(enough)}."
@@ -173,7 +174,7 @@ def _time(job: JobLine) -> str | None:
             " resume from checkpoints."
         )
     enough = math.ceil(elapsed * _RESERVE / 300) * 300
-    if not limit or job.state != JobState.COMPLETED or enough > _WORTH * limit:
+    if not limit or job.state != JobState.COMPLETED or enough > _LOW_USE_SHARE * limit:
         return None
     return (
         f"It took {format_duration(elapsed)} of {format_duration(limit)}. Ask"

@@ -27,7 +27,7 @@ from carme.predict.coefficients import (
     Provenance,
 )
 from carme.predict.estimates import Spread
-from carme.predict.measurements import PhaseName, SingleWorkerPhase, TrackedStep
+from carme.predict.measurements import PhaseName, SingleWorkerPhase, TimedStep
 from carme.simulator.hardware import Cluster
 from carme.simulator.plans import Synchronous
 from carme.simulator.runs import simulate
@@ -47,7 +47,7 @@ MODEL_ERROR = 0.04
 """Relative error of the model at a measured point."""
 
 
-class MeasuredPoint(NamedTuple):
+class StepMedians(NamedTuple):
     """Medians of the steps of one batch and worker count."""
 
     batch: int
@@ -61,20 +61,20 @@ class MeasuredPoint(NamedTuple):
     """Relative standard error of the median."""
 
     @property
-    def single_worker(self) -> MeasuredPoint:
+    def single_worker(self) -> StepMedians:
         """The same local batch on one worker."""
         return self._replace(batch=max(round(self.batch / self.gpus), 1), gpus=1)
 
 
-def group(steps: Sequence[TrackedStep]) -> list[MeasuredPoint]:
+def group(steps: Sequence[TimedStep]) -> list[StepMedians]:
     """The measured points of the steps."""
-    by_point: dict[tuple[int, int], list[TrackedStep]] = defaultdict(list)
+    by_point: dict[tuple[int, int], list[TimedStep]] = defaultdict(list)
     for step in steps:
         by_point[step.batch, step.gpus].append(step)
     return [_point(batch, gpus, members) for (batch, gpus), members in sorted(by_point.items())]
 
 
-def _point(batch: int, gpus: int, members: list[TrackedStep]) -> MeasuredPoint:
+def _point(batch: int, gpus: int, members: list[TimedStep]) -> StepMedians:
     times = np.array([m.seconds for m in members])
     median = float(np.median(times))
     deviation = 1.4826 * float(np.median(np.abs(times - median)))
@@ -89,7 +89,7 @@ def _point(batch: int, gpus: int, members: list[TrackedStep]) -> MeasuredPoint:
     seconds = sum(phases.values()) + float(np.median(untimed))
     if seconds < 0.1 * median:  # the time was in another phase in each step: no median shows it
         seconds, phases = median, {}
-    return MeasuredPoint(
+    return StepMedians(
         batch=batch,
         gpus=gpus,
         steps=len(members),
@@ -102,7 +102,7 @@ def _point(batch: int, gpus: int, members: list[TrackedStep]) -> MeasuredPoint:
 
 
 def fit(
-    workload: Workload, cluster: Cluster, plan: Synchronous, steps: Sequence[TrackedStep]
+    workload: Workload, cluster: Cluster, plan: Synchronous, steps: Sequence[TimedStep]
 ) -> Calibration:
     """The calibration whose coefficients make the simulator reproduce the steps. Raises InputError
     if no coefficients within their bounds do."""
@@ -117,7 +117,7 @@ def fit(
 
 
 def step_phases(result: SimulationResult) -> dict[PhaseName, float]:
-    """Seconds of the mean step by phase, as in a TrackedStep."""
+    """Seconds of the mean step by phase, as in a TimedStep."""
     phases: tuple[PhaseName, ...] = ("compute", "communication", "update", "wait")
     return {name: result.phases[name] / max(result.steps, 1.0) for name in phases}
 
@@ -134,7 +134,7 @@ class _Fit(NamedTuple):
     workload: Workload
     cluster: Cluster
     plan: Synchronous
-    points: list[MeasuredPoint]
+    points: list[StepMedians]
 
     def calibration(self) -> Calibration:
         undetermined = self.undetermined_shares()
@@ -149,9 +149,9 @@ class _Fit(NamedTuple):
         best = _coefficients(solution.x).model_copy(update=dict.fromkeys(undetermined, 0.0))
         unseen = self.unseen_scales(best)
         best = self.with_power(best.model_copy(update=dict.fromkeys(unseen, 1.0)))
-        return self.judged(best, (*unseen, *undetermined))
+        return self.assessed(best, (*unseen, *undetermined))
 
-    def run(self, point: MeasuredPoint, coefficients: Coefficients) -> SimulationResult:
+    def run(self, point: StepMedians, coefficients: Coefficients) -> SimulationResult:
         """The result of one epoch with the point's batch and workers."""
         workload, cluster = coefficients.apply(self.workload, self.cluster)
         fields = {"batch": point.batch, "batch_rule": "constant", "epochs": 1.0}
@@ -231,7 +231,7 @@ class _Fit(NamedTuple):
             return best
         return best.model_copy(update={"power": _clip("power", measured / simulated)})
 
-    def judged(self, best: Coefficients, unseen: tuple[str, ...]) -> Calibration:
+    def assessed(self, best: Coefficients, unseen: tuple[str, ...]) -> Calibration:
         """The calibration with its uncertainty. Raises InputError if the fit misses a step."""
         points = self.points
         errors = [self.run(p, best).step_seconds / p.seconds - 1 for p in points]

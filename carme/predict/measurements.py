@@ -25,7 +25,7 @@ MAX_STEPS = 10_000
 M = TypeVar("M", bound=BaseModel)
 
 
-class TrackedStep(FrozenModel):
+class TimedStep(FrozenModel):
     """One training step as it was timed."""
 
     batch: Annotated[int, Field(ge=1, le=10**9)]
@@ -42,13 +42,13 @@ class TrackedStep(FrozenModel):
     """Mean draw of one GPU in the step."""
 
     @model_validator(mode="after")
-    def _parts_of_the_whole(self) -> TrackedStep:
+    def _parts_of_the_whole(self) -> TimedStep:
         if sum(self.phases.values()) > 1.05 * self.seconds:
             raise ValueError("the phases together take longer than the step")
         return self
 
 
-Steps = Annotated[tuple[TrackedStep, ...], Field(min_length=3, max_length=MAX_STEPS)]
+Steps = Annotated[tuple[TimedStep, ...], Field(min_length=3, max_length=MAX_STEPS)]
 
 
 def validated(model: type[M], data: Any, source: str) -> M:
@@ -66,7 +66,7 @@ class StepsFile(FrozenModel):
     steps: Steps
 
 
-def parse_steps(text: str, source: str) -> tuple[TrackedStep, ...]:
+def parse_steps(text: str, source: str) -> tuple[TimedStep, ...]:
     """Steps in JSON (an object with `steps`, or a list) or CSV with a header line."""
     if text.lstrip()[:1] in ("{", "["):
         try:
@@ -80,7 +80,7 @@ def parse_steps(text: str, source: str) -> tuple[TrackedStep, ...]:
 
 def _rows(text: str, source: str) -> list[dict[str, Any]]:
     reader = csv.DictReader(io.StringIO(text))
-    columns = {*TrackedStep.model_fields, *PHASE_COLUMNS, *ALONE_COLUMNS} - {"phases", "alone"}
+    columns = {*TimedStep.model_fields, *PHASE_COLUMNS, *ALONE_COLUMNS} - {"phases", "alone"}
     names = [name.strip() for name in reader.fieldnames or ()]
     unknown = sorted(set(names) - columns)
     if unknown or not {"batch", "seconds"} <= set(names):
@@ -92,14 +92,14 @@ def _rows(text: str, source: str) -> list[dict[str, Any]]:
             raise InputError(f"{source}: more than {MAX_STEPS} steps", "give a part of them")
         cells = {str(k).strip(): v.strip() for k, v in raw.items() if isinstance(v, str)}
         cells = {k: v for k, v in cells.items() if v}
-        row: dict[str, Any] = {k: v for k, v in cells.items() if k in TrackedStep.model_fields}
+        row: dict[str, Any] = {k: v for k, v in cells.items() if k in TimedStep.model_fields}
         row["phases"] = {k: v for k, v in cells.items() if k in PHASE_COLUMNS}
         row["alone"] = {name: cells[k] for k, name in ALONE_COLUMNS.items() if k in cells}
         rows.append(row)
     return rows
 
 
-def with_watts(steps: Iterable[TrackedStep], job: JobLine) -> tuple[TrackedStep, ...]:
+def with_watts(steps: Iterable[TimedStep], job: JobLine) -> tuple[TimedStep, ...]:
     """The steps; those without measured watts get the mean draw of the job's GPUs."""
     measured = job.measured
     if not measured or not measured.gpu_held_seconds or not measured.joules.get("gpu"):

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from carme.errors import InputError
 from carme.predict.coefficients import DATA_SHEET, Calibration, Coefficients, Provenance
-from carme.predict.cost_limits import MAX_BURST_SLOTS
 from carme.predict.estimates import Estimate, FrozenModel, Spread
+from carme.predict.simulation_limits import MAX_BURST_SLOTS
 from carme.simulator.analysis.scaling_limits import scaling_limits, scaling_point
 from carme.simulator.analysis.timeline import burst_figures, simulate_window
 from carme.simulator.costs.step import Step, plan_step

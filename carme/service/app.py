@@ -53,8 +53,9 @@ def create_app(config: Config | None = None, token: str | None = None) -> Flask:
     """The application, below the path of the hub's address. `token` is the service's own at the
     hub (JUPYTERHUB_API_TOKEN)."""
     config = config or load()
-    own = os.environ.get("JUPYTERHUB_API_TOKEN", "") if token is None else token
-    context = ServiceContext(config, own)
+    if token is None:
+        token = os.environ.get("JUPYTERHUB_API_TOKEN", "")
+    context = ServiceContext(config, token)
     prefix = context.hub.prefix
     app = Flask("carme.service", static_folder="static", static_url_path=f"{prefix}/static")
     app.extensions["carme"] = context

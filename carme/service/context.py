@@ -13,9 +13,9 @@ from carme.predict.coefficients import Calibration
 from carme.predict.prediction import Rates
 from carme.service.hub_client import BrowserSessions, HubClient
 from carme.service.rate_limits import ConcurrencyLimiter, RateLimiter
+from carme.service.sandbox_process import SandboxProcess
 from carme.service.store import CalibrationRow, Store
 from carme.service.tasks import TaskPool
-from carme.service.uploads import SandboxProcess
 from carme.view.client import SnapshotSubscription, ViewClient
 
 _VIEW_TIMEOUT_SECONDS = 1.5

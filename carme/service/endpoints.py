@@ -125,9 +125,17 @@ class Api:
                 result, code = None, 204
             elif answer or not issubclass(result, BaseModel):
                 result = answer
-            body, query = hints.get("body"), hints.get("query")
             self.operations.append(
-                Endpoint(method, path, handler, result, body, query, code, **more)
+                Endpoint(
+                    method=method,
+                    path=path,
+                    handler=handler,
+                    answer=result,
+                    body=hints.get("body"),
+                    query=hints.get("query"),
+                    status=code,
+                    **more,
+                )
             )
             return handler
 

@@ -26,7 +26,7 @@ from carme.view.client import SnapshotSubscription
 
 log = logging.getLogger("carme.service")
 INTERVAL_SECONDS = 30.0
-_AT_ONCE = 50
+_MAX_JOBS_PER_CALL = 50
 LOST = "LOST"
 """The state of a job that neither the queue nor the accounting has any more."""
 MAX_JOBS = 200
@@ -48,7 +48,7 @@ def record(store: Store, cluster: SnapshotSubscription, now: float) -> int:
         .where(PredictionRow.job_id.is_not(None), PredictionRow.ended_as.is_(None))
         .where(PredictionRow.job_id.not_in(queued))
         .order_by(PredictionRow.created_at)
-        .limit(_AT_ONCE)
+        .limit(_MAX_JOBS_PER_CALL)
     )
     with store.session() as session:
         rows = list(session.scalars(query))
@@ -72,12 +72,12 @@ def _settle(row: PredictionRow, cluster: SnapshotSubscription, now: float) -> bo
         return True
     if not job.state.ended or not job.ended_at or now - job.ended_at < SETTLE_SECONDS:
         return False
-    judge(row, job)
+    assess(row, job)
     return True
 
 
-def judge(row: PredictionRow, job: JobReport) -> None:
-    """Compare; only a job that ran to its end says anything about the prediction."""
+def assess(row: PredictionRow, job: JobReport) -> None:
+    """Compare the job with its prediction, if it ran to its end: others say nothing about it."""
     row.ended_as = job.state.value
     row.measured_seconds = job.elapsed_seconds
     row.measured_joules = job.measured.joules.get("gpu") if job.measured else None
@@ -165,12 +165,12 @@ class CoverageMetrics(_StoreMetrics):
             labels=("kind", "source", "figure", "within"),
         )
         for item in coverage(self._store).items:
-            for figure, judged, within in (
+            for figure, assessed, within in (
                 ("time", item.time_judged, item.time_within),
                 ("energy", item.energy_judged, item.energy_within),
             ):
                 family.add_metric([item.kind, item.source, figure, "true"], within)
-                family.add_metric([item.kind, item.source, figure, "false"], judged - within)
+                family.add_metric([item.kind, item.source, figure, "false"], assessed - within)
         return (family,)
 
 

@@ -107,7 +107,9 @@ def callback() -> Any:
     returned_state, code = request.args.get("state", ""), request.args.get("code", "")
     is_ours = secrets.compare_digest(state.encode(), returned_state.encode())
     if not state or not is_ours or not code:
-        return problems.answer(403, "this log-in was not begun here", f"open {prefix}/ again")
+        return problems.answer(
+            403, "This browser did not start this log-in.", f"open {prefix}/ again"
+        )
     token = context.hub.token_for(code, verifier)
     if not token or not context.hub.user_of(token):
         return problems.answer(403, "the hub did not confirm the log-in", f"open {prefix}/ again")

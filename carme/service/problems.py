@@ -68,8 +68,8 @@ class HttpProblem(Exception):
 
 _TITLES = {
     400: "Bad request", 401: "Not logged in", 403: "Not allowed", 404: "Not found",
-    405: "Method not allowed", 413: "Too large", 415: "Wrong kind of body", 422: "Not valid",
-    429: "Too many requests", 500: "Internal error", 503: "Not available now",
+    405: "Method not allowed", 413: "Too large", 415: "Unsupported media type",
+    422: "Not valid", 429: "Too many requests", 500: "Internal error", 503: "Not available now",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from carme.predict.cluster_hardware import (
     worker_count,
 )
 from carme.predict.coefficients import DATA_SHEET, Calibration
-from carme.predict.cost_limits import check_workload
+from carme.predict.simulation_limits import check_workload
 from carme.requests.resource_request import AdviceRequest
 from carme.service.context import ServiceContext
 from carme.service.hub_client import Caller

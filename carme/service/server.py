@@ -35,7 +35,7 @@ def main() -> None:
     app = create_app(config)
     context: ServiceContext = app.extensions["carme"]
     stopping = threading.Event()
-    threading.Thread(target=_work, args=(context, stopping), daemon=True).start()
+    threading.Thread(target=_migrate_and_record, args=(context, stopping), daemon=True).start()
     context.tasks.warm()
     server = waitress.create_server(
         app,
@@ -69,7 +69,7 @@ def _end(context: ServiceContext) -> None:
         os._exit(0)  # a normal exit would wait for the pool
 
 
-def _work(context: ServiceContext, stopping: threading.Event) -> None:
+def _migrate_and_record(context: ServiceContext, stopping: threading.Event) -> None:
     """Update the database, then record outcomes of predictions."""
     while not stopping.is_set():
         try:

@@ -185,35 +185,43 @@ def stage_schedule(stage: int, stages: int, micro_batches: int) -> Iterator[Sche
 
 
 def makespan(
-    forward: list[float], backward: list[float], send: list[float], micro_batches: int
+    forward_seconds: list[float],
+    backward_seconds: list[float],
+    message_seconds: list[float],
+    micro_batches: int,
 ) -> tuple[float, list[float]]:
     """Seconds of one step, and when each stage ends.
 
-    forward[s], backward[s]: seconds of one micro-batch on stage s; send[s]: of a message from stage
-    s to s+1.
+    forward_seconds[s] and backward_seconds[s] are of one micro-batch on stage s, message_seconds[s]
+    of a message from stage s to s+1.
     """
-    stages = len(forward)
+    stages = len(forward_seconds)
     if stages == 1:
-        total = micro_batches * (forward[0] + backward[0])
+        total = micro_batches * (forward_seconds[0] + backward_seconds[0])
         return total, [total]
-    if len(set(forward)) == len(set(backward)) == 1 and not any(send):
+    if len(set(forward_seconds)) == len(set(backward_seconds)) == 1 and not any(message_seconds):
         # Equal stages: the closed form, bubble (p−1)/(m+p−1).
-        total = (micro_batches + stages - 1) * (forward[0] + backward[0])
-        return total, [total - s * backward[0] for s in range(stages)]
+        total = (micro_batches + stages - 1) * (forward_seconds[0] + backward_seconds[0])
+        return total, [total - s * backward_seconds[0] for s in range(stages)]
     steady = max(8 * stages, MAX_SLOTS // (2 * stages))
     if micro_batches > steady:
         # In the steady state each further micro-batch adds the same time.
-        earlier, _ = _slot_by_slot(forward, backward, send, steady - 2 * stages)
-        total, ends = _slot_by_slot(forward, backward, send, steady)
+        earlier, _ = _slot_by_slot(
+            forward_seconds, backward_seconds, message_seconds, steady - 2 * stages
+        )
+        total, ends = _slot_by_slot(forward_seconds, backward_seconds, message_seconds, steady)
         added = (total - earlier) / (2 * stages) * (micro_batches - steady)
         return total + added, [end + added for end in ends]
-    return _slot_by_slot(forward, backward, send, micro_batches)
+    return _slot_by_slot(forward_seconds, backward_seconds, message_seconds, micro_batches)
 
 
 def _slot_by_slot(
-    forward: list[float], backward: list[float], send: list[float], micro_batches: int
+    forward_seconds: list[float],
+    backward_seconds: list[float],
+    message_seconds: list[float],
+    micro_batches: int,
 ) -> tuple[float, list[float]]:
-    stages = len(forward)
+    stages = len(forward_seconds)
     queues = [list(stage_schedule(s, stages, micro_batches)) for s in range(stages)]
     done: dict[tuple[int, ScheduleSlot], float] = {}
     clock = [0.0] * stages
@@ -229,8 +237,10 @@ def _slot_by_slot(
                 if 0 <= source < stages:
                     if (source, slot) not in done:
                         break
-                    ready = done[source, slot] + send[min(s, source)]
-                clock[s] = max(clock[s], ready) + (backward[s] if slot.backward else forward[s])
+                    ready = done[source, slot] + message_seconds[min(s, source)]
+                clock[s] = max(clock[s], ready) + (
+                    backward_seconds[s] if slot.backward else forward_seconds[s]
+                )
                 done[s, slot] = clock[s]
                 position[s] += 1
                 remaining -= 1

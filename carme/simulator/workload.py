@@ -60,7 +60,7 @@ class Dataset(SimulatorModel):
     files: int = 1
 
 
-class MeasuredStep(SimulatorModel):
+class MeasuredBatchTime(SimulatorModel):
     """Measured compute seconds of one step on one GPU."""
 
     gpu: str
@@ -112,7 +112,7 @@ class Workload(LibraryEntry):
 
     layers: tuple[Layer, ...] = ()
     transformer: Transformer | None = None
-    measured: tuple[MeasuredStep, ...] = ()
+    measured: tuple[MeasuredBatchTime, ...] = ()
     parameters: Annotated[float, Field(ge=0)] | None = None
     """Only with measured steps: the number of parameters that workers communicate."""
     dataset: Dataset

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from carme.jobs.bursts import Bursts, bursts
+from carme.bursts import Bursts, bursts
 from carme_monitoring.periodic_thread import PeriodicThread
 
 SIGNALS = ("gpu", "gpu_memory", "send", "receive")

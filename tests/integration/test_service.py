@@ -265,7 +265,7 @@ def test_a_fit_from_twenty_steps_predicts_other_batches_and_worker_counts(people
     ann = people[0]
     network = tomllib.loads(TRAIN.with_name("mlp.toml").read_text()) | {"name": "mlp"}
     assert ann.by_token("POST", "/workloads", network).status_code == 201
-    subject = {"workload": "mlp", "hardware": {"partition": "cpu", "count": 4}}
+    workload_and_hardware = {"workload": "mlp", "hardware": {"partition": "cpu", "count": 4}}
     # Every worker reads all gradients and the mean, for any number of workers: a tree's traffic.
     how = {"overlap": False, "all_reduce": "tree"}
     errors, scaled_errors = defaultdict(list), defaultdict(list)
@@ -275,13 +275,19 @@ def test_a_fit_from_twenty_steps_predicts_other_batches_and_worker_counts(people
         assert len(base) == 20
         twenty = [step for run in FITTED for step in at(tracked, run)[:10]]
         assert len(twenty) == 20
-        body = {**subject, "plan": how, "steps": [step.model_dump() for step in twenty]}
+        body = {
+            **workload_and_hardware,
+            "plan": how,
+            "steps": [step.model_dump() for step in twenty],
+        }
         fitted = ann.by_token("POST", "/calibrations", body)
         assert fitted.status_code == 201, fitted.text
         mean = statistics.fmean(step.seconds for step in base)
         for workers, batch in TARGETS:
             plan = {"kind": "synchronous", "gpus": workers, "batch": batch, **how}
-            response = ann.by_token("POST", "/predictions", {**subject, "plan": plan}).json()
+            response = ann.by_token(
+                "POST", "/predictions", {**workload_and_hardware, "plan": plan}
+            ).json()
             prediction = response["prediction"]
             assert prediction["provenance"]["calibration"] == fitted.json()["id"]
             measured = statistics.median(s.seconds for s in at(tracked, (workers, batch)))

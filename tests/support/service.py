@@ -157,8 +157,8 @@ class Service:
         )  # fmt: skip
         self.hub.base_url = self.config.hub.base_url
         self.app = create_app(self.config, token=OWN)
-        self.parts = self.app.extensions["carme"]
-        self.parts.store.migrate()
+        self.context = self.app.extensions["carme"]
+        self.context.store.migrate()
         self.client = self.app.test_client()
 
     def ask(self, method, path, who="ann", body=None, **more):
@@ -172,9 +172,9 @@ class Service:
         self.hub.server_close()
 
     def close(self):
-        self.parts.cluster.close()
-        self.parts.tasks.close()
-        self.parts.sandbox.close()
-        self.parts.store.engine.dispose()
+        self.context.cluster.close()
+        self.context.tasks.close()
+        self.context.sandbox.close()
+        self.context.store.engine.dispose()
         self.view.close()
         self.stop_hub()

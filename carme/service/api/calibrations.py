@@ -5,11 +5,11 @@ from __future__ import annotations
 from carme.errors import InputError
 from carme.jobs.models import JobReport
 from carme.predict.coefficients import Calibration
-from carme.predict.cost_limits import check_points
 from carme.predict.estimates import Spread
 from carme.predict.fit import fit
-from carme.predict.measurements import TrackedStep, with_watts
+from carme.predict.measurements import TimedStep, with_watts
 from carme.predict.prediction import Prediction
+from carme.predict.simulation_limits import check_points
 from carme.service.api.jobs import find_job
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
@@ -70,7 +70,7 @@ def delete_calibration(caller: Caller, calibration_id: str) -> None:
     current_context().forget_calibrations()
 
 
-def _steps_of(context: ServiceContext, job: JobReport, workload: str) -> tuple[TrackedStep, ...]:
+def _steps_of(context: ServiceContext, job: JobReport, workload: str) -> tuple[TimedStep, ...]:
     """The mean step of a job that ran its declared workload to the end; InputError for others."""
     hint = "also send the steps that you timed"
     if context.store.newest(PredictionRow, job.user, job_id=job.id, kind="session"):
@@ -86,7 +86,7 @@ def _steps_of(context: ServiceContext, job: JobReport, workload: str) -> tuple[T
     # The time before the first step, as predicted, does not belong to the steps.
     before = prediction.time.value - prediction.steps * prediction.step_time.value
     seconds = max(job.elapsed_seconds - before, 0.1 * job.elapsed_seconds) / prediction.steps
-    step = TrackedStep(batch=round(prediction.batch), gpus=prediction.gpus, seconds=seconds)
+    step = TimedStep(batch=round(prediction.batch), gpus=prediction.gpus, seconds=seconds)
     return (step,)
 
 

@@ -15,7 +15,7 @@ from carme import library
 from carme.errors import CarmeError, InputError, MissingError, UnavailableError
 from carme.library.suite_runner import Suite
 from carme.predict.coefficients import Provenance, Source
-from carme.predict.cost_limits import check_ranges
+from carme.predict.simulation_limits import check_ranges
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
 from carme.service.hub_client import Caller

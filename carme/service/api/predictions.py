@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from carme.errors import InputError, MissingError
-from carme.predict.cost_limits import check_plan
 from carme.predict.prediction import Prediction, predict
+from carme.predict.simulation_limits import check_plan
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
 from carme.service.hub_client import Caller

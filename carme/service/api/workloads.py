@@ -7,7 +7,7 @@ from sqlalchemy.exc import IntegrityError
 
 from carme import library
 from carme.errors import InputError, MissingError
-from carme.predict.cost_limits import check_workload
+from carme.predict.simulation_limits import check_workload
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
 from carme.service.hub_client import Caller

@@ -83,16 +83,16 @@ def scaling_point(
     workload: Workload, cluster: Cluster, plan: Synchronous, step: Step, result: SimulationResult
 ) -> ScalingPoint:
     """The limit at the plan's GPU count, from its step and its result."""
-    best = per_sample = step.kernels * plan.data_parallel / step.samples
+    best = per_sample = step.kernel_seconds * plan.data_parallel / step.samples
     model_parallel = plan.tensor * plan.pipeline
     if plan.gpus > model_parallel:
         one_copy = Synchronous(**plan.model_dump(exclude={"gpus"}), gpus=model_parallel)
         try:
             single = plan_step(workload, cluster, one_copy)
-            best = min(per_sample, single.kernels / single.samples)
+            best = min(per_sample, single.kernel_seconds / single.samples)
         except InputError:
             best = per_sample
-    return _point(result, step.data_loading, best * step.samples / plan.data_parallel)
+    return _point(result, step.data_loading_seconds, best * step.samples / plan.data_parallel)
 
 
 def _points(
@@ -109,23 +109,25 @@ def _points(
         except InputError:
             break  # fewer samples than copies: the batch cannot be divided further
         result = run_synchronous(workload, larger, scaled, step)
-        per_sample = step.kernels * scaled.data_parallel / step.samples
+        per_sample = step.kernel_seconds * scaled.data_parallel / step.samples
         best = min(best or per_sample, per_sample)
-        ideal_kernels = best * step.samples / scaled.data_parallel
-        points.append(_point(result, step.data_loading, ideal_kernels))
+        ideal_kernel_seconds = best * step.samples / scaled.data_parallel
+        points.append(_point(result, step.data_loading_seconds, ideal_kernel_seconds))
     return points
 
 
-def _point(result: SimulationResult, data_loading: float, ideal_kernels: float) -> ScalingPoint:
+def _point(
+    result: SimulationResult, data_loading_seconds: float, ideal_kernel_seconds: float
+) -> ScalingPoint:
     """The limit of a run, from the seconds that a step's data loading takes and the seconds that
     its kernels would take at best."""
     phases, steps = result.phases, result.steps
     compute = phases["compute"] / steps
     rest = (phases["compute"] + phases["communication"] + phases["update"]) / steps
-    late = max(min(data_loading - rest, phases["wait"] / steps), 0.0)
+    late = max(min(data_loading_seconds - rest, phases["wait"] / steps), 0.0)
     losses = {
         "communication": phases["communication"] + phases["broadcast"],
-        "skinny products": max(compute - ideal_kernels, 0.0) * steps,
+        "skinny products": max(compute - ideal_kernel_seconds, 0.0) * steps,
         "input": phases["load"] + late * steps,
         "imbalance and bubbles": phases["wait"] - late * steps,
         "fixed costs": phases["startup"] + phases["update"],

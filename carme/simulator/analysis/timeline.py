@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from carme.jobs.bursts import Bursts, bursts
+from carme.bursts import Bursts, bursts
 from carme.simulator.costs.collectives import (
     CollectiveGroup,
     all_reduce_bytes,
@@ -48,7 +48,7 @@ class Window(NamedTuple):
     """Steps of a run as the engine recorded them."""
 
     report: TraceReport
-    before: float
+    startup_seconds: float
     """Seconds of the run before this window: startup, loading, broadcast."""
     step: Step
     bytes_per_second: float
@@ -85,15 +85,20 @@ def simulate_window(
             else:
                 steps = 1
                 shard = shard_workload(workload, cluster, plan)
-                all_reduce = float(step.bucket_all_reduce.sum())
-                forward, backward, send = stage_seconds(shard)
+                all_reduce_seconds = float(step.bucket_all_reduce_seconds.sum())
+                forward_seconds, backward_seconds, message_seconds = stage_seconds(shard)
                 report = models.pipeline(
-                    forward, backward, send, shard.micro_batches, all_reduce=all_reduce, **watts
+                    forward_seconds,
+                    backward_seconds,
+                    message_seconds,
+                    shard.micro_batches,
+                    all_reduce_seconds=all_reduce_seconds,
+                    **watts,
                 )
             rate = _network_rate(step, cluster, plan)
         case ParameterServer():
             transfer = push_pull_seconds(workload, cluster, plan)
-            compute = (step.kernels + step.overhead) * jitter.T
+            compute = (step.kernel_seconds + step.overhead_seconds) * jitter.T
             report = models.shared_link(compute.tolist(), transfer, **watts)
             rate = size / transfer
         case Asynchronous():
@@ -126,14 +131,18 @@ def simulate_window(
             raise TypeError(f"no such plan: {type(plan).__name__}")
     startup_seconds = sum(segment.seconds for segment in startup(workload, cluster, plan))
     return Window(
-        report=report, before=startup_seconds, step=step, bytes_per_second=rate, steps=steps
+        report=report,
+        startup_seconds=startup_seconds,
+        step=step,
+        bytes_per_second=rate,
+        steps=steps,
     )
 
 
 def _network_rate(step: Step, cluster: Cluster, plan: Synchronous) -> float:
     """Bytes per second out of a node during the all-reduces of gradients."""
     group = collective_group(plan.data_parallel, cluster.node, plan.tensor * plan.pipeline)
-    seconds = float(step.bucket_all_reduce.sum())
+    seconds = float(step.bucket_all_reduce_seconds.sum())
     # All groups on the node send; the stages of a pipeline have a link each.
     groups = group.sharing / plan.pipeline
     sent = groups * all_reduce_bytes(step.gradient_bytes, CollectiveGroup(1, group.nodes))
@@ -194,7 +203,7 @@ def chrome_trace(window: Window) -> dict[str, Any]:
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
-        "otherData": {"window begins after seconds": window.before},
+        "otherData": {"window begins after seconds": window.startup_seconds},
     }
 
 
@@ -217,7 +226,7 @@ def series(window: Window, period_seconds: float) -> dict[str, Floats]:
     network = sampled(links, window.bytes_per_second)
     return {
         "gpu_utilization": sampled(busy, 1.0),
-        "gpu_memory_utilization": sampled(busy, window.step.memory_busy),
+        "gpu_memory_utilization": sampled(busy, window.step.memory_busy_share),
         "network_sent": network,
         "network_received": network.copy(),
     }

@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def reproduce(paper: str, as_json: bool) -> None:
 
 def _plain(row: PublishedFigure) -> dict[str, Any]:
     """JSON has no infinity: a row without a band has none there."""
-    band = [row.low, row.high] if row.judged else None
+    band = [row.low, row.high] if row.has_band else None
     return {
         "figure": row.figure,
         "published": row.published,
@@ -121,8 +122,8 @@ def _print_figures(rows: list[PublishedFigure]) -> None:
             difference = f"{row.simulated - float(row.published):+.3g}{unit}"
         except ValueError:
             difference = ""
-        band = f"{row.low:.4g} to {row.high:.4g}{unit}" if row.judged else "not judged"
-        verdict = ("[green]in[/]" if row.inside else "[bold red]outside[/]") if row.judged else ""
+        band = f"{row.low:.4g} to {row.high:.4g}{unit}" if row.has_band else "not judged"
+        verdict = ("[green]in[/]" if row.inside else "[bold red]outside[/]") if row.has_band else ""
         note = f"{verdict} [dim]{row.note}[/]" if row.note else verdict
         table.add_row(
             row.figure,
@@ -167,10 +168,7 @@ def accuracies(folder: Path) -> list[Accuracy]:
     """All comparisons that the folder has measurements for."""
     if not folder.is_dir():
         raise MissingError(f"no measurements in {folder}", "give --data FOLDER or set CARME_DATA")
-    return [
-        Accuracy.of(title, source, compare(folder, *arguments))
-        for title, source, compare, *arguments in COMPARISONS
-    ]
+    return [comparison.accuracy(folder) for comparison in COMPARISONS]
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
@@ -208,7 +206,7 @@ def _gpt(folder: Path, name: str) -> Pairs:
             recompute="full",  # vTrain's validation sets use_checkpoint
         )
         step = plan_step(workload, cluster, plan)
-        pairs.append((float(row["iteration time (ms)"]) / 1e3, step.nominal))
+        pairs.append((float(row["iteration time (ms)"]) / 1e3, step.nominal_seconds))
     return pairs
 
 
@@ -229,9 +227,11 @@ def _products(folder: Path, file: str, name: str) -> Pairs:
     pairs = []
     for row in _rows(folder / "deepbench" / f"gemm_fp32_{file}.csv"):
         m, n, k = (np.array([float(row[c])]) for c in "mnk")
-        product = gemm_seconds(m, n, k, np.ones(1), gpu, flops_per_second)
-        memory = 4 * (m * k + k * n + m * n) / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
-        seconds = float(np.maximum(product, memory)[0]) + gpu.kernel_seconds
+        product_seconds = gemm_seconds(m, n, k, np.ones(1), gpu, flops_per_second)
+        memory_traffic_seconds = (
+            4 * (m * k + k * n + m * n) / (gpu.memory_bandwidth * gpu.bandwidth_efficiency)
+        )
+        seconds = float(np.maximum(product_seconds, memory_traffic_seconds)[0]) + gpu.kernel_seconds
         pairs.append((float(row["time_ms"]) / 1e3, seconds))
     return pairs
 
@@ -301,7 +301,7 @@ def _bert(folder: Path) -> Pairs:
         kind = node.model_copy(update={"gpus": int(placement[0])})
         cluster = Cluster(name="t4", node=kind, nodes=len(placement))
         plan = Synchronous(gpus=cluster.gpus, batch=int(row["local_bsz"]) * cluster.gpus)
-        pairs.append((float(row["step_time"]), plan_step(bert, cluster, plan).nominal))
+        pairs.append((float(row["step_time"]), plan_step(bert, cluster, plan).nominal_seconds))
     return pairs
 
 
@@ -342,22 +342,37 @@ def _stragglers(folder: Path) -> Pairs:
     return pairs
 
 
-COMPARISONS: tuple[tuple[Any, ...], ...] = (
-    ("GPT steps, 2 to 8 A100", "vTrain", _gpt, "2_to_8_a100"),
-    ("GPT steps, 64 A100", "vTrain", _gpt, "64_a100"),
-    ("all-reduce, 2 to 8 A100, NVLink", "vTrain", _nccl),
-    ("FP32 products, TITAN X", "DeepBench", _products, "titanx_maxwell", "titan-x"),
-    ("FP32 products, M40", "DeepBench", _products, "m40", "m40"),
-    ("all-reduce, 2 to 32 M40, PCIe and FDR", "DeepBench", _ring),
-    ("ResNet-50 epochs, V100", "Zeus", _epochs, "v100"),
-    ("ResNet-50 epochs, P100", "Zeus", _epochs, "p100"),
-    ("ResNet-50 slow-down by caps, V100", "Zeus", _caps, "v100"),
-    ("ResNet-50 slow-down by caps, P100", "Zeus", _caps, "p100"),
-    ("ResNet-50 GPU power under caps, V100", "Zeus", _power, "v100"),
-    ("BERT steps, 1 to 16 T4 on 1 to 4 nodes", "Pollux", _bert),
-    ("H100 node power in training", "MLPerf 4.0", _node_power),
-    ("epochs to target by batch, ShuffleNet", "Zeus", _convergence),
-    ("slowest of 10 workers, jobs 1 to 3", "Alibaba", _stragglers),
+@dataclass(frozen=True)
+class Comparison:
+    """A set of published measurements, and how to simulate them."""
+
+    what: str
+    source: str
+    compare: Callable[[Path], Pairs]
+
+    def accuracy(self, folder: Path) -> Accuracy:
+        """Errors on the measurements in the folder."""
+        return Accuracy.of(self.what, self.source, self.compare(folder))
+
+
+COMPARISONS = (
+    Comparison("GPT steps, 2 to 8 A100", "vTrain", partial(_gpt, name="2_to_8_a100")),
+    Comparison("GPT steps, 64 A100", "vTrain", partial(_gpt, name="64_a100")),
+    Comparison("all-reduce, 2 to 8 A100, NVLink", "vTrain", _nccl),
+    Comparison(
+        "FP32 products, TITAN X",
+        "DeepBench",
+        partial(_products, file="titanx_maxwell", name="titan-x"),
+    ),
+    Comparison("FP32 products, M40", "DeepBench", partial(_products, file="m40", name="m40")),
+    Comparison("all-reduce, 2 to 32 M40, PCIe and FDR", "DeepBench", _ring),
+    Comparison("ResNet-50 epochs, V100", "Zeus", partial(_epochs, gpu="v100")),
+    Comparison("ResNet-50 epochs, P100", "Zeus", partial(_epochs, gpu="p100")),
+    Comparison("ResNet-50 slow-down by caps, V100", "Zeus", partial(_caps, gpu="v100")),
+    Comparison("ResNet-50 slow-down by caps, P100", "Zeus", partial(_caps, gpu="p100")),
+    Comparison("ResNet-50 GPU power under caps, V100", "Zeus", partial(_power, gpu="v100")),
+    Comparison("BERT steps, 1 to 16 T4 on 1 to 4 nodes", "Pollux", _bert),
+    Comparison("H100 node power in training", "MLPerf 4.0", _node_power),
+    Comparison("epochs to target by batch, ShuffleNet", "Zeus", _convergence),
+    Comparison("slowest of 10 workers, jobs 1 to 3", "Alibaba", _stragglers),
 )
-"""Each comparison: what is compared, who measured it, the function that reads the measurements and
-simulates them, and its arguments after the folder."""

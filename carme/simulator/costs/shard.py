@@ -33,13 +33,13 @@ SPLIT_DEPTH = 512
 class LayerTimes(NamedTuple):
     """Seconds of each layer (repeats included) for one batch on one GPU."""
 
-    forward: Floats
-    backward: Floats
-    clock_bound: float
+    forward_seconds: Floats
+    backward_seconds: Floats
+    clock_bound_share: float
     """Share of the total that scales with the clock: products, not memory traffic or launches."""
     activity: float
     """Mean draw above idle, as a share of the draw above idle in large products."""
-    memory_busy: float
+    memory_busy_share: float
     """Share of the time in which memory is read or written."""
 
 
@@ -69,39 +69,47 @@ def layer_times(
     count = np.where(is_grouped, arrays.groups * batch, 1.0)
     n, k = arrays.columns, arrays.depth
     elements = (arrays.inputs + arrays.outputs) * batch + arrays.parameters / arrays.kernels
-    memory = elements * element_bytes / bandwidth
-    kernels = arrays.repeat * arrays.kernels
-    launch = arrays.launches * gpu.kernel_seconds
+    memory_traffic_seconds = elements * element_bytes / bandwidth
+    kernel_count = arrays.repeat * arrays.kernels
+    launch_overhead_seconds = arrays.launches * gpu.kernel_seconds
 
     # Depthwise (one filter for each group): no tensor product, a plain loop that memory limits.
     n = np.where(is_grouped & (n < 8), 0.0, n)
 
-    memory = np.where(m * n * k > 0, gpu.operand_passes * memory, memory)
+    memory_traffic_seconds *= np.where(m * n * k > 0, gpu.operand_passes, 1.0)
     combine = np.maximum if gpu.overlaps_memory else np.add
-    forward_product = gemm_seconds(m, n, k, count, gpu, flops_per_second)
-    input_gradients = gemm_seconds(m, k, n, count, gpu, flops_per_second)
-    weight_gradients = gemm_seconds(k, n, m, count, gpu, flops_per_second)
-    has_product = forward_product > 0
-    forward = combine(forward_product, memory) + launch
-    backward = np.where(
+    forward_product_seconds = gemm_seconds(m, n, k, count, gpu, flops_per_second)
+    input_gradient_seconds = gemm_seconds(m, k, n, count, gpu, flops_per_second)
+    weight_gradient_seconds = gemm_seconds(k, n, m, count, gpu, flops_per_second)
+    has_product = forward_product_seconds > 0
+    forward_seconds = (
+        combine(forward_product_seconds, memory_traffic_seconds) + launch_overhead_seconds
+    )
+    backward_seconds = np.where(
         has_product,
-        combine(input_gradients, memory) + combine(weight_gradients, memory) + 2 * launch,
-        2 * memory + launch,
+        combine(input_gradient_seconds, memory_traffic_seconds)
+        + combine(weight_gradient_seconds, memory_traffic_seconds)
+        + 2 * launch_overhead_seconds,
+        2 * memory_traffic_seconds + launch_overhead_seconds,
     )
     passes = np.where(has_product, 3.0, 2.0)
-    products = float(kernels @ (forward_product + input_gradients + weight_gradients))
-    seconds = float(kernels @ (forward + backward))
+    product_seconds = float(
+        kernel_count @ (forward_product_seconds + input_gradient_seconds + weight_gradient_seconds)
+    )
+    seconds = float(kernel_count @ (forward_seconds + backward_seconds))
     # The host launches kernels while the GPU computes: the slower of the two sets the time.
     host_factor = max(float(arrays.repeat @ passes) * launch_seconds / seconds, 1.0)
-    total = seconds * host_factor
-    launches = float(kernels @ (passes * launch))
-    memory_bound = max(seconds - products - launches, 0.0)
+    total_seconds = seconds * host_factor
+    all_launches_seconds = float(kernel_count @ (passes * launch_overhead_seconds))
+    memory_bound_seconds = max(seconds - product_seconds - all_launches_seconds, 0.0)
     return LayerTimes(
-        forward=forward * kernels * host_factor,
-        backward=backward * kernels * host_factor,
-        clock_bound=min(products / total, 1.0),
-        activity=(products + gpu.power.memory_share * memory_bound) / total,
-        memory_busy=min(3 * float(kernels @ memory) / total, 1.0),
+        forward_seconds=forward_seconds * kernel_count * host_factor,
+        backward_seconds=backward_seconds * kernel_count * host_factor,
+        clock_bound_share=min(product_seconds / total_seconds, 1.0),
+        activity=(product_seconds + gpu.power.memory_share * memory_bound_seconds) / total_seconds,
+        memory_busy_share=min(
+            3 * float(kernel_count @ memory_traffic_seconds) / total_seconds, 1.0
+        ),
     )
 
 
@@ -120,12 +128,12 @@ class Shard(NamedTuple):
     """The layers, divided by tensor parallelism."""
     stages: list[Rows]
     """Rows of `arrays` that each pipeline stage runs, in order."""
-    forward: Floats
+    forward_seconds: Floats
     """Seconds of each row."""
-    backward: Floats
+    backward_seconds: Floats
     """Seconds of each row: gradients of inputs and weights, and recomputation."""
     capped_gpu: CappedGpu
-    memory_busy: float
+    memory_busy_share: float
     """Share of the kernels' time in which memory is read or written."""
     parameters: float
     """Of the stage that has the most."""
@@ -152,13 +160,13 @@ def shard_workload(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
     arrays = _tensor_parallel(workload, plan)
     times = layer_times(arrays, micro_batch, gpu, precision, cluster.node.launch_seconds)
     capped_gpu = under_cap(gpu, times.activity, plan.power_cap_watts)
-    slowdown = times.clock_bound / capped_gpu.clock + 1 - times.clock_bound
+    slowdown = times.clock_bound_share / capped_gpu.clock + 1 - times.clock_bound_share
     slowdown *= cluster.node.contention_factor(cluster.node.shared_compute, plan.gpus)
-    forward = times.forward / arrays.repeat * slowdown
-    backward = times.backward / arrays.repeat * slowdown
+    forward_seconds = times.forward_seconds / arrays.repeat * slowdown
+    backward_seconds = times.backward_seconds / arrays.repeat * slowdown
     if plan.recompute == "full":
-        backward = backward + forward
-    stages = _stages(workload, forward + backward, plan.pipeline)
+        backward_seconds = backward_seconds + forward_seconds
+    stages = _stages(workload, forward_seconds + backward_seconds, plan.pipeline)
     return Shard(
         workload=workload,
         cluster=cluster,
@@ -167,10 +175,10 @@ def shard_workload(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
         optimizer=plan.optimizer or workload.optimizer,
         arrays=arrays,
         stages=stages,
-        forward=forward,
-        backward=backward,
+        forward_seconds=forward_seconds,
+        backward_seconds=backward_seconds,
         capped_gpu=capped_gpu,
-        memory_busy=times.memory_busy,
+        memory_busy_share=times.memory_busy_share,
         parameters=max(float(arrays.parameters[rows].sum()) for rows in stages),
         global_batch=global_batch,
         micro_batch=micro_batch,

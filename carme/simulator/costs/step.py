@@ -27,23 +27,23 @@ from carme.simulator.workload import OPTIMIZER_STATES, Floats, Workload
 class Step(NamedTuple):
     """Seconds of the parts of a step, and the draw of a GPU in them."""
 
-    kernels: float
+    kernel_seconds: float
     """Forward and backward kernels of all micro-batches."""
-    forward: float
+    forward_seconds: float
     """Of these, the forward pass."""
-    bubble: float
+    bubble_seconds: float
     """Idle in the pipeline, messages between stages included."""
-    tensor_parallel: float
+    tensor_parallel_seconds: float
     """All-reduces inside layers, which nothing hides."""
-    bucket_ready: Floats
+    bucket_ready_seconds: Floats
     """When each gradient bucket is ready, from the start of the step; grows with jitter."""
-    bucket_all_reduce: Floats
+    bucket_all_reduce_seconds: Floats
     """All-reduce of each bucket, in the order they get ready."""
-    update: float
+    update_seconds: float
     """The optimizer's update."""
-    overhead: float
+    overhead_seconds: float
     """Host time that no kernel hides."""
-    data_loading: float
+    data_loading_seconds: float
     """Reading this step's samples; hidden unless it takes longer than the rest of the step."""
     busy_watts: float
     wait_watts: float
@@ -52,40 +52,43 @@ class Step(NamedTuple):
     """In one step, over all copies."""
     gradient_bytes: float
     memory: Memory
-    memory_busy: float
+    memory_busy_share: float
     """Share of the kernels' time in which memory is read or written."""
 
     def seconds(self, slowest: Floats) -> Floats:
         """Step time for each jitter factor of the slowest worker."""
-        computed = slowest * (self.kernels + self.bubble) + self.tensor_parallel
-        reduced = np.maximum(computed, self.all_reduced(slowest))
-        result: Floats = np.maximum(reduced + self.update + self.overhead, self.data_loading)
+        pipeline_seconds = self.kernel_seconds + self.bubble_seconds
+        computed = slowest * pipeline_seconds + self.tensor_parallel_seconds
+        reduced = np.maximum(computed, self.all_reduced_seconds(slowest))
+        ended = reduced + self.update_seconds + self.overhead_seconds
+        result: Floats = np.maximum(ended, self.data_loading_seconds)
         return result
 
-    def all_reduced(self, slowest: Floats) -> Floats:
+    def all_reduced_seconds(self, slowest: Floats) -> Floats:
         """When the last gradient bucket is reduced. A bucket waits until it is ready and those
         before it are reduced, so this is the latest of (ready + all-reduces from it on)."""
         end = np.zeros_like(slowest)
-        if not len(self.bucket_ready):
+        if not len(self.bucket_ready_seconds):
             return end
-        following = np.cumsum(self.bucket_all_reduce[::-1])[::-1] + self.tensor_parallel
+        following = np.cumsum(self.bucket_all_reduce_seconds[::-1])[::-1]
+        following += self.tensor_parallel_seconds
         rows = max(1, 4_000_000 // len(following))  # 32 MB at a time
         for begin in range(0, len(slowest), rows):
             part = slowest[begin : begin + rows, None]
-            end[begin : begin + rows] = np.max(part * self.bucket_ready + following, axis=1)
+            end[begin : begin + rows] = np.max(part * self.bucket_ready_seconds + following, axis=1)
         return end
 
     @property
-    def nominal(self) -> float:
+    def nominal_seconds(self) -> float:
         """Step time without jitter."""
         return float(self.seconds(np.ones(1))[0])
 
     @property
-    def exposed_communication(self) -> float:
+    def exposed_communication_seconds(self) -> float:
         """Communication that no computation hides, without jitter."""
-        computed = self.kernels + self.bubble + self.tensor_parallel
-        tail = float(self.all_reduced(np.ones(1))[0]) - computed
-        return self.tensor_parallel + max(tail, 0.0)
+        computed = self.kernel_seconds + self.bubble_seconds + self.tensor_parallel_seconds
+        tail = float(self.all_reduced_seconds(np.ones(1))[0]) - computed
+        return self.tensor_parallel_seconds + max(tail, 0.0)
 
 
 def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
@@ -95,25 +98,27 @@ def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
     if workload.measured:
         return _measured_step(workload, cluster, plan)
     shard = shard_workload(workload, cluster, plan)
-    kernels, forward, bubble = _pipeline(shard)
-    bucket_ready, bucket_all_reduce = _buckets(shard, kernels, bubble)
+    kernel_seconds, forward_seconds, bubble_seconds = _pipeline(shard)
+    bucket_ready_seconds, bucket_all_reduce_seconds = _buckets(
+        shard, kernel_seconds, bubble_seconds
+    )
     return Step(
-        kernels=kernels,
-        forward=forward,
-        bubble=bubble,
-        tensor_parallel=_tensor_parallel_seconds(shard),
-        bucket_ready=bucket_ready,
-        bucket_all_reduce=bucket_all_reduce,
-        update=_update_seconds(shard),
-        overhead=cluster.node.step_seconds + workload.step_overhead_seconds,
-        data_loading=_step_loading_seconds(workload, cluster, plan, shard.global_batch),
+        kernel_seconds=kernel_seconds,
+        forward_seconds=forward_seconds,
+        bubble_seconds=bubble_seconds,
+        tensor_parallel_seconds=_tensor_parallel_seconds(shard),
+        bucket_ready_seconds=bucket_ready_seconds,
+        bucket_all_reduce_seconds=bucket_all_reduce_seconds,
+        update_seconds=_update_seconds(shard),
+        overhead_seconds=cluster.node.step_seconds + workload.step_overhead_seconds,
+        data_loading_seconds=_step_loading_seconds(workload, cluster, plan, shard.global_batch),
         busy_watts=shard.capped_gpu.busy_watts,
         wait_watts=wait_watts(cluster.node.gpu, plan.power_cap_watts),
         clock=shard.capped_gpu.clock,
         samples=shard.global_batch,
         gradient_bytes=shard.parameters * shard.element_bytes if plan.data_parallel > 1 else 0.0,
         memory=shard_memory(shard),
-        memory_busy=shard.memory_busy,
+        memory_busy_share=shard.memory_busy_share,
     )
 
 
@@ -129,29 +134,34 @@ def check_size(cluster: Cluster, plan: BasePlan) -> None:
 def stage_seconds(shard: Shard) -> tuple[list[float], list[float], list[float]]:
     """Seconds of a micro-batch's forward and backward pass on each stage, and of each message from
     a stage to the next."""
-    forward = [float(shard.forward[rows].sum()) for rows in shard.stages]
-    backward = [float(shard.backward[rows].sum()) for rows in shard.stages]
+    forward_seconds = [float(shard.forward_seconds[rows].sum()) for rows in shard.stages]
+    backward_seconds = [float(shard.backward_seconds[rows].sum()) for rows in shard.stages]
     plan, node = shard.plan, shard.cluster.node
     # Nodes are filled with tensor-parallel GPUs first, then stages: messages may leave the node.
     leaves_node = plan.tensor * plan.pipeline > node.gpus
     sample_bytes = shard.element_bytes * shard.micro_batch
-    send = [
+    message_seconds = [
         send_seconds(float(shard.arrays.outputs[rows[-1]]) * sample_bytes, node, leaves_node)
         for rows in shard.stages[:-1]
     ]
-    return forward, backward, send
+    return forward_seconds, backward_seconds, message_seconds
 
 
 def _pipeline(shard: Shard) -> tuple[float, float, float]:
     """Kernel seconds of the busiest stage, its forward seconds, and its idle seconds in the
     pipeline (the bubble)."""
-    forward, backward, send = stage_seconds(shard)
-    kernels, stage = max(
-        (f + b, -s) for s, (f, b) in enumerate(zip(forward, backward, strict=True))
+    forward_seconds, backward_seconds, message_seconds = stage_seconds(shard)
+    kernel_seconds, stage = max(
+        (f + b, -s) for s, (f, b) in enumerate(zip(forward_seconds, backward_seconds, strict=True))
     )
-    kernels *= shard.micro_batches
-    bubble = makespan(forward, backward, send, shard.micro_batches)[0] - kernels if send else 0.0
-    return kernels, forward[-stage] * shard.micro_batches, bubble
+    kernel_seconds *= shard.micro_batches
+    bubble_seconds = 0.0
+    if message_seconds:
+        total_seconds, _ = makespan(
+            forward_seconds, backward_seconds, message_seconds, shard.micro_batches
+        )
+        bubble_seconds = total_seconds - kernel_seconds
+    return kernel_seconds, forward_seconds[-stage] * shard.micro_batches, bubble_seconds
 
 
 def _tensor_parallel_seconds(shard: Shard) -> float:
@@ -169,7 +179,7 @@ def _tensor_parallel_seconds(shard: Shard) -> float:
     return per_layer * layers * slots * seconds
 
 
-def _buckets(shard: Shard, kernels: float, bubble: float) -> tuple[Floats, Floats]:
+def _buckets(shard: Shard, kernel_seconds: float, bubble_seconds: float) -> tuple[Floats, Floats]:
     """When each gradient bucket is ready, and the seconds of its all-reduce."""
     plan, node = shard.plan, shard.cluster.node
     if plan.data_parallel == 1:
@@ -179,17 +189,17 @@ def _buckets(shard: Shard, kernels: float, bubble: float) -> tuple[Floats, Float
     if plan.overlap and plan.pipeline == 1:
         rows = shard.stages[0][::-1]
         # The last micro-batch's backward pass, layer by layer from the end.
-        elapsed = np.cumsum(shard.backward[rows])
+        elapsed = np.cumsum(shard.backward_seconds[rows])
         gradient_bytes = np.cumsum(shard.arrays.parameters[rows] * shard.element_bytes)
         bucket = np.ceil(gradient_bytes / plan.bucket_bytes)
         last_row = np.append(np.flatnonzero(np.diff(bucket)), len(rows) - 1)
         size = np.diff(gradient_bytes[last_row], prepend=0.0)
-        ready = kernels - elapsed[-1] + elapsed[last_row]
+        ready = kernel_seconds - elapsed[-1] + elapsed[last_row]
         ready, size = ready[size > 0], size[size > 0]
     else:
         size = np.array([shard.parameters * shard.element_bytes])
         # The first stage of a pipeline ends last, so its all-reduce follows the whole schedule.
-        ready = np.array([kernels + bubble])
+        ready = np.array([kernel_seconds + bubble_seconds])
     return ready, np.min([cost.seconds(size) for cost in algorithms], axis=0)
 
 
@@ -222,22 +232,22 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
     group = collective_group(plan.data_parallel, node)
     all_reduce = all_reduce_seconds(gradient_bytes, group, node, plan.all_reduce)
     return Step(
-        kernels=compute,
-        forward=compute / 3,
-        bubble=0.0,
-        tensor_parallel=0.0,
-        bucket_ready=np.array([compute]) if has_gradients else np.empty(0),
-        bucket_all_reduce=np.array([all_reduce]) if has_gradients else np.empty(0),
-        update=0.0,
-        overhead=node.step_seconds + workload.step_overhead_seconds,
-        data_loading=_step_loading_seconds(workload, cluster, plan, global_batch),
+        kernel_seconds=compute,
+        forward_seconds=compute / 3,
+        bubble_seconds=0.0,
+        tensor_parallel_seconds=0.0,
+        bucket_ready_seconds=np.array([compute]) if has_gradients else np.empty(0),
+        bucket_all_reduce_seconds=np.array([all_reduce]) if has_gradients else np.empty(0),
+        update_seconds=0.0,
+        overhead_seconds=node.step_seconds + workload.step_overhead_seconds,
+        data_loading_seconds=_step_loading_seconds(workload, cluster, plan, global_batch),
         busy_watts=capped_gpu.busy_watts,
         wait_watts=wait_watts(node.gpu, plan.power_cap_watts),
         clock=capped_gpu.clock,
         samples=global_batch,
         gradient_bytes=gradient_bytes,
         memory=measured_memory(workload, cluster, plan.optimizer or workload.optimizer),
-        memory_busy=0.5,  # a measured time does not tell it
+        memory_busy_share=0.5,  # a measured time does not tell it
     )
 
 

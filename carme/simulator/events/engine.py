@@ -23,7 +23,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from carme.errors import InputError
-from carme.simulator.events.link_sharing import Flow, Sharing
+from carme.simulator.events.link_sharing import Flow, LinkSharing
 from carme.simulator.events.operations import (
     Barrier,
     Device,
@@ -122,13 +122,13 @@ class SimulatedProcess:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ScheduledCall:
     """A function on the calendar, with the interface of a process and of an operation."""
 
     function: Callable[[], None]
     cancelled: bool = False
 
-    def send(self, _: Any) -> Call:
+    def send(self, _: Any) -> ScheduledCall:
         self.function()
         return self
 
@@ -152,7 +152,7 @@ class Simulation:
 
     def __init__(self, *, trace: bool = True) -> None:
         self.now = 0.0
-        self.sharing = Sharing()
+        self.sharing = LinkSharing()
         self.resources: list[Resource] = []
         self.sent: defaultdict[str, float] = defaultdict(float)
         self.received: defaultdict[str, float] = defaultdict(float)
@@ -187,9 +187,9 @@ class Simulation:
         self.sequence += 1
         heappush(self.calendar, (time, process.priority, self.sequence, process, value))
 
-    def call_at(self, time: float, function: Callable[[], None]) -> Call:
+    def call_at(self, time: float, function: Callable[[], None]) -> ScheduledCall:
         """Run a function at `time`, before processes of the same time, unless it is cancelled."""
-        call = Call(function)
+        call = ScheduledCall(function)
         self.sequence += 1
         heappush(self.calendar, (time, FIRST, self.sequence, call, None))
         return call
@@ -253,12 +253,16 @@ class Simulation:
         waiting = [f"{p.name} (for {p.blocked_on})" for p in self._processes if p.blocked_on]
         if waiting and not calendar:
             raise InputError(
-                f"the model stands still at {self.now:g} s: {len(waiting)} processes wait: "
-                + ", ".join(waiting[:5]),
-                "nothing is left that could wake them",
+                f"Deadlock at t = {self.now:g} s: these processes wait, and no event is scheduled: "
+                + ", ".join(waiting[:5])
+                + (f" and {len(waiting) - 5} more" if waiting[5:] else "")
             )
         return TraceReport(
-            self.now, self._records, self.resources, dict(self.sent), dict(self.received)
+            seconds=self.now,
+            flat=self._records,
+            resources=self.resources,
+            sent_bytes=dict(self.sent),
+            received_bytes=dict(self.received),
         )
 
 
@@ -296,8 +300,9 @@ class TaskGraph:
         try:
             for number in graph.static_order():
                 task = self.tasks[number]
-                inputs = [started[dependency] for dependency in task.after]
-                started[number] = simulation.process(_fire(task.operation, inputs), task.name)
+                earlier = [started[dependency] for dependency in task.after]
+                steps = _run_after(earlier, task.operation)
+                started[number] = simulation.process(steps, task.name)
         except CycleError as error:
             name = self.tasks[error.args[1][0]].name
             raise InputError(
@@ -306,7 +311,7 @@ class TaskGraph:
         return [started[number] for number in range(len(self.tasks))]
 
 
-def _fire(operation: Operation, inputs: list[SimulatedProcess]) -> Steps:
-    for process in inputs:
+def _run_after(earlier: list[SimulatedProcess], operation: Operation) -> Steps:
+    for process in earlier:
         yield Join(process)
     yield operation

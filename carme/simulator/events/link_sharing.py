@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from carme.simulator.events.operations import Link
 
 if TYPE_CHECKING:
-    from carme.simulator.events.engine import Call, SimulatedProcess, Simulation
+    from carme.simulator.events.engine import ScheduledCall, SimulatedProcess, Simulation
     from carme.simulator.events.operations import Transfer
 
 
@@ -21,16 +21,16 @@ class Flow:
     transfer: Transfer
     since: float
     links: tuple[Link, ...] = field(init=False)
-    left: float = field(init=False)
+    remaining_bytes: float = field(init=False)
     rate: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         path = self.transfer.path
         self.links = path if isinstance(path, tuple) else (path,)
-        self.left = self.transfer.size
+        self.remaining_bytes = self.transfer.size
 
 
-def fill(flows: list[Flow]) -> None:
+def set_fair_rates(flows: list[Flow]) -> None:
     """Set the max-min fair rate of every flow by progressive filling.
 
     All rates rise together; a flow stops at its own limit or when one of its links is full. What
@@ -63,13 +63,13 @@ def fill(flows: list[Flow]) -> None:
                 del rising[link][flow]
 
 
-class Sharing:
+class LinkSharing:
     """All fairly shared links of one simulation, and the flows on them."""
 
     def __init__(self) -> None:
         self.flows: list[Flow] = []
         self._last = 0.0
-        self._next: Call | None = None
+        self._next: ScheduledCall | None = None
 
     def request(
         self, simulation: Simulation, process: SimulatedProcess, transfer: Transfer
@@ -92,7 +92,7 @@ class Sharing:
     def _advance(self, now: float) -> None:
         passed = now - self._last
         for flow in self.flows:
-            flow.left -= flow.rate * passed
+            flow.remaining_bytes -= flow.rate * passed
         self._last = now
 
     def _plan(self, simulation: Simulation) -> None:
@@ -102,9 +102,9 @@ class Sharing:
         self._next = None
         if not self.flows:
             return
-        fill(self.flows)
-        seconds = min(max(flow.left, 0.0) / flow.rate for flow in self.flows)
-        ending = [f for f in self.flows if f.left <= seconds * f.rate * (1 + 1e-12)]
+        set_fair_rates(self.flows)
+        seconds = min(max(flow.remaining_bytes, 0.0) / flow.rate for flow in self.flows)
+        ending = [f for f in self.flows if f.remaining_bytes <= seconds * f.rate * (1 + 1e-12)]
         end = simulation.now + seconds
         self._next = simulation.call_at(end, lambda: self._end(simulation, ending))
 

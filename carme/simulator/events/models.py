@@ -101,32 +101,32 @@ def synchronous(step: Step, factors: Floats, *, idle_watts: float = 0.0) -> Trac
     steps, workers = factors.shape
     ring = simulation.link("all-reduce", bandwidth=1.0)
     reduced = simulation.barrier(workers + 1, "step")
-    buckets = len(step.bucket_ready)
+    buckets = len(step.bucket_ready_seconds)
     ready = [simulation.barrier(workers + 1, f"bucket {b}") for b in range(buckets)]
 
     def worker(gpu: Device, jitter: Floats) -> Steps:
         for factor in jitter:
             begin = simulation.now
-            yield Wait(step.tensor_parallel, label="all-reduce in layers")
-            computed = min(step.forward, *step.bucket_ready, step.kernels)
+            yield Wait(step.tensor_parallel_seconds, label="all-reduce in layers")
+            computed = min(step.forward_seconds, *step.bucket_ready_seconds, step.kernel_seconds)
             yield Compute(gpu, computed * factor, step.busy_watts, "forward")
-            for at, barrier in zip(step.bucket_ready, ready, strict=True):
+            for at, barrier in zip(step.bucket_ready_seconds, ready, strict=True):
                 yield Compute(gpu, (at - computed) * factor, step.busy_watts, "backward")
                 simulation.process(hand_over(barrier), "gradient")
                 computed = at
-            remaining = step.kernels + step.bubble - computed
+            remaining = step.kernel_seconds + step.bubble_seconds - computed
             yield Compute(gpu, max(remaining, 0.0) * factor, step.busy_watts, "backward")
             yield Arrive(reduced)
-            yield Compute(gpu, step.update, step.busy_watts, "update")
-            yield Wait(step.overhead, label="host")
-            yield Wait(max(begin + step.data_loading - simulation.now, 0.0), label="input")
+            yield Compute(gpu, step.update_seconds, step.busy_watts, "update")
+            yield Wait(step.overhead_seconds, label="host")
+            yield Wait(max(begin + step.data_loading_seconds - simulation.now, 0.0), label="input")
 
     def hand_over(barrier: Barrier) -> Steps:
         yield Arrive(barrier)
 
     def reducer(link: Link) -> Steps:
         for _ in range(steps):
-            for barrier, seconds in zip(ready, step.bucket_all_reduce, strict=True):
+            for barrier, seconds in zip(ready, step.bucket_all_reduce_seconds, strict=True):
                 yield Arrive(barrier)
                 yield Transfer(link, seconds, label="all-reduce")
             yield Arrive(reduced)
@@ -176,19 +176,19 @@ def asynchronous(
 
 
 def pipeline(
-    forward: list[float],
-    backward: list[float],
-    send: list[float],
+    forward_seconds: list[float],
+    backward_seconds: list[float],
+    message_seconds: list[float],
     micro_batches: int,
     *,
-    all_reduce: float = 0.0,
+    all_reduce_seconds: float = 0.0,
     idle_watts: float = 0.0,
     busy_watts: float = 0.0,
 ) -> TraceReport:
     """One step of a 1F1B pipeline as a task graph: stages are devices, messages are tasks, and
     each stage's gradients are reduced after its last backward pass."""
     simulation = Simulation()
-    stages = len(forward)
+    stages = len(forward_seconds)
     work = [(s, slot) for s in range(stages) for slot in stage_schedule(s, stages, micro_batches)]
     # Tasks may wait for ones that are added later, so all numbers are known before.
     number = {key: index for index, key in enumerate(work)}
@@ -204,19 +204,19 @@ def pipeline(
         if 0 <= source < stages:
             after.append(len(work) + len(messages))
             name = f"{_title(slot)} to stage {s}"
-            messages.append((name, send[min(s, source)], number[source, slot]))
+            messages.append((name, message_seconds[min(s, source)], number[source, slot]))
         elif slot.backward:
             after.append(number[s, ScheduleSlot(False, slot.micro_batch)])
-        seconds = backward[s] if slot.backward else forward[s]
+        seconds = backward_seconds[s] if slot.backward else forward_seconds[s]
         label = "backward" if slot.backward else "forward"
         graph.add(_title(slot), Compute(devices[s], seconds, label=label), after)
     for name, seconds, sent_by in messages:
         graph.add(name, Wait(seconds, label="message"), [sent_by])
-    if all_reduce:
+    if all_reduce_seconds:
         for s in range(stages):
             link = simulation.link(f"all-reduce of stage {s}", bandwidth=1.0)
             last = number[s, ScheduleSlot(True, micro_batches - 1)]
-            graph.add("all-reduce", Transfer(link, all_reduce, label="all-reduce"), [last])
+            graph.add("all-reduce", Transfer(link, all_reduce_seconds, label="all-reduce"), [last])
     graph.start(simulation)
     return simulation.run()
 

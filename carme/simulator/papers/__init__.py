@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class PublishedFigure(NamedTuple):
-    """A published figure beside the simulated one; without a band it is shown, not judged."""
+    """A published figure beside the simulated one; without a band it is only shown."""
 
     figure: str
     published: str
@@ -15,7 +15,7 @@ class PublishedFigure(NamedTuple):
     note: str = ""
 
     @property
-    def judged(self) -> bool:
+    def has_band(self) -> bool:
         return (self.low, self.high) != (float("-inf"), float("inf"))
 
     @property
@@ -24,9 +24,21 @@ class PublishedFigure(NamedTuple):
 
 
 def around(
-    figure: str, published: float, simulated: float, unit: str, band: float, note: str = ""
+    figure: str,
+    *,
+    published: float,
+    simulated: float,
+    unit: str = "",
+    band: float,
+    note: str = "",
 ) -> PublishedFigure:
     """A row whose band is the published figure ± `band`."""
     return PublishedFigure(
-        figure, f"{published:g}", simulated, unit, published - band, published + band, note
+        figure=figure,
+        published=f"{published:g}",
+        simulated=simulated,
+        unit=unit,
+        low=published - band,
+        high=published + band,
+        note=note,
     )

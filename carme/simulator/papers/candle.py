@@ -44,11 +44,27 @@ def fitted_summit(summit: Cluster) -> Cluster:
 def rows(workloads: Mapping[str, Workload], summit: Cluster) -> list[PublishedFigure]:
     """The anchors and gains of the paper's text."""
     cluster = fitted_summit(summit)
-    nt3 = _with_epoch(workloads["nt3"], cluster, 1, 10.3)
+    nt3 = _with_epoch(workloads["nt3"], cluster, gpus=1, seconds=10.3)
     return [
         *_nt3(nt3, cluster),
-        *_fitted("P1B1", workloads["p1b1"], cluster, 96, 78.25, (75.24, 79.5), (69.7, 77.11)),
-        *_fitted("P1B2", workloads["p1b2"], cluster, 384, 55.45, (48.63, 56.62), (45.86, 53.91)),
+        *_fitted(
+            "P1B1",
+            workloads["p1b1"],
+            cluster,
+            gpus=96,
+            gain=78.25,
+            weak_time=(75.24, 79.5),
+            weak_energy=(69.7, 77.11),
+        ),
+        *_fitted(
+            "P1B2",
+            workloads["p1b2"],
+            cluster,
+            gpus=384,
+            gain=55.45,
+            weak_time=(48.63, 56.62),
+            weak_energy=(45.86, 53.91),
+        ),
         _p1b3(workloads["p1b3"], cluster),
     ]
 
@@ -72,15 +88,71 @@ def _nt3(nt3: Workload, cluster: Cluster) -> list[PublishedFigure]:
         for quantity in ("seconds", "gpu_joules")
     )
     return [
-        around("NT3: epoch on 1 GPU", 10.3, seconds[1], "s", 0.2, "fitted"),
-        around("NT3: epoch on 384 GPUs", 22, seconds[384], "s", 2.0, "fitted"),
-        PublishedFigure("NT3: epoch on 3,072 over 1", "above 3", ratio, "x", 3.0, 4.0),
-        around("NT3: loading on 384 GPUs", 153, original.phases["load"], "s", 3.0, "fitted"),
-        PublishedFigure("NT3: loading takes over at", "24 to 48", takes_over, "GPUs", 24, 48),
-        around("NT3: broadcast on 384, original", 43.72, broadcasts[0], "s", 6, "fitted"),
-        PublishedFigure("NT3: broadcast on 384, chunked", "4.65", broadcasts[1], "s"),
-        around("NT3: strong scaling, time saved up to", 67.68, time_saved, "%", 8),
-        around("NT3: strong scaling, GPU energy up to", 55.93, energy_saved, "%", 9),
+        around(
+            "NT3: epoch on 1 GPU",
+            published=10.3,
+            simulated=seconds[1],
+            unit="s",
+            band=0.2,
+            note="fitted",
+        ),
+        around(
+            "NT3: epoch on 384 GPUs",
+            published=22,
+            simulated=seconds[384],
+            unit="s",
+            band=2.0,
+            note="fitted",
+        ),
+        PublishedFigure(
+            "NT3: epoch on 3,072 over 1",
+            published="above 3",
+            simulated=ratio,
+            unit="x",
+            low=3.0,
+            high=4.0,
+        ),
+        around(
+            "NT3: loading on 384 GPUs",
+            published=153,
+            simulated=original.phases["load"],
+            unit="s",
+            band=3.0,
+            note="fitted",
+        ),
+        PublishedFigure(
+            "NT3: loading takes over at",
+            published="24 to 48",
+            simulated=takes_over,
+            unit="GPUs",
+            low=24,
+            high=48,
+        ),
+        around(
+            "NT3: broadcast on 384, original",
+            published=43.72,
+            simulated=broadcasts[0],
+            unit="s",
+            band=6,
+            note="fitted",
+        ),
+        PublishedFigure(
+            "NT3: broadcast on 384, chunked", published="4.65", simulated=broadcasts[1], unit="s"
+        ),
+        around(
+            "NT3: strong scaling, time saved up to",
+            published=67.68,
+            simulated=time_saved,
+            unit="%",
+            band=8,
+        ),
+        around(
+            "NT3: strong scaling, GPU energy up to",
+            published=55.93,
+            simulated=energy_saved,
+            unit="%",
+            band=9,
+        ),
         *_range("NT3", weak, "seconds", (34.23, 52.44), 8),
         *_range("NT3", weak, "gpu_joules", (22.31, 28.59), 9),
     ]
@@ -90,6 +162,7 @@ def _fitted(
     name: str,
     workload: Workload,
     cluster: Cluster,
+    *,
     gpus: int,
     gain: float,
     weak_time: tuple[float, float],
@@ -107,7 +180,14 @@ def _fitted(
     ]
     note = f"fitted: {fixed:.1f} s of fixed time"
     return [
-        around(f"{name}: strong scaling, time saved up to", gain, saved, "%", 0.5, note),
+        around(
+            f"{name}: strong scaling, time saved up to",
+            published=gain,
+            simulated=saved,
+            unit="%",
+            band=0.5,
+            note=note,
+        ),
         *_range(name, weak, "seconds", weak_time, 6),
         *energy,
     ]
@@ -121,7 +201,9 @@ def _p1b3(workload: Workload, cluster: Cluster) -> PublishedFigure:
         return _saved(_pair(workload, cluster, plan), "seconds")
 
     best = max(saved(n) for n in STRONG if n <= 96)
-    return PublishedFigure("P1B3: time saved up to", "6.5", best, "%", 0, 10)
+    return PublishedFigure(
+        "P1B3: time saved up to", published="6.5", simulated=best, unit="%", low=0, high=10
+    )
 
 
 def _plan(
@@ -149,7 +231,7 @@ def _pair(workload: Workload, cluster: Cluster, plan: Synchronous) -> Pair:
 
 def _epoch_seconds(workload: Workload, cluster: Cluster, gpus: int) -> float:
     step = plan_step(workload, cluster, _plan(gpus))
-    return step.nominal * ceil(workload.dataset.samples / workload.batch)
+    return step.nominal_seconds * ceil(workload.dataset.samples / workload.batch)
 
 
 def _with_epoch(workload: Workload, cluster: Cluster, gpus: int, seconds: float) -> Workload:
@@ -172,6 +254,10 @@ def _range(
     title = f"{name}: weak scaling, {'time' if quantity == 'seconds' else 'GPU energy'} saved"
     saved = [_saved(pair, quantity) for pair in pairs]
     return [
-        around(f"{title} at least", published[0], min(saved), "%", band),
-        around(f"{title} at most", published[1], max(saved), "%", band),
+        around(
+            f"{title} at least", published=published[0], simulated=min(saved), unit="%", band=band
+        ),
+        around(
+            f"{title} at most", published=published[1], simulated=max(saved), unit="%", band=band
+        ),
     ]

@@ -33,17 +33,75 @@ def rows(workload: Workload, cluster: Cluster) -> list[PublishedFigure]:
     real = np.mean([[hours(p) for p in plans(IMBALANCE, seed)] for seed in SEEDS], axis=0)
     gains = {n: _constant_gain(workload, cluster, n) for n in (2, 4, 8)}
     return [
-        around("one GPU, an epoch", 45, balanced[0], "h", 0.45, "tuned"),
-        around("growth 1 → 8, balanced archives", 10.0, balanced[-1], "h", 0.25),
-        PublishedFigure("growth 1 → 8, real archives", "10.4 to 11.0", real[-1], "h", 10.4, 11.0),
-        around("all 16 points", 335, sum(balanced) + sum(real), "h", 3.35),
-        around("the same without imbalance", 329, 2 * sum(balanced), "h", 3.3),
-        around("gain of balance, constant 8 slaves", 8.25, gains[8], "%", 0.6, "tuned"),
-        around("gain of balance, constant 4 slaves", 6.1, gains[4], "%", 0.6),
-        around("gain of balance, constant 2 slaves", 3.5, gains[2], "%", 0.6),
-        around("gain of balance, growth to 8", 6.0, 100 * (1 - balanced[-1] / real[-1]), "%", 1.0),
+        around(
+            "one GPU, an epoch",
+            published=45,
+            simulated=balanced[0],
+            unit="h",
+            band=0.45,
+            note="tuned",
+        ),
+        around(
+            "growth 1 → 8, balanced archives",
+            published=10.0,
+            simulated=balanced[-1],
+            unit="h",
+            band=0.25,
+        ),
         PublishedFigure(
-            "gain of balance without the barrier", "none", _without_barrier(), "%", -1, 1
+            "growth 1 → 8, real archives",
+            published="10.4 to 11.0",
+            simulated=real[-1],
+            unit="h",
+            low=10.4,
+            high=11.0,
+        ),
+        around(
+            "all 16 points", published=335, simulated=sum(balanced) + sum(real), unit="h", band=3.35
+        ),
+        around(
+            "the same without imbalance",
+            published=329,
+            simulated=2 * sum(balanced),
+            unit="h",
+            band=3.3,
+        ),
+        around(
+            "gain of balance, constant 8 slaves",
+            published=8.25,
+            simulated=gains[8],
+            unit="%",
+            band=0.6,
+            note="tuned",
+        ),
+        around(
+            "gain of balance, constant 4 slaves",
+            published=6.1,
+            simulated=gains[4],
+            unit="%",
+            band=0.6,
+        ),
+        around(
+            "gain of balance, constant 2 slaves",
+            published=3.5,
+            simulated=gains[2],
+            unit="%",
+            band=0.6,
+        ),
+        around(
+            "gain of balance, growth to 8",
+            published=6.0,
+            simulated=100 * (1 - balanced[-1] / real[-1]),
+            unit="%",
+            band=1.0,
+        ),
+        PublishedFigure(
+            "gain of balance without the barrier",
+            published="none",
+            simulated=_without_barrier(),
+            unit="%",
+            low=-1,
+            high=1,
         ),
     ]
 

@@ -35,10 +35,50 @@ class Setup(NamedTuple):
 
 
 TABLE = (
-    Setup("baseline", False, 1.0, 8, 8, 165.1, 1779, 0.711, 0.229),
-    Setup("FP16", True, 1.0, 7, 22, 170.1, 1462, 1.406, 0.194),
-    Setup("EDR", False, 7 / 12.5, 12, 11, 166.6, 1245, 1.026, 0.162),
-    Setup("FP16 + EDR", True, 7 / 12.5, 8, 15, 171.5, 1128, 0.845, 0.151),
+    Setup(
+        "baseline",
+        half_precision=False,
+        all_reduce=1.0,
+        nodes=8,
+        sub_batch=8,
+        mini_batch=165.1,
+        epoch_seconds=1779,
+        gradient_seconds=0.711,
+        update_seconds=0.229,
+    ),
+    Setup(
+        "FP16",
+        half_precision=True,
+        all_reduce=1.0,
+        nodes=7,
+        sub_batch=22,
+        mini_batch=170.1,
+        epoch_seconds=1462,
+        gradient_seconds=1.406,
+        update_seconds=0.194,
+    ),
+    Setup(
+        "EDR",
+        half_precision=False,
+        all_reduce=7 / 12.5,
+        nodes=12,
+        sub_batch=11,
+        mini_batch=166.6,
+        epoch_seconds=1245,
+        gradient_seconds=1.026,
+        update_seconds=0.162,
+    ),
+    Setup(
+        "FP16 + EDR",
+        half_precision=True,
+        all_reduce=7 / 12.5,
+        nodes=8,
+        sub_batch=15,
+        mini_batch=171.5,
+        epoch_seconds=1128,
+        gradient_seconds=0.845,
+        update_seconds=0.151,
+    ),
 )
 
 
@@ -55,9 +95,21 @@ def rows() -> list[PublishedFigure]:
     for row in TABLE:
         gpus = row.nodes * GPUS_PER_NODE
         gradient, update = exact_inputs(row)
-        formula = closed_form(gradient, update, gpus, row.sub_batch, SAMPLES)
+        formula = closed_form(
+            gradient_seconds=gradient,
+            update_seconds=update,
+            gpus=gpus,
+            sub_batch=row.sub_batch,
+            samples=SAMPLES,
+        )
         events = simulate_staleness(
-            gradient, update, gpus, row.sub_batch, SAMPLES, jitter=0.05, update_jitter=0.05
+            gradient_seconds=gradient,
+            update_seconds=update,
+            gpus=gpus,
+            sub_batch=row.sub_batch,
+            samples=SAMPLES,
+            jitter=0.05,
+            update_jitter=0.05,
         )
         figures += _epoch_and_mini_batch(row, "closed form", formula, (0.001, 0.001))
         figures += _epoch_and_mini_batch(row, "events", events, (0.02, 0.02))
@@ -65,8 +117,8 @@ def rows() -> list[PublishedFigure]:
         figures.append(
             PublishedFigure(
                 f"{row.name}: staleness, events",
-                f"{staleness:.2f}",
-                events.staleness.mean,
+                published=f"{staleness:.2f}",
+                simulated=events.staleness.mean,
                 low=staleness * 0.98,
                 high=staleness * 1.02,
                 note="r + 1, the closed form's mean",
@@ -81,12 +133,18 @@ def what_if() -> list[PublishedFigure]:
     figures: list[PublishedFigure] = []
     note = "in-sample: coefficients fitted on these rows"
     for row in TABLE:
-        seconds = times(row, row.nodes, row.sub_batch, compute, update)
-        statistics = closed_form(*seconds, row.nodes * GPUS_PER_NODE, row.sub_batch, SAMPLES)
+        gradient_seconds, update_seconds = times(row, row.nodes, row.sub_batch, compute, update)
+        statistics = closed_form(
+            gradient_seconds=gradient_seconds,
+            update_seconds=update_seconds,
+            gpus=row.nodes * GPUS_PER_NODE,
+            sub_batch=row.sub_batch,
+            samples=SAMPLES,
+        )
         figures += _epoch_and_mini_batch(row, "what-if", statistics, (0.07, 0.12), note)
         name = f"{row.name}: fastest node count, what-if"
         nodes, _ = optimum(row, compute, update)
-        figures.append(around(name, row.nodes, nodes, "", 1, note))
+        figures.append(around(name, published=row.nodes, simulated=nodes, band=1, note=note))
     return figures
 
 
@@ -101,12 +159,12 @@ def _epoch_and_mini_batch(
     return [
         PublishedFigure(
             f"{row.name}: {name}, {method}",
-            f"{published:g}",
-            simulated,
-            unit,
-            published * (1 - band),
-            published * (1 + band),
-            note,
+            published=f"{published:g}",
+            simulated=simulated,
+            unit=unit,
+            low=published * (1 - band),
+            high=published * (1 + band),
+            note=note,
         )
         for name, published, simulated, unit, band in figures
     ]

@@ -46,7 +46,7 @@ class AsyncStatistics(NamedTuple):
 
 
 def closed_form(
-    gradient_seconds: float, update_seconds: float, gpus: int, sub_batch: int, samples: int
+    *, gradient_seconds: float, update_seconds: float, gpus: int, sub_batch: int, samples: int
 ) -> AsyncStatistics:
     """Oyama et al. 2016: random phases, constant times."""
     q = update_seconds / gradient_seconds
@@ -63,12 +63,12 @@ def closed_form(
 
 
 def simulate_staleness(
+    *,
     gradient_seconds: float,
     update_seconds: float,
     gpus: int,
     sub_batch: int,
     samples: int,
-    *,
     jitter: float = 0.0,
     update_jitter: float = 0.0,
     updates: int = 2000,
@@ -84,7 +84,7 @@ def simulate_staleness(
         f"at most {MAX_GRADIENTS:,}: lower sample_steps, or is one of the times in another unit?",
     )
     gradient = gradient_seconds * lognormal_factors(jitter, (gpus, int(rounds)), rng)
-    return staleness_statistics(gradient, update, sub_batch, samples)
+    return staleness_statistics(gradient, update, sub_batch=sub_batch, samples=samples)
 
 
 def staleness_statistics(
@@ -129,8 +129,8 @@ def thread_seconds(
     """Seconds of one gradient and of one update: measured, or computed from one GPU's step."""
     group = collective_group(plan.gpus, cluster.node)
     all_reduce = all_reduce_seconds(model_bytes(workload, plan), group, cluster.node)
-    gradient = plan.gradient_seconds or step.kernels + step.overhead
-    return gradient, plan.update_seconds or all_reduce + step.update
+    gradient = plan.gradient_seconds or step.kernel_seconds + step.overhead_seconds
+    return gradient, plan.update_seconds or all_reduce + step.update_seconds
 
 
 def run_asynchronous(workload: Workload, cluster: Cluster, plan: Asynchronous) -> SimulationResult:
@@ -140,11 +140,11 @@ def run_asynchronous(workload: Workload, cluster: Cluster, plan: Asynchronous) -
     gradient, update = thread_seconds(workload, cluster, plan, step)
     samples = workload.dataset.samples
     statistics = simulate_staleness(
-        gradient,
-        update,
-        plan.gpus,
-        step.samples,
-        samples,
+        gradient_seconds=gradient,
+        update_seconds=update,
+        gpus=plan.gpus,
+        sub_batch=step.samples,
+        samples=samples,
         jitter=plan.jitter,
         update_jitter=plan.update_jitter,
         updates=plan.sample_steps,

@@ -53,7 +53,8 @@ def run_parameter_server(
     transfer = push_pull_seconds(workload, cluster, plan)
     rounds = max(plan.sample_steps // plan.gpus, 20)
     jitter = jitter_factors(plan, rounds, plan.gpus, np.random.default_rng(plan.seed))
-    _, end = shared_link(np.ascontiguousarray((step.kernels + step.overhead) * jitter.T), transfer)
+    compute_seconds = (step.kernel_seconds + step.overhead_seconds) * jitter.T
+    _, end = shared_link(np.ascontiguousarray(compute_seconds), transfer)
     # Mean seconds between two pushes of a worker, over the second half of the run.
     half = rounds // 2
     cycle = float((end[:, -1] - end[:, half - 1]).mean() / (rounds - half))
@@ -66,9 +67,9 @@ def run_parameter_server(
     steps = ceil(samples / step.samples) * epochs / plan.gpus
     idle = cluster.node.gpu.power.idle_watts
     segments = [
-        Segment("compute", step.kernels * steps, step.busy_watts),
+        Segment("compute", step.kernel_seconds * steps, step.busy_watts),
         Segment("communication", transfer * steps, idle),
-        Segment("wait", max(cycle - step.kernels - transfer, 0.0) * steps, idle),
+        Segment("wait", max(cycle - step.kernel_seconds - transfer, 0.0) * steps, idle),
     ]
     return totals(
         workload,
@@ -93,7 +94,7 @@ def package_seconds(workload: Workload, cluster: Cluster, plan: Averaging, step:
     if workload.measured:
         seconds = workload.measured_seconds(cluster.node.gpu.name, samples) / step.clock
     else:
-        seconds = step.nominal * samples / step.samples
+        seconds = step.nominal_seconds * samples / step.samples
     return seconds * package_sizes(plan, packages)
 
 

@@ -67,17 +67,17 @@ def _epochs_and_steps(workload: Workload, plan: Synchronous, step: Step) -> tupl
 def step_segments(step: Step, seconds: float, steps: float, cluster: Cluster) -> list[Segment]:
     """`steps` steps of mean `seconds`, split into phases.
 
-    A worker computes `kernels` on average. It waits for the slowest worker, in the pipeline's
-    bubble and for late samples.
+    A worker computes for `kernel_seconds` on average. It waits for the slowest worker, in the
+    pipeline's bubble and for late samples.
     """
     gpu = cluster.node.gpu
-    exposed = step.exposed_communication
-    wait = seconds - step.kernels - exposed - step.update - step.overhead
+    exposed = step.exposed_communication_seconds
+    wait = seconds - step.kernel_seconds - exposed - step.update_seconds - step.overhead_seconds
     update_watts = min(watts(gpu, gpu.power.memory_share), step.busy_watts)
     return [
-        Segment("compute", step.kernels * steps, step.busy_watts),
+        Segment("compute", step.kernel_seconds * steps, step.busy_watts),
         Segment("communication", exposed * steps, step.wait_watts),
-        Segment("update", step.update * steps, update_watts),
-        Segment("wait", step.overhead * steps, gpu.power.idle_watts),
+        Segment("update", step.update_seconds * steps, update_watts),
+        Segment("wait", step.overhead_seconds * steps, gpu.power.idle_watts),
         Segment("wait", max(wait, 0.0) * steps, step.wait_watts),
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from carme.jobs.bursts import Bursts
+from carme.bursts import Bursts
 from carme_monitoring import kernel_files
 from carme_monitoring.collector import Collector, CollectorContext, Stage
 from carme_monitoring.gpus import (

@@ -61,15 +61,15 @@ SAMPLES = (
 
 
 def test_totals_are_last_values_added_over_nodes() -> None:
-    [(job_id, found)] = queries.read_totals(SAMPLES).items()
+    [(job_id, usage)] = queries.read_totals(SAMPLES).items()
     assert job_id == 7
-    assert found.joules == {"cpu": 1000, "gpu": 8000}
-    assert found.joules_by_node == {"gpu01": 7000, "gpu02": 2000}
-    assert found.uncertainty_ratio == pytest.approx((0.05 * 7000 + 0.1 * 2000) / 9000)
-    assert (found.cost, found.emissions_grams) == ({"EUR": 0.5}, 2.5)
-    assert found.gpu_busy_ratio == pytest.approx(0.25)
-    assert found.cpu_busy_ratio == pytest.approx(600 / 4800)
-    assert (found.memory_peak_bytes, found.memory_peak_node_bytes) == (4 * GIB, 3 * GIB)
+    assert usage.joules == {"cpu": 1000, "gpu": 8000}
+    assert usage.joules_by_node == {"gpu01": 7000, "gpu02": 2000}
+    assert usage.uncertainty_ratio == pytest.approx((0.05 * 7000 + 0.1 * 2000) / 9000)
+    assert (usage.cost, usage.emissions_grams) == ({"EUR": 0.5}, 2.5)
+    assert usage.gpu_busy_ratio == pytest.approx(0.25)
+    assert usage.cpu_busy_ratio == pytest.approx(600 / 4800)
+    assert (usage.memory_peak_bytes, usage.memory_peak_node_bytes) == (4 * GIB, 3 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ def test_idleness_needs_a_whole_measurement() -> None:
         *(row("3", held, 60), row("3", idle, 15), row("3", cpu, 60)),
         row("4", cpu, 60),  # without a GPU
     ]
-    found = queries.read_idleness(samples, 60)
-    assert found.keys() == {1, 3}
-    assert (found[1].gpu_busy_ratio, found[1].cpu_cores) == (0, 0.5)
-    assert found[3].gpu_busy_ratio == 0.75
+    idleness = queries.read_idleness(samples, 60)
+    assert idleness.keys() == {1, 3}
+    assert (idleness[1].gpu_busy_ratio, idleness[1].cpu_cores) == (0, 0.5)
+    assert idleness[3].gpu_busy_ratio == 0.75
 
 
 def test_a_running_job_has_no_end_yet() -> None:
@@ -165,9 +165,9 @@ def test_a_running_job_has_no_end_yet() -> None:
 
 def test_slurm_fills_in_what_no_exporter_measured() -> None:
     alone = OLD.model_copy(update={"nodes": ("gpu01",), "node_count": 1})
-    found = line(alone, NOW).measured
-    assert found
-    assert (found.cpu_seconds, found.memory_peak_bytes, found.joules) == (500, GIB, {})
+    usage = line(alone, NOW).measured
+    assert usage
+    assert (usage.cpu_seconds, usage.memory_peak_bytes, usage.joules) == (500, GIB, {})
     running = OLD.model_copy(update={"state": JobState.RUNNING, "ended_at": None})
     assert line(running, NOW).measured is None, "the accounting says zero while it runs"
 
@@ -178,11 +178,11 @@ def advice(job: HistoryJob, measured: MeasuredUsage | None) -> dict[str, str]:
 
 def test_advice() -> None:
     measured = queries.read_totals(SAMPLES)[7]
-    said = advice(OLD, measured)
-    assert said["gpus"].startswith("The GPUs worked 25%")
-    assert said["cpus"] == "It kept 1 of 8 CPUs at work. Ask for 2."
-    assert said["time"].startswith("It took 10 min of 2 h. Ask for 15 min")
-    assert said["memory"] == "It used 3 GiB of 8 GiB a node. Ask for 4 GiB."
+    texts = advice(OLD, measured)
+    assert texts["gpus"].startswith("The GPUs worked 25%")
+    assert texts["cpus"] == "It kept 1 of 8 CPUs at work. Ask for 2."
+    assert texts["time"].startswith("It took 10 min of 2 h. Ask for 15 min")
+    assert texts["memory"] == "It used 3 GiB of 8 GiB a node. Ask for 4 GiB."
     one_of_two = measured.model_copy(update={"gpus_worked": 1})
     assert advice(OLD, one_of_two)["gpus"] == "Only 1 of 2 GPUs ever worked. Ask for 1."
     never = measured.model_copy(update={"gpu_idle_seconds": 1200.0})
@@ -241,8 +241,8 @@ def test_the_report_on_a_terminal() -> None:
 
 def test_csv_holds_no_formula() -> None:
     evil = OLD.model_copy(update={"name": "=cmd|x"})
-    found = to_csv((line(evil, NOW, queries.read_totals(SAMPLES)[7]), line(OLD, NOW)))
-    rows = list(csv.DictReader(io.StringIO(found)))
+    text = to_csv((line(evil, NOW, queries.read_totals(SAMPLES)[7]), line(OLD, NOW)))
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert rows[0]["name"] == "'=cmd|x"
     assert (rows[0]["joules"], rows[0]["currency"], rows[0]["gpus"]) == ("9000.0", "EUR", "2")
     assert (rows[1]["joules"], rows[1]["cpu_seconds"]) == ("", "500.0")
@@ -277,27 +277,27 @@ async def history(since: int, until: int | None) -> list[HistoryJob]:
 
 
 def test_without_prometheus_slurm_still_answers() -> None:
-    seen = Snapshot(taken_at=NOW)
-    found = answers(lambda a: a.report(7, seen, history))
-    assert "Prometheus does not answer" in found.problem
-    assert found.asked.gpu_count == 2
-    listed = answers(lambda a: a.listing(JobFilter(since=0), seen, history))
+    snapshot = Snapshot(taken_at=NOW)
+    report = answers(lambda a: a.report(7, snapshot, history))
+    assert "Prometheus does not answer" in report.problem
+    assert report.asked.gpu_count == 2
+    listed = answers(lambda a: a.listing(JobFilter(since=0), snapshot, history))
     assert [job.id for job in listed.jobs] == [8, 7]
     assert "Prometheus does not answer" in listed.problem
     with pytest.raises(MissingError, match="no job 9"):
-        answers(lambda a: a.report(9, seen, history))
+        answers(lambda a: a.report(9, snapshot, history))
 
 
 def test_the_queue_knows_better_what_runs() -> None:
     running = Job(id=7, user="ann", state=JobState.RUNNING, started_at=9990)
     waiting = Job(id=9, user="ann", state=JobState.PENDING, submitted_at=9995)
-    seen = Snapshot(taken_at=NOW, jobs=(running, waiting))
-    listed = answers(lambda a: a.listing(JobFilter(since=0), seen, history))
+    snapshot = Snapshot(taken_at=NOW, jobs=(running, waiting))
+    listed = answers(lambda a: a.listing(JobFilter(since=0), snapshot, history))
     assert [(job.id, job.state.value) for job in listed.jobs] == [
         (9, "PENDING"),
         (7, "RUNNING"),
         (8, "COMPLETED"),
     ]
-    only = answers(lambda a: a.listing(JobFilter(since=0, limit=1), seen, history))
+    only = answers(lambda a: a.listing(JobFilter(since=0, limit=1), snapshot, history))
     assert (len(only.jobs), only.left_out) == (1, 2)
     assert answers(lambda a: a.idle([], 60)).jobs == {}

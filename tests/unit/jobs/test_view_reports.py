@@ -33,15 +33,15 @@ def ask(serving: RunningView, uid: int, path: str, **query: str) -> Any:
 
 def test_ones_own_and_nobody_elses(serving: RunningView) -> None:
     ViewClient(serving.path).refresh(5)
-    found = ask(serving, 70001, "/reports/1")
-    assert (found["id"], found["user"]) == (1, "alice")
-    assert "Prometheus does not answer" in found["problem"]
-    said = []
+    report = ask(serving, 70001, "/reports/1")
+    assert (report["id"], report["user"]) == (1, "alice")
+    assert "Prometheus does not answer" in report["problem"]
+    messages = []
     for number in (2, 99):
         with pytest.raises(MissingError, match=f"no job {number} of the last month") as error:
             ask(serving, 70001, f"/reports/{number}")
-        said.append(str(error.value).replace(str(number), "N"))
-    assert said[0] == said[1], "a job of somebody else is as one that is not there"
+        messages.append(str(error.value).replace(str(number), "N"))
+    assert messages[0] == messages[1], "a job of somebody else is as one that is not there"
     listed = ask(serving, 70001, "/reports", since="1700000000", until="1700000100")
     assert {job["user"] for job in listed["jobs"]} == {"alice"}
 

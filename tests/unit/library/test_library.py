@@ -128,7 +128,7 @@ def test_a_gpu_of_ones_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("nodes = 0\nnode = 'dgx-2'", "nodes: input should be greater than or equal to 1, not 0"),
         ("nodes = 2\nnode = 'dgx-3'", "dgx-2"),
@@ -138,12 +138,12 @@ def test_a_gpu_of_ones_own(tmp_path):
         ("nodes = ", "not valid TOML"),
     ],
 )
-def test_wrong_cluster_files_say_what_is_wrong(tmp_path, text, said):
+def test_wrong_cluster_files_say_what_is_wrong(tmp_path, text, message):
     path = tmp_path / "c.toml"
     path.write_text(text)
     with pytest.raises((ConfigError, MissingError)) as caught:
         library.cluster(str(path))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_missing_files_say_so(tmp_path):
@@ -153,7 +153,7 @@ def test_missing_files_say_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[dataset]\nsamples = 10", "exactly one of"),
         ("[dataset]\nsamples = 0\n[[layers]]\nkind='dense'\ninputs=1\noutputs=1", "samples"),
@@ -166,12 +166,12 @@ def test_missing_files_say_so(tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_wrong_workload_files_say_what_is_wrong(tmp_path, text, said):
+def test_wrong_workload_files_say_what_is_wrong(tmp_path, text, message):
     path = tmp_path / "w.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         library.workload(str(path))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 class Node:

@@ -11,7 +11,7 @@ from carme.slurm.states import JobState
 from support.cluster import wait_for
 from support.service import gpu_nodes
 
-WISH = {"partition": "gpu", "gpu_type": "virtual-a100", "hours": 8, "workload": "resnet-50"}
+REQUEST = {"partition": "gpu", "gpu_type": "virtual-a100", "hours": 8, "workload": "resnet-50"}
 
 
 @pytest.fixture
@@ -22,15 +22,15 @@ def two_nodes(service):
 
 
 def advice(service, **values):
-    answer = service.ask("POST", "/advice", body={**WISH, **values})
+    answer = service.ask("POST", "/advice", body={**REQUEST, **values})
     assert answer.status_code == 200, answer.json
     return answer.json
 
 
 def test_the_gpus_of_all_nodes_are_predicted(two_nodes):
-    found = advice(two_nodes, nodes=2, gpus=4)
-    assert (found["prediction"]["gpus"], found["prediction"]["nodes"]) == (8, 2)
-    assert found["notes"] == []
+    answer = advice(two_nodes, nodes=2, gpus=4)
+    assert (answer["prediction"]["gpus"], answer["prediction"]["nodes"]) == (8, 2)
+    assert answer["notes"] == []
 
 
 def wait(service, **values):
@@ -56,7 +56,7 @@ def change(service, **values):
     service.view.snapshot = snapshot
 
     def is_known():
-        return service.parts.cluster.snapshot().taken_at == snapshot.taken_at
+        return service.context.cluster.snapshot().taken_at == snapshot.taken_at
 
     wait_for(is_known, 10, "the service has the new snapshot")
 
@@ -70,8 +70,9 @@ def test_a_reservation_of_others_takes_its_nodes_away(two_nodes):
     change(two_nodes, reservations=(course,))
     assert not wait(two_nodes, gpus=1, hours=1)["starts_now"]
     assert wait(two_nodes, gpus=1, hours=0.4)["starts_now"]
-    own = wait(two_nodes, gpus=1, hours=0.4, reservation="course")
-    assert (own["starts_now"], own["expected_at"]) == (False, now + 1800)
+    within_reservation = wait(two_nodes, gpus=1, hours=0.4, reservation="course")
+    assert not within_reservation["starts_now"]
+    assert within_reservation["expected_at"] == now + 1800
 
 
 RIGHTS = UserRights(
@@ -95,9 +96,9 @@ def test_limits_of_account_and_qos_hold_as_in_the_form(two_nodes):
     )  # fmt: skip
     change(two_nodes, jobs=(running,))
     assert "You already have 1 GPU" in wait(two_nodes, gpus=2, hours=1)["words"]
-    found = advice(two_nodes, gpus=1, hours=8, workload="resnet-50")["suggestions"]
-    assert not [other for other in found if (other["gpus"] or 0) > 2]
-    assert not [other for other in found if (other["hours"] or 0) > 2]
+    suggestions = advice(two_nodes, gpus=1, hours=8, workload="resnet-50")["suggestions"]
+    assert not [other for other in suggestions if (other["gpus"] or 0) > 2]
+    assert not [other for other in suggestions if (other["hours"] or 0) > 2]
 
 
 def test_rights_that_come_late_refuse_nothing_and_the_advice_says_so(two_nodes):
@@ -124,22 +125,22 @@ def test_a_slow_estimate_of_the_start_does_not_delay_the_advice(two_nodes):
     advice(two_nodes, gpus=1)  # the simulator is warm
     two_nodes.view.expected_start_seconds = 2
     started = time.monotonic()
-    found = advice(two_nodes, gpus=2)
+    answer = advice(two_nodes, gpus=2)
     assert time.monotonic() - started < ADVICE_SECONDS
-    assert found["wait"]["words"] == "would wait; when it starts is not known"
+    assert answer["wait"]["words"] == "would wait; when it starts is not known"
 
 
 def test_figures_for_fewer_nodes_than_asked_say_so_and_lead_to_no_advice(two_nodes):
-    found = advice(two_nodes, nodes=2, gpus=1)
-    assert (found["prediction"]["gpus"], found["prediction"]["nodes"]) == (2, 1)
-    [note] = found["notes"]
+    answer = advice(two_nodes, nodes=2, gpus=1)
+    assert (answer["prediction"]["gpus"], answer["prediction"]["nodes"]) == (2, 1)
+    [note] = answer["notes"]
     assert "2 x a100 on 1 node" in note
     assert "spread over 2 nodes" in note
-    assert found["suggestions"] == []
+    assert answer["suggestions"] == []
 
 
 def test_more_nodes_than_there_are_is_said(two_nodes):
-    answer = two_nodes.ask("POST", "/advice", body={**WISH, "nodes": 3, "gpus": 4})
+    answer = two_nodes.ask("POST", "/advice", body={**REQUEST, "nodes": 3, "gpus": 4})
     assert answer.status_code == 422
     assert "12 GPUs" in answer.json["detail"]
 

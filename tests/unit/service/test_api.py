@@ -12,24 +12,24 @@ RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
 
 
 def test_a_prediction_has_intervals_units_and_provenance(service):
-    found = service.ask("POST", "/predictions", body=RESNET).json["prediction"]
+    prediction = service.ask("POST", "/predictions", body=RESNET).json["prediction"]
     for name in ("time", "gpu_energy", "node_energy", "average_gpu_power", "emissions"):
-        figure = found[name]
+        figure = prediction[name]
         assert figure["low"] < figure["value"] < figure["high"]
         assert figure["unit"]
-    assert found["provenance"]["source"] == "data sheet"
-    assert "uncalibrated" in found["provenance"]["words"]
-    assert found["time"]["high"] / found["time"]["low"] == pytest.approx(4)
-    assert found["memory"]["fits"]
-    assert found["limit"]["limit"] == "compute"
-    assert {b["resource"] for b in found["bursts"]} >= {"gpu_utilization", "network_sent"}
-    assert sum(phase["share"] for phase in found["phases"]) == pytest.approx(1)
+    assert prediction["provenance"]["source"] == "data sheet"
+    assert "uncalibrated" in prediction["provenance"]["words"]
+    assert prediction["time"]["high"] / prediction["time"]["low"] == pytest.approx(4)
+    assert prediction["memory"]["fits"]
+    assert prediction["limit"]["limit"] == "compute"
+    assert {b["resource"] for b in prediction["bursts"]} >= {"gpu_utilization", "network_sent"}
+    assert sum(phase["share"] for phase in prediction["phases"]) == pytest.approx(1)
 
 
 def test_the_partition_of_this_cluster_is_hardware(service):
     body = {"workload": "resnet-50", "hardware": {"partition": "gpu", "gpu_type": "virtual-t4"}}
-    found = service.ask("POST", "/predictions", body=body).json["prediction"]
-    assert (found["gpu"], found["gpus"]) == ("t4", 1)
+    prediction = service.ask("POST", "/predictions", body=body).json["prediction"]
+    assert (prediction["gpu"], prediction["gpus"]) == ("t4", 1)
     body["hardware"] = {"partition": "cpu", "count": 2}
     assert service.ask("POST", "/predictions", body=body).json["prediction"]["gpu"] == "cpu-core"
 
@@ -236,7 +236,7 @@ def test_few_streams_are_open_at_a_time(service):
     with service.ask("GET", f"{path}/events") as again:
         assert again.status_code == 200
     for name in "abcde":  # other people's, up to what there is for all
-        assert service.parts.streams.take(name)
+        assert service.context.streams.take(name)
     assert service.ask("GET", f"{path}/events").status_code == 503
     mine[1].close()
     service.ask("DELETE", path)
@@ -245,10 +245,10 @@ def test_few_streams_are_open_at_a_time(service):
 def test_advice_for_a_declared_workload(service):
     body = {"partition": "gpu", "gpus": 4, "gpu_type": "virtual-a100", "hours": 2,
             "workload": "resnet-50"}  # fmt: skip
-    found = service.ask("POST", "/advice", body=body).json
-    assert found["wait"]["starts_now"]
-    assert found["prediction"]["time"]["unit"] == "s"
-    assert [s["kind"] for s in found["suggestions"]] == ["time"]
+    advice = service.ask("POST", "/advice", body=body).json
+    assert advice["wait"]["starts_now"]
+    assert advice["prediction"]["time"]["unit"] == "s"
+    assert [s["kind"] for s in advice["suggestions"]] == ["time"]
     body.update(gpus=0, workload="")
     assert service.ask("POST", "/advice", body=body).json["prediction"] is None
 
@@ -301,7 +301,7 @@ def test_a_workload_that_cannot_be_replaced_is_kept(service):
     mine = service.ask("GET", "/workloads/resnet-50").json["workload"] | {"name": "mine"}
     for _ in range(2):
         assert service.ask("POST", "/workloads", body=mine).status_code == 201
-    store = service.parts.store
+    store = service.context.store
     [old] = store.page(WorkloadRow, "ann", 10, None)
     not_json = WorkloadRow(user="ann", name="mine", body={"layers": object()})
     with pytest.raises(SQLAlchemyError):
@@ -312,14 +312,14 @@ def test_a_workload_that_cannot_be_replaced_is_kept(service):
 def test_a_fit_is_used_by_predictions_of_its_owner_only(service):
     step = {"batch": 256, "gpus": 8, "seconds": 0.2, "gpu_watts": 200}
     body = {**RESNET, "steps": [step] * 20}
-    made = service.ask("POST", "/calibrations", body=body)
-    assert made.status_code == 201, made.json
-    found = service.ask("POST", "/predictions", body=RESNET).json["prediction"]
-    assert found["provenance"]["source"] == "fit"
-    assert found["provenance"]["calibration"] == made.json["id"]
-    assert found["step_time"]["value"] == pytest.approx(0.2, rel=0.02)
-    assert found["average_gpu_power"]["value"] == pytest.approx(200, rel=0.02)
-    assert found["time"]["high"] / found["time"]["low"] < 1.3
+    calibration = service.ask("POST", "/calibrations", body=body)
+    assert calibration.status_code == 201, calibration.json
+    prediction = service.ask("POST", "/predictions", body=RESNET).json["prediction"]
+    assert prediction["provenance"]["source"] == "fit"
+    assert prediction["provenance"]["calibration"] == calibration.json["id"]
+    assert prediction["step_time"]["value"] == pytest.approx(0.2, rel=0.02)
+    assert prediction["average_gpu_power"]["value"] == pytest.approx(200, rel=0.02)
+    assert prediction["time"]["high"] / prediction["time"]["low"] < 1.3
     ben = service.ask("POST", "/predictions", who="ben", body=RESNET).json["prediction"]
     assert ben["provenance"]["source"] == "data sheet"
     front = service.ask("POST", "/pareto", body={**RESNET, "vary": {"batch": [256]}}).json

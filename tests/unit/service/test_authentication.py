@@ -38,8 +38,8 @@ def test_admins_see_all_and_delete_nothing_of_others(service):
 def test_the_hub_speaks_for_a_user_with_the_services_own_token(service):
     headers = {"Authorization": f"token {OWN}", "Carme-User": "ann"}
     body = {**RESNET, "keep": True, "job_id": 17}
-    made = service.client.post(f"{API}/predictions", headers=headers, json=body)
-    assert made.json["user"] == "ann"
+    answer = service.client.post(f"{API}/predictions", headers=headers, json=body)
+    assert answer.json["user"] == "ann"
     nobody = service.client.get(f"{API}/predictions", headers={"Authorization": f"token {OWN}"})
     assert nobody.status_code == 401
     # A user's own token cannot name another user, nor a job that is not theirs.
@@ -49,9 +49,9 @@ def test_the_hub_speaks_for_a_user_with_the_services_own_token(service):
 
 
 def login(service, token="token-ann"):
-    name = service.parts.sessions.open(token)
+    name = service.context.sessions.open(token)
     service.client.set_cookie("carme-service", name, path="/services/carme")
-    return service.parts.sessions.csrf(name)
+    return service.context.sessions.csrf(name)
 
 
 def test_a_cookie_may_read_and_changes_need_the_pages_csrf_token(service):

@@ -59,14 +59,14 @@ def test_the_view_away(service):
 
 
 def test_the_database_away(service, tmp_path):
-    service.parts.store.engine.dispose()
+    service.context.store.engine.dispose()
     for file in tmp_path.glob("service.sqlite*"):
         file.unlink()
     (tmp_path / "service.sqlite").mkdir()
     answer = timed(lambda: service.ask("GET", "/predictions"))
     assert answer.status_code == 503
     assert "database" in answer.json["detail"]
-    found = timed(lambda: service.ask("POST", "/predictions", body=RESNET))
-    assert found.status_code == 200
-    assert "database" in found.json["prediction"]["notes"][-1]
+    answer = timed(lambda: service.ask("POST", "/predictions", body=RESNET))
+    assert answer.status_code == 200
+    assert "database" in answer.json["prediction"]["notes"][-1]
     assert service.client.get("/services/carme/healthz").status_code == 503

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from carme.service import uploads
+from carme.service import sandbox_process
 from support.service import API, Service
 
 
@@ -87,8 +87,8 @@ def test_a_huge_one_is_refused(tmp_path):
 
 
 def test_two_at_a_time_are_told_to_come_again(service, monkeypatch):
-    monkeypatch.setattr(uploads, "TIMEOUT_SECONDS", 0.1)
-    with service.parts.sandbox._lock:  # as while another one is read
+    monkeypatch.setattr(sandbox_process, "TIMEOUT_SECONDS", 0.1)
+    with service.context.sandbox._lock:  # as while another one is read
         answer = upload(service, graph().SerializeToString())
     assert answer.status_code == 503
     assert answer.headers["Retry-After"]
@@ -96,15 +96,15 @@ def test_two_at_a_time_are_told_to_come_again(service, monkeypatch):
 
 
 def test_what_takes_too_long_or_dies_is_ended_and_the_next_one_read(service):
-    beside = service.parts.sandbox
-    first = beside.call(os.getpid, seconds=60)
+    sandbox = service.context.sandbox
+    first = sandbox.call(os.getpid, seconds=60)
     with pytest.raises(TimeoutError):
-        beside.call(time.sleep, 600, seconds=1)
-    second = beside.call(os.getpid, seconds=60)
+        sandbox.call(time.sleep, 600, seconds=1)
+    second = sandbox.call(os.getpid, seconds=60)
     assert second != first
     assert not Path(f"/proc/{first}").exists()
     with pytest.raises((EOFError, OSError)):
-        beside.call(os._exit, 1, seconds=60)
+        sandbox.call(os._exit, 1, seconds=60)
     assert upload(service, graph().SerializeToString()).status_code == 201
 
 

@@ -38,13 +38,13 @@ def end(service, job_id, seconds, joules=None, state=JobState.COMPLETED, ago=100
 
 
 def recorded(service):
-    return record(service.parts.store, service.parts.cluster, time.time())
+    return record(service.context.store, service.context.cluster, time.time())
 
 
-def test_what_ran_to_its_end_is_judged(service):
-    made = [keep(service, number) for number in (1, 2, 3, 4)]
-    end(service, 1, made[0].time.value, made[0].gpu_energy.value)
-    end(service, 2, 3 * made[1].time.high, 3 * made[1].gpu_energy.high)
+def test_what_ran_to_its_end_is_assessed(service):
+    predictions = [keep(service, number) for number in (1, 2, 3, 4)]
+    end(service, 1, predictions[0].time.value, predictions[0].gpu_energy.value)
+    end(service, 2, 3 * predictions[1].time.high, 3 * predictions[1].gpu_energy.high)
     end(service, 3, 60, state=JobState.CANCELLED)
     assert recorded(service) == 3
     assert recorded(service) == 0
@@ -56,25 +56,25 @@ def test_what_ran_to_its_end_is_judged(service):
 
 
 def test_the_time_of_a_session_gives_no_coefficients(service):
-    made = keep(service, 1)
-    end(service, 1, made.time.value)
+    prediction = keep(service, 1)
+    end(service, 1, prediction.time.value)
     answer = service.ask("POST", "/calibrations", body={**RESNET, "job_id": 1})
     assert answer.status_code == 422
     assert "was a session" in answer.json["detail"]
     assert "steps" in answer.json["hint"]
-    store = service.parts.store
+    store = service.context.store
     [row] = store.page(PredictionRow, "ann", 1, None)
     row.kind = "job"
     with store.session() as session:
         session.merge(row)
-    found = service.ask("POST", "/calibrations", body={**RESNET, "job_id": 1})
-    assert found.json["knowledge"]["provenance"]["source"] == "history"
-    assert found.json["knowledge"]["provenance"]["steps"] == 1
+    calibration = service.ask("POST", "/calibrations", body={**RESNET, "job_id": 1})
+    assert calibration.json["knowledge"]["provenance"]["source"] == "history"
+    assert calibration.json["knowledge"]["provenance"]["steps"] == 1
 
 
 def test_a_job_that_just_ended_has_a_minute_for_its_last_figures(service):
-    made = keep(service, 1)
-    end(service, 1, made.time.value, ago=5)
+    prediction = keep(service, 1)
+    end(service, 1, prediction.time.value, ago=5)
     assert recorded(service) == 0
 
 
@@ -82,22 +82,22 @@ def test_a_job_that_nobody_knows_is_asked_for_no_more(service):
     keep(service, 1)
     assert recorded(service) == 0  # the accounting may be late
     later = time.time() + 3600
-    assert record(service.parts.store, service.parts.cluster, later) == 1
-    [row] = service.parts.store.page(PredictionRow, "ann", 5, None)
+    assert record(service.context.store, service.context.cluster, later) == 1
+    [row] = service.context.store.page(PredictionRow, "ann", 5, None)
     assert row.ended_as == LOST
     [item] = service.ask("GET", "/coverage").json["items"]
     assert (item["ended"], item["time_judged"]) == (1, 0)
 
 
-def test_a_prediction_that_cannot_be_read_is_not_judged_and_stops_no_other(service, caplog):
-    made = [keep(service, number) for number in (1, 2)]
-    store = service.parts.store
+def test_a_prediction_that_cannot_be_read_is_not_assessed_and_stops_no_other(service, caplog):
+    predictions = [keep(service, number) for number in (1, 2)]
+    store = service.context.store
     [row] = store.page(PredictionRow, "ann", 1, None, job_id=1)
     row.body = {"of": "another release"}
     with store.session() as session:
         session.merge(row)
     for number in (1, 2):
-        end(service, number, made[0].time.value)
+        end(service, number, predictions[0].time.value)
     assert recorded(service) == 2
     assert recorded(service) == 0
     [item] = service.ask("GET", "/coverage").json["items"]
@@ -107,8 +107,8 @@ def test_a_prediction_that_cannot_be_read_is_not_judged_and_stops_no_other(servi
 
 def test_prometheus_gets_the_counts(service, monkeypatch):
     monkeypatch.setenv("CARME_PROMETHEUS_TOKEN", "prom")
-    made = keep(service, 1)
-    end(service, 1, made.time.value)
+    prediction = keep(service, 1)
+    end(service, 1, prediction.time.value)
     recorded(service)
     from carme.service.app import create_app
 
@@ -131,13 +131,13 @@ def test_a_prediction_of_the_first_version_is_still_shown(service):
         del part["burst_time"], part["idle_time"]
     for name in ("shared_compute", "shared_update"):
         del old["coefficients"][name]
-    store = service.parts.store
+    store = service.context.store
     [row] = store.page(PredictionRow, "ann", 1, None)
     row.body = old
     with store.session() as session:
         session.merge(row)
-    [found] = service.ask("GET", "/predictions").json["items"]
-    assert found["prediction"]["time"] == old["time"]
+    [item] = service.ask("GET", "/predictions").json["items"]
+    assert item["prediction"]["time"] == old["time"]
 
 
 def test_a_database_of_the_first_version_is_brought_up(tmp_path):

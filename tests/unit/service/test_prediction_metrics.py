@@ -18,7 +18,7 @@ def keep(service, job_id, seconds, at, **ended):
         user="ann", job_id=job_id, workload="w", kind="job", source="fit",
         body={**figures, "more": "of another release"}, created_at=at, **ended,
     )  # fmt: skip
-    service.parts.store.add(row)
+    service.context.store.add(row)
 
 
 def read(service, monkeypatch):
@@ -40,10 +40,10 @@ def test_each_job_has_its_newest_prediction_and_what_was_measured(service, monke
     # One that was cancelled says nothing about the prediction.
     keep(service, 8, 30, 3, ended_as="CANCELLED", measured_seconds=1.0)
     lines = read(service, monkeypatch).splitlines()
-    found = {line for line in lines if line.startswith("carme_prediction_")}
-    assert found == {
-        f'carme_prediction_{what}{{jobid="{job}",kind="{kind}"}} {value}'
-        for what, job, kind, value in (
+    samples = {line for line in lines if line.startswith("carme_prediction_")}
+    assert samples == {
+        f'carme_prediction_{unit}{{jobid="{job}",kind="{kind}"}} {value}'
+        for unit, job, kind, value in (
             ("seconds", 7, "predicted", 20.0), ("seconds", 7, "low", 10.0),
             ("seconds", 7, "high", 40.0), ("seconds", 7, "measured", 22.0),
             ("joules", 7, "predicted", 2000.0), ("joules", 7, "low", 1000.0),
@@ -61,12 +61,12 @@ def test_the_newest_push_out_the_oldest(service, monkeypatch):
     for job in range(1, 8):
         keep(service, job, 10, job)
         keep(service, job, 10, job + 0.5)
-    assert [row.job_id for row in outcomes.newest(service.parts.store)] == [7, 6, 5]
+    assert [row.job_id for row in outcomes.newest(service.context.store)] == [7, 6, 5]
 
 
 def test_the_reference_has_every_metric_of_the_service(service, monkeypatch):
     keep(service, 7, 10, 1)
-    found = re.findall(r"(?m)^# TYPE (carme_\S+) (\S+)$", read(service, monkeypatch))
+    types = re.findall(r"(?m)^# TYPE (carme_\S+) (\S+)$", read(service, monkeypatch))
     # The client adds when a counter or histogram was made.
-    told = {(name, kind) for name, kind in found if not name.endswith("_created")}
-    assert told == {(metric.name, metric.kind) for metric in metrics_reference.SERVICE}
+    metrics = {(name, kind) for name, kind in types if not name.endswith("_created")}
+    assert metrics == {(metric.name, metric.kind) for metric in metrics_reference.SERVICE}

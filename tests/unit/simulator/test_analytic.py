@@ -30,7 +30,7 @@ def test_one_gpu_takes_its_kernels_update_and_nothing_else():
     workload = library.workload("resnet-50")
     result = simulate(workload, library.cluster_of("1xV100"), Synchronous(batch=32, epochs=1))
     times = layer_times(workload.arrays, 32, V100.gpu, "fp32", V100.launch_seconds)
-    expected = float((times.forward + times.backward).sum())
+    expected = float((times.forward_seconds + times.backward_seconds).sum())
     assert result.phases["compute"] / result.steps == pytest.approx(expected)
     assert result.phases["communication"] == 0
     assert result.steps == np.ceil(1281167 / 32)
@@ -62,8 +62,10 @@ def test_attention_takes_its_operations_and_bytes_once(heads, width):
     # The last wave of tiles may be partly empty.
     waves = batch * heads * (s / gpu.tile) ** 2 / gpu.units
     full = np.ceil(waves) / waves * compute
-    assert least * (1 - 1e-9) <= times.forward.sum() - starts <= max(memory, full) * (1 + 1e-9)
-    assert times.backward.sum() - 2 * starts >= 2 * least * (1 - 1e-9)
+    assert (
+        least * (1 - 1e-9) <= times.forward_seconds.sum() - starts <= max(memory, full) * (1 + 1e-9)
+    )
+    assert times.backward_seconds.sum() - 2 * starts >= 2 * least * (1 - 1e-9)
     assert cost.kernels * cost.launches == 4
 
 
@@ -78,7 +80,7 @@ def test_an_ideal_network_scales_perfectly_in_weak_scaling():
     many = plan_step(
         workload, cluster, Synchronous(gpus=512, batch=32, batch_rule="linear", loader="raw")
     )
-    assert many.nominal == pytest.approx(one.nominal, rel=1e-9)
+    assert many.nominal_seconds == pytest.approx(one.nominal_seconds, rel=1e-9)
 
 
 def test_a_queue_with_random_arrivals_is_m_d_1():
@@ -139,11 +141,12 @@ def test_groups_that_reduce_at_once_share_the_adapters_of_their_node(tensor, pip
     least = sent / (node.adapters * node.network.rate)
     inside = node.gpus // groups
     within = 2 * (inside - 1) / inside * step.gradient_bytes / node.gpu_link.rate
-    assert float(step.bucket_all_reduce.sum()) == pytest.approx(least + within, rel=2e-3)
+    assert float(step.bucket_all_reduce_seconds.sum()) == pytest.approx(least + within, rel=2e-3)
     # What leaves the node while it is reduced between nodes only is what its adapters carry.
-    seen = simulate_window(library.workload("gpt-6.7b"), cluster, plan, 1)
-    assert seen.bytes_per_second * pipeline * step.bucket_all_reduce.sum() == pytest.approx(
-        sent, rel=1e-9
+    window = simulate_window(library.workload("gpt-6.7b"), cluster, plan, 1)
+    assert (
+        window.bytes_per_second * pipeline * step.bucket_all_reduce_seconds.sum()
+        == pytest.approx(sent, rel=1e-9)
     )
 
 
@@ -195,9 +198,18 @@ def test_equal_packages_take_equal_iterations():
 
 
 def test_asynchronous_means_agree_with_the_closed_form():
-    formula = closed_form(0.7, 0.2, 64, 8, 10_000)
+    formula = closed_form(
+        gradient_seconds=0.7, update_seconds=0.2, gpus=64, sub_batch=8, samples=10_000
+    )
     events = simulate_staleness(
-        0.7, 0.2, 64, 8, 10_000, jitter=0.05, update_jitter=0.05, updates=3000
+        gradient_seconds=0.7,
+        update_seconds=0.2,
+        gpus=64,
+        sub_batch=8,
+        samples=10_000,
+        jitter=0.05,
+        update_jitter=0.05,
+        updates=3000,
     )
     assert events.mini_batch.mean == pytest.approx(formula.mini_batch.mean, rel=0.02)
     assert events.staleness.mean == pytest.approx(formula.staleness.mean, rel=0.02)
@@ -207,13 +219,19 @@ def test_asynchronous_means_agree_with_the_closed_form():
 
 def test_without_jitter_the_phases_lock():
     """All GPUs finish together: updates get all gradients or none, which the formula cannot say."""
-    formula = closed_form(0.7, 0.2, 64, 8, 10_000)
-    locked = simulate_staleness(0.7, 0.2, 64, 8, 10_000)
+    formula = closed_form(
+        gradient_seconds=0.7, update_seconds=0.2, gpus=64, sub_batch=8, samples=10_000
+    )
+    locked = simulate_staleness(
+        gradient_seconds=0.7, update_seconds=0.2, gpus=64, sub_batch=8, samples=10_000
+    )
     assert set(locked.mini_batch.values) == {0.0, 512.0}
     assert locked.mini_batch.deviation > 5 * formula.mini_batch.deviation
 
 
 def test_the_spread_of_the_closed_form_is_binomial():
-    formula = closed_form(1.0, 2.25, 16, 4, 1000)
+    formula = closed_form(
+        gradient_seconds=1.0, update_seconds=2.25, gpus=16, sub_batch=4, samples=1000
+    )
     assert formula.mini_batch.mean == pytest.approx(16 * 4 * 2.25)
     assert formula.mini_batch.deviation == pytest.approx(4 * np.sqrt(16 * 0.25 * 0.75))

@@ -96,7 +96,7 @@ def test_storage_is_shared_and_readers_have_a_speed_of_their_own():
 def test_barriers_mailboxes_and_joins_hand_over_values():
     simulation = Simulation()
     box, barrier = simulation.mailbox(), simulation.barrier(2)
-    seen = []
+    received = []
 
     def producer():
         yield Wait(2.0)
@@ -105,20 +105,20 @@ def test_barriers_mailboxes_and_joins_hand_over_values():
         return 42
 
     def consumer():
-        seen.append((yield Get(box)))
+        received.append((yield Get(box)))
         yield Wait(1.0)
         yield Arrive(barrier)
 
-    made = simulation.process(producer(), "producer")
+    producing = simulation.process(producer(), "producer")
     simulation.process(consumer(), "consumer")
 
     def joiner():
-        seen.append((yield Join(made)))
-        seen.append(simulation.now)
+        received.append((yield Join(producing)))
+        received.append(simulation.now)
 
     simulation.process(joiner(), "joiner")
     report = simulation.run()
-    assert seen == ["hello", 42, 3.0]
+    assert received == ["hello", 42, 3.0]
     assert report.seconds == 3.0
 
 
@@ -182,7 +182,7 @@ def test_without_a_trace_energy_is_still_counted():
     assert report.joules() == pytest.approx(220)
 
 
-def test_a_model_that_stands_still_names_who_waits_for_what():
+def test_a_deadlock_names_who_waits_for_what():
     simulation = Simulation()
     box = simulation.mailbox("orders")
 
@@ -190,7 +190,7 @@ def test_a_model_that_stands_still_names_who_waits_for_what():
         yield Get(box)
 
     simulation.process(slave(), "slave 1")
-    with pytest.raises(InputError, match=r"slave 1 \(for orders\)"):
+    with pytest.raises(InputError, match=r"^Deadlock at t = 0 s: .*: slave 1 \(for orders\)$"):
         simulation.run()
 
 

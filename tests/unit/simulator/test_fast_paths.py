@@ -85,7 +85,9 @@ def test_synchronous_steps(overlap, network, jitter):
     fast = step.seconds(drawn.max(axis=1)).sum()
     assert report.seconds == pytest.approx(fast, rel=1e-9)
     busy = next(r for r in report.resources if r.name == "gpu 3").busy_seconds
-    assert busy == pytest.approx(step.kernels * drawn[:, 3].sum() + 7 * step.update, rel=1e-9)
+    assert busy == pytest.approx(
+        step.kernel_seconds * drawn[:, 3].sum() + 7 * step.update_seconds, rel=1e-9
+    )
 
 
 def test_tensor_parallel_steps_and_late_input():
@@ -94,7 +96,7 @@ def test_tensor_parallel_steps_and_late_input():
     plan = Synchronous(gpus=8, tensor=2, batch=16, micro_batch=2, jitter=0.05)
     step = plan_step(library.workload("gpt-1.3b"), cluster, plan)
     for late in (0.0, 100.0):
-        step = step._replace(data_loading=late)
+        step = step._replace(data_loading_seconds=late)
         drawn = jitter_factors(plan, 4, 4, np.random.default_rng(1))
         report = models.synchronous(step, drawn)
         assert report.seconds == pytest.approx(step.seconds(drawn.max(axis=1)).sum(), rel=1e-9)
@@ -131,15 +133,17 @@ def test_a_pipeline_reduces_when_its_first_stage_is_done(overlap):
     plan = Synchronous(gpus=32, pipeline=8, batch=64, micro_batch=1, overlap=overlap)
     gpt = library.workload("gpt-1.3b")
     step = plan_step(gpt, cluster, plan)
-    assert step.bubble > 0
-    reduce = float(step.bucket_all_reduce.sum())
+    assert step.bubble_seconds > 0
+    reduce = float(step.bucket_all_reduce_seconds.sum())
     assert reduce > 0
-    after = step.update + step.overhead
-    assert step.nominal == pytest.approx(simulate_window(gpt, cluster, plan).report.seconds + after)
-    assert step.exposed_communication == pytest.approx(reduce)
+    after = step.update_seconds + step.overhead_seconds
+    assert step.nominal_seconds == pytest.approx(
+        simulate_window(gpt, cluster, plan).report.seconds + after
+    )
+    assert step.exposed_communication_seconds == pytest.approx(reduce)
     # A slow stage stretches the bubble as it stretches the kernels.
     slow = float(step.seconds(np.array([1.5]))[0])
-    assert slow == pytest.approx(1.5 * (step.kernels + step.bubble) + reduce + after)
+    assert slow == pytest.approx(1.5 * (step.kernel_seconds + step.bubble_seconds) + reduce + after)
 
 
 def test_equal_stages_take_the_closed_form():
@@ -154,7 +158,7 @@ def test_asynchronous_updates():
     update = 0.2 * rng.lognormal(0, 0.05, 300)
     report, collected = models.asynchronous(gradient, update, 3)
     assert report.seconds >= update.sum()
-    fast = staleness_statistics(gradient, update, 8, 1000)
+    fast = staleness_statistics(gradient, update, sub_batch=8, samples=1000)
     mini_batch = np.array(collected[15:]) * 8.0
     assert mini_batch.mean() == pytest.approx(fast.mini_batch.mean, rel=1e-9)
     assert sorted(set(mini_batch)) == pytest.approx(fast.mini_batch.values.tolist())

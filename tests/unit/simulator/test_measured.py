@@ -31,21 +31,21 @@ PROMISED = {
 
 
 @pytest.fixture(scope="module")
-def found():
+def errors():
     if not FOLDER:
         pytest.skip("CARME_DATA does not name the folder of measurements")
     return {a.what: a for a in accuracies(Path(FOLDER))}
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("what", PROMISED)
-def test_errors_are_as_documented(found, what):
-    assert found[what].mean_error <= PROMISED[what]
+@pytest.mark.parametrize("comparison", PROMISED)
+def test_errors_are_as_documented(errors, comparison):
+    assert errors[comparison].mean_error <= PROMISED[comparison]
 
 
 @pytest.mark.data
-def test_all_comparisons_are_promised(found):
-    assert found.keys() == PROMISED.keys()
+def test_all_comparisons_are_promised(errors):
+    assert errors.keys() == PROMISED.keys()
 
 
 def test_without_measurements_it_says_where_they_were_looked_for(tmp_path):

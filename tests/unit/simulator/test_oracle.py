@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carme.simulator.events.engine import Simulation
-from carme.simulator.events.link_sharing import Flow, fill
+from carme.simulator.events.link_sharing import Flow, set_fair_rates
 from carme.simulator.events.operations import Arrive, Compute, Get, Link, Put, Transfer, Wait
 
 DEVICES, LINKS = 2, 2
@@ -120,17 +120,17 @@ def test_every_event_is_at_the_same_time(programs, latency, meet):
     ours, theirs = in_engine(programs, latency, meet), in_simpy(programs, latency, meet)
 
     def by_process(log):
-        found = {}
-        for name, what, when in log:
-            found.setdefault(name, []).append((what, when))
+        events = {}
+        for name, kind, when in log:
+            events.setdefault(name, []).append((kind, when))
         # What two processes put at the same moment may be taken in either order.
-        found.get("drain", []).sort(key=str)
-        return found
+        events.get("drain", []).sort(key=str)
+        return events
 
     ours, theirs = by_process(ours), by_process(theirs)
     assert ours.keys() == theirs.keys()
     for name in ours:
-        assert [what for what, _ in ours[name]] == [what for what, _ in theirs[name]]
+        assert [kind for kind, _ in ours[name]] == [kind for kind, _ in theirs[name]]
         assert [when for _, when in ours[name]] == pytest.approx(
             [when for _, when in theirs[name]], abs=1e-9
         )
@@ -142,18 +142,18 @@ def fair_in_simpy(flows, bandwidth):
     active, ends = {}, {}
 
     def rates():
-        left, capacity, found = dict(active), bandwidth, {}
-        while left:
-            share = capacity / len(left)
-            tight = {n: limit for n, (_, limit) in left.items() if limit <= share}
+        unlimited, capacity, speeds = dict(active), bandwidth, {}
+        while unlimited:
+            share = capacity / len(unlimited)
+            tight = {n: limit for n, (_, limit) in unlimited.items() if limit <= share}
             if not tight:
-                found.update(dict.fromkeys(left, share))
-                return found
+                speeds.update(dict.fromkeys(unlimited, share))
+                return speeds
             for name, limit in tight.items():
-                found[name] = limit
+                speeds[name] = limit
                 capacity -= limit
-                del left[name]
-        return found
+                del unlimited[name]
+        return speeds
 
     def manager():
         while True:
@@ -234,7 +234,7 @@ def test_rates_over_paths_are_max_min_fair(bandwidths, wanted):
     for path, limit in wanted:
         over = tuple(links[i] for i in sorted({i % len(links) for i in path}))
         flows.append(Flow(None, Transfer(over, 1.0, limit=limit), 0.0))
-    fill(flows)
+    set_fair_rates(flows)
     for link in links:
         assert sum(f.rate for f in flows if link in f.links) <= link.bandwidth * (1 + 1e-9)
     for flow in flows:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carme import library
+from carme.bursts import bursts, two_means
 from carme.errors import InputError
-from carme.jobs.bursts import bursts, two_means
 from carme.library.suite_runner import Suite, run_suite
 from carme.simulator.analysis.search import (
     ExhaustiveSearch,
@@ -126,35 +126,37 @@ def test_two_means_finds_the_best_split():
 
 def test_bursts_of_a_square_wave():
     wave = np.tile([0.9] * 6 + [0.1] * 14, 10)
-    found = bursts(wave, 0.05)
-    assert found.burst_seconds == pytest.approx(0.3)
-    assert found.idle_seconds == pytest.approx(0.7)
-    assert (found.burst_amount, found.idle_amount) == pytest.approx((0.9, 0.1))
-    assert found.pattern == "BIB"
+    figures = bursts(wave, 0.05)
+    assert figures.burst_seconds == pytest.approx(0.3)
+    assert figures.idle_seconds == pytest.approx(0.7)
+    assert (figures.burst_amount, figures.idle_amount) == pytest.approx((0.9, 0.1))
+    assert figures.pattern == "BIB"
     assert bursts(np.full(10, 0.5), 0.05) == (0.5, 0.0, 0.5, 0.0, "B")
     assert bursts(np.zeros(10), 0.05) == (0.0, 0.5, 0.0, 0.0, "I")
     assert bursts(np.array([np.nan]), 0.05).pattern == "I"
 
 
 def test_samples_are_period_means():
-    found = sample(np.array([0.05]), np.array([0.25]), np.array([2.0]), 0.4, 0.1)
-    assert found == pytest.approx([1.0, 2.0, 1.0, 0.0])
+    means = sample(np.array([0.05]), np.array([0.25]), np.array([2.0]), 0.4, 0.1)
+    assert means == pytest.approx([1.0, 2.0, 1.0, 0.0])
     assert sample(np.array([]), np.array([]), np.array([]), 0.2, 0.1) == pytest.approx([0, 0])
 
 
 def test_the_twelve_figures_of_a_communication_bound_job():
     cluster = library.cluster_of("8xT4")
     plan = Synchronous(gpus=8, batch=64, overlap=False)
-    seen = simulate_window(library.workload("bert-base"), cluster, plan, 40)
-    figures = burst_figures(seen, 0.01)
+    window = simulate_window(library.workload("bert-base"), cluster, plan, 40)
+    figures = burst_figures(window, 0.01)
     gpu, sent = figures["gpu_utilization"], figures["network_sent"]
     assert gpu.pattern == sent.pattern == "BIB"
-    step = seen.step.nominal
+    step = window.step.nominal_seconds
     assert gpu.burst_seconds + gpu.idle_seconds == pytest.approx(step, rel=0.1)
-    assert sent.burst_seconds == pytest.approx(float(seen.step.bucket_all_reduce.sum()), abs=0.02)
-    total = float(series(seen, 0.01)["network_sent"].sum()) * 0.01
+    assert sent.burst_seconds == pytest.approx(
+        float(window.step.bucket_all_reduce_seconds.sum()), abs=0.02
+    )
+    total = float(series(window, 0.01)["network_sent"].sum()) * 0.01
     # A ring over two nodes: each sends its half twice.
-    assert total == pytest.approx(40 * seen.step.gradient_bytes, rel=0.01)
+    assert total == pytest.approx(40 * window.step.gradient_bytes, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -169,19 +171,19 @@ def test_the_twelve_figures_of_a_communication_bound_job():
     ],
 )
 def test_timelines_are_valid_chrome_traces(name, gpus, plan):
-    seen = simulate_window(library.workload(name), library.cluster_of(gpus), plan, 4)
-    trace = json.loads(json.dumps(chrome_trace(seen)))
+    window = simulate_window(library.workload(name), library.cluster_of(gpus), plan, 4)
+    trace = json.loads(json.dumps(chrome_trace(window)))
     events = trace["traceEvents"]
     assert {e["ph"] for e in events} <= {"X", "M", "C"}
     slices = [e for e in events if e["ph"] == "X"]
     assert slices
-    end = seen.report.seconds * 1e6
+    end = window.report.seconds * 1e6
     rows = {e["tid"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     for event in slices:
         assert event["dur"] > 0
         assert 0 <= event["ts"] <= event["ts"] + event["dur"] <= end * (1 + 1e-9)
         assert event["tid"] in rows
-    assert burst_figures(seen)["gpu_utilization"].burst_amount > 0
+    assert burst_figures(window)["gpu_utilization"].burst_amount > 0
 
 
 def test_a_timeline_has_an_end():

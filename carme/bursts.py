@@ -53,22 +53,34 @@ def bursts(samples: Iterable[float], period_seconds: float) -> Bursts:
     """Mean lengths and levels of a series sampled every `period_seconds`."""
     values = [float(value) for value in samples if math.isfinite(value)]
     if not values:
-        return Bursts(0.0, 0.0, 0.0, 0.0, "I")
+        return _idle(0.0)
     low, high, threshold = two_means(values)
     length = len(values) * period_seconds
     if high - low <= STEADY * abs(high):
         mean = sum(values) / len(values)
         if mean > 0:
-            return Bursts(length, 0.0, mean, 0.0, "B")
-        return Bursts(0.0, length, 0.0, 0.0, "I")
+            return Bursts(
+                burst_seconds=length,
+                idle_seconds=0.0,
+                burst_amount=mean,
+                idle_amount=0.0,
+                pattern="B",
+            )
+        return _idle(length)
     busy = [value > threshold for value in values]
     runs = [(is_burst, len(list(run))) for is_burst, run in groupby(busy)]
     return Bursts(
-        _mean_run(runs, True) * period_seconds,
-        _mean_run(runs, False) * period_seconds,
-        _mean_of(values, busy, True),
-        _mean_of(values, busy, False),
-        "BIB",
+        burst_seconds=_mean_run(runs, True) * period_seconds,
+        idle_seconds=_mean_run(runs, False) * period_seconds,
+        burst_amount=_mean_of(values, busy, True),
+        idle_amount=_mean_of(values, busy, False),
+        pattern="BIB",
+    )
+
+
+def _idle(seconds: float) -> Bursts:
+    return Bursts(
+        burst_seconds=0.0, idle_seconds=seconds, burst_amount=0.0, idle_amount=0.0, pattern="I"
     )
 
 
