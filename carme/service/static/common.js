@@ -21,7 +21,7 @@ const carme = (function () {
     return answer;
   }
 
-  const { add, table, digits, duration, joules, watts, grams, amount, interval, bytes } = carmeElements;
+  const { add, table, count, digits, duration, joules, watts, grams, amount, interval, bytes } = carmeElements;
   const field = (name) => document.getElementById(name);
 
   // The GPU types of each partition of this cluster, in the order of the partitions.
@@ -70,5 +70,5 @@ const carme = (function () {
   field("logout")?.addEventListener("click", logOut);
   for (const box of document.querySelectorAll(".origin")) box.textContent = location.origin;
 
-  return { ask, add, table, field, clusterGpus, gpuText, chargedJoules, coverage, amount, interval, digits, duration, joules, watts, grams, bytes, problem, layout, colour, prefix, api };
+  return { ask, add, table, count, field, clusterGpus, gpuText, chargedJoules, coverage, amount, interval, digits, duration, joules, watts, grams, bytes, problem, layout, colour, prefix, api };
 })();

@@ -41,7 +41,7 @@
     try {
       for (const gpu of await carme.clusterGpus()) if (gpu.total > (largest[gpu.type]?.total || 0)) largest[gpu.type] = gpu;
     } catch { return []; } // the page also works with known GPUs
-    return Object.values(largest).map((gpu) => gpu.partition + ":" + gpu.type);
+    return Object.values(largest);
   }
 
   function save() {
@@ -219,8 +219,10 @@
     field("x").value = "time";
     field("y").value = "energy";
     const [workloads, gpus] = await Promise.all([carme.ask("/workloads"), readClusterGpus()]);
-    clusterGpus = gpus;
+    clusterGpus = gpus.map((gpu) => gpu.partition + ":" + gpu.type);
     field("gpu").value = (clusterGpus.length ? clusterGpus : FALLBACK_GPUS).join(",");
+    // Numbers that this cluster has; without one, the numbers in the page.
+    if (gpus.length) field("gpus").value = [1, 2, 4, 8].filter((number) => gpus.some((gpu) => gpu.total >= number)).join(",");
     for (const item of workloads.items) carme.add(field("workload"), "option", item.title).value = item.name;
     field("workload").value = "resnet-50";
     for (const name of ["workload", ...varied, "x", "y", "colour"]) if (address.get(name) !== null) field(name).value = address.get(name);

@@ -27,13 +27,13 @@
   // An estimate with its interval, and then the measurement, all in the unit that `like` chooses.
   function sentence(label, estimate, measured, like = estimate.value) {
     const write = (value) => carme.amount(value, estimate.unit, like);
-    return label + " " + write(estimate.value) + " (" + write(estimate.low) + " to " + write(estimate.high) + ")" + (measured ? "; " + measured(write) : "");
+    return label + " " + write(estimate.value) + " (" + carme.interval(estimate, like) + ")" + (measured ? "; " + measured(write) : "");
   }
   async function load() {
     const answer = await carme.ask("/jobs/" + id);
     const job = answer.job;
     box.replaceChildren();
-    carme.add(box, "p", [job.name, job.user, job.state.toLowerCase(), job.nodes.join(", "), carme.gpuText(job), job.asked.cpus + " cores", carme.bytes(job.asked.memory_bytes)].filter((t) => t).join(" · "));
+    carme.add(box, "p", [job.name, job.user, job.state.toLowerCase(), job.nodes.join(", "), carme.gpuText(job), carme.count(job.asked.cpus, "core"), carme.bytes(job.asked.memory_bytes)].filter((t) => t).join(" · "));
     if (job.problem) carme.add(box, "p", job.problem, "soft");
     const grid = carme.add(box, "div", null, "grid");
     figure(grid, "Ran", carme.duration(job.elapsed_seconds), job.asked.limit_seconds ? "of " + carme.duration(job.asked.limit_seconds) : "");

@@ -127,7 +127,7 @@ def check_size(cluster: Cluster, plan: BasePlan) -> None:
     require(
         plan.gpus <= cluster.gpus,
         f"{plan.gpus} GPUs on {cluster.name}",
-        f"it has {cluster.gpus} ({cluster.nodes} nodes x {cluster.node.gpus})",
+        f"it has {cluster.gpus}, {cluster.node.gpus} on each node",
     )
 
 

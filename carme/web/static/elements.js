@@ -43,7 +43,11 @@ const carmeElements = (function () {
   }
   const writers = { s: duration, J: joules, W: watts, "g CO2e": grams };
   const amount = (value, unit, like = value) => (writers[unit] ? writers[unit](value, like) : digits(value) + " " + unit);
-  const interval = (figure) => amount(figure.low, figure.unit, figure.value) + " to " + amount(figure.high, figure.unit, figure.value);
+  // Both ends have the same unit, so it is written once.
+  function interval(figure, like = figure.value) {
+    const [low] = amount(figure.low, figure.unit, like).split(" ");
+    return low + " to " + amount(figure.high, figure.unit, like);
+  }
   const bytes = (value) => (value < 2 ** 20 ? digits(value / 1024) + " KiB" : value < 2 ** 30 ? digits(value / 2 ** 20) + " MiB" : digits(value / 2 ** 30) + " GiB");
   const count = (number, noun) => number + " " + noun + (number === 1 ? "" : "s");
 

@@ -17,12 +17,14 @@
 
   function show(advice) {
     box.replaceChildren();
-    const { words, expected_at: expectedAt } = advice.wait;
-    const start = expectedAt ? " Expected start: " + startTime(expectedAt) + "." : "";
-    add(box, "div", "This request " + words.replace(/\.$/, "") + "." + start, "mb-1");
+    const list = add(box, "ul", "", "list-unstyled mb-1");
+    const { starts_now: startsNow, expected_at: expectedAt, words } = advice.wait;
+    const wait = add(list, "li");
+    add(wait, "span", "Wait ");
+    add(wait, "strong", startsNow ? "none" : expectedAt ? "until " + startTime(expectedAt) : "not known");
+    add(wait, "span", " (" + words.replace(/\.$/, "") + ")", "text-body-secondary");
     const prediction = advice.prediction;
     if (prediction) {
-      const list = add(box, "ul", "", "list-unstyled mb-1");
       row(list, "Time", prediction.time);
       row(list, "GPU energy", prediction.gpu_energy);
       row(list, "Charged energy", prediction.node_energy);
