@@ -142,7 +142,7 @@ class Builder:
             recipe_hash=recipe.hash,
             labels=inspector.labels(),
             built=BuildRecord(
-                at=datetime.now(UTC).replace(microsecond=0),
+                at=datetime.now(UTC),
                 engine=self.engine.version,
                 seconds=seconds,
                 arguments=recipe.arguments,

@@ -134,7 +134,7 @@ class Publisher:
     def signed_copy(self, image: Image) -> Image | None:
         """The entry of the same build if it is signed and published, and its file is intact."""
         for other in read_index(self.folder).images:
-            # A forced build has the same file name, but another time.
+            # A forced build has the same file name, but another time, even within the same second.
             if other.file == image.file and other.built == image.built and other.signed_by:
                 return None if check_file(self.folder / other.file, other) else other
         return None
