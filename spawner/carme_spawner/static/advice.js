@@ -36,7 +36,7 @@
     for (const note of advice.notes) add(box, "div", note, "text-body-secondary");
     for (const other of advice.suggestions) {
       const part = add(box, "div", "", "mt-2");
-      add(part, "span", other.why + ". ");
+      add(part, "span", other.why[0].toUpperCase() + other.why.slice(1) + ". ");
       const changes = [];
       // A site with sessions on one node only has no field for nodes.
       const each = field("nodes") && Number(field("nodes").value) > 1 ? " on each node" : "";
