@@ -96,10 +96,11 @@ def test_pip_installs_the_tested_versions_by_default(evaluate: Evaluate) -> None
     by_name = {task["name"]: task for task in tasks}
     copy = by_name["Copy pip's constraints"]["ansible.builtin.copy"]
     assert copy["src"] == "{{ carme_constraints }}"
-    pip = by_name["Install Carme and its dependencies"]["ansible.builtin.pip"]
-    expression = pip["extra_args"].removeprefix("{{ ").removesuffix(" }}")
-    assert evaluate(expression) == f"--constraint {evaluate('dest', dest=copy['dest'])}"
-    assert "constraint" not in evaluate(expression, carme_constraints="")
+    install = by_name["Install Carme and its dependencies"]
+    assert "extra_args" not in install["ansible.builtin.pip"], "check mode would report a change"
+    expression = install["environment"]["PIP_CONSTRAINT"].removeprefix("{{ ").removesuffix(" }}")
+    assert evaluate(expression) == evaluate("dest", dest=copy["dest"])
+    assert evaluate(expression, carme_constraints="") == ""
 
 
 def test_the_sudo_rule_allows_the_helper_s_verbs(evaluate: Evaluate) -> None:
