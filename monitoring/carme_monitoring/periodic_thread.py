@@ -3,25 +3,26 @@
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 
 log = logging.getLogger(__name__)
 _PAUSE_SECONDS = 5.0
 """After an error."""
 
 
-class PeriodicThread:
+class PeriodicThread(ABC):
     """A daemon thread that calls `step` again and again. An error is logged when it is new."""
 
     def __init__(self, name: str) -> None:
         self._name, self._stop = name, threading.Event()
 
+    @abstractmethod
     def step(self) -> None:
         """One round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def period_seconds(self) -> float:
         """Time from the start of one round to that of the next."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start the thread."""

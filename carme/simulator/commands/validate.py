@@ -343,7 +343,7 @@ def _stragglers(folder: Path) -> Pairs:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MeasurementComparison:
     """A set of published measurements, and how to simulate them."""
 
     what: str
@@ -356,23 +356,27 @@ class Comparison:
 
 
 COMPARISONS = (
-    Comparison("GPT steps, 2 to 8 A100", "vTrain", partial(_gpt, name="2_to_8_a100")),
-    Comparison("GPT steps, 64 A100", "vTrain", partial(_gpt, name="64_a100")),
-    Comparison("all-reduce, 2 to 8 A100, NVLink", "vTrain", _nccl),
-    Comparison(
+    MeasurementComparison("GPT steps, 2 to 8 A100", "vTrain", partial(_gpt, name="2_to_8_a100")),
+    MeasurementComparison("GPT steps, 64 A100", "vTrain", partial(_gpt, name="64_a100")),
+    MeasurementComparison("all-reduce, 2 to 8 A100, NVLink", "vTrain", _nccl),
+    MeasurementComparison(
         "FP32 products, TITAN X",
         "DeepBench",
         partial(_products, file="titanx_maxwell", name="titan-x"),
     ),
-    Comparison("FP32 products, M40", "DeepBench", partial(_products, file="m40", name="m40")),
-    Comparison("all-reduce, 2 to 32 M40, PCIe and FDR", "DeepBench", _ring),
-    Comparison("ResNet-50 epochs, V100", "Zeus", partial(_epochs, gpu="v100")),
-    Comparison("ResNet-50 epochs, P100", "Zeus", partial(_epochs, gpu="p100")),
-    Comparison("ResNet-50 slow-down by caps, V100", "Zeus", partial(_caps, gpu="v100")),
-    Comparison("ResNet-50 slow-down by caps, P100", "Zeus", partial(_caps, gpu="p100")),
-    Comparison("ResNet-50 GPU power under caps, V100", "Zeus", partial(_power, gpu="v100")),
-    Comparison("BERT steps, 1 to 16 T4 on 1 to 4 nodes", "Pollux", _bert),
-    Comparison("H100 node power in training", "MLPerf 4.0", _node_power),
-    Comparison("epochs to target by batch, ShuffleNet", "Zeus", _convergence),
-    Comparison("slowest of 10 workers, jobs 1 to 3", "Alibaba", _stragglers),
+    MeasurementComparison(
+        "FP32 products, M40", "DeepBench", partial(_products, file="m40", name="m40")
+    ),
+    MeasurementComparison("all-reduce, 2 to 32 M40, PCIe and FDR", "DeepBench", _ring),
+    MeasurementComparison("ResNet-50 epochs, V100", "Zeus", partial(_epochs, gpu="v100")),
+    MeasurementComparison("ResNet-50 epochs, P100", "Zeus", partial(_epochs, gpu="p100")),
+    MeasurementComparison("ResNet-50 slow-down by caps, V100", "Zeus", partial(_caps, gpu="v100")),
+    MeasurementComparison("ResNet-50 slow-down by caps, P100", "Zeus", partial(_caps, gpu="p100")),
+    MeasurementComparison(
+        "ResNet-50 GPU power under caps, V100", "Zeus", partial(_power, gpu="v100")
+    ),
+    MeasurementComparison("BERT steps, 1 to 16 T4 on 1 to 4 nodes", "Pollux", _bert),
+    MeasurementComparison("H100 node power in training", "MLPerf 4.0", _node_power),
+    MeasurementComparison("epochs to target by batch, ShuffleNet", "Zeus", _convergence),
+    MeasurementComparison("slowest of 10 workers, jobs 1 to 3", "Alibaba", _stragglers),
 )
