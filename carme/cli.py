@@ -58,6 +58,7 @@ _EXTRA_OF_PACKAGE = {
     "carme.local": "local",
     "carme.simulator": "simulator",
     "carme.library": "simulator",
+    "carme.measurements": "simulator",
 }
 
 

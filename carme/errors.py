@@ -8,7 +8,7 @@ from typing import Any
 
 
 class CarmeError(Exception):
-    """Base of all expected failures; raise one of the five below."""
+    """Base of all expected failures; raise one of those below."""
 
     reason = "error"
 
@@ -45,6 +45,16 @@ class UnavailableError(CarmeError):
     reason = "unavailable"
 
 
+class BusyError(UnavailableError):
+    """The user has reached a limit per user; the same call may succeed after `retry_seconds`."""
+
+    reason = "busy"
+
+    def __init__(self, message: str, hint: str = "", retry_seconds: int = 5) -> None:
+        super().__init__(message, hint)
+        self.retry_seconds = retry_seconds
+
+
 class MissingError(CarmeError):
     """A program, a package or a named object does not exist."""
 
@@ -53,7 +63,7 @@ class MissingError(CarmeError):
 
 _ERROR_CLASSES: dict[str, type[CarmeError]] = {
     error.reason: error
-    for error in (ConfigError, InputError, DeniedError, UnavailableError, MissingError)
+    for error in (ConfigError, InputError, DeniedError, UnavailableError, BusyError, MissingError)
 }
 
 

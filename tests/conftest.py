@@ -51,7 +51,9 @@ def cluster() -> Iterator[object]:
         local.purge(print)
         try:
             local.up(print)
-            yield Cluster(local)
+            running = Cluster(local)
+            running.wait_for_routes()
+            yield running
         finally:
             local.purge(print)
 

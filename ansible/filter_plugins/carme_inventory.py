@@ -17,6 +17,7 @@ import yaml
 NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9-]+)*")
 GPU_TYPE = re.compile(r"[a-z][a-z0-9_.-]{0,31}")
+ADDRESS = re.compile(r"[0-9.]+|[0-9a-f:]*:[0-9a-f:]*")
 WALL = re.compile(r"(\d+-)?\d{1,2}:\d{2}:\d{2}")
 Hosts = dict[str, dict[str, Any]]
 
@@ -214,11 +215,21 @@ def _qos(inventory: Inventory) -> Iterator[str]:
 
 
 def _hub(inventory: Inventory) -> Iterator[str]:
-    url = inventory.get("jupyterhub_url")
-    if url is not None:
-        parts = urlsplit(str(url))
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            yield f"jupyterhub_url: {url!r} must look like https://hub.example.org"
+    url = inventory.get("jupyterhub_url") or f"https://{inventory.head}"
+    parts = urlsplit(str(url))
+    host, sessions = parts.hostname or "", inventory.get("jupyterhub_session_host")
+    if parts.scheme not in ("http", "https") or not host:
+        yield f"jupyterhub_url: {url!r} must look like https://hub.example.org"
+    if sessions is None and ADDRESS.fullmatch(host):
+        yield (
+            f"jupyterhub_session_host: sessions cannot have names below the address {host}; "
+            "set it to a host name, or to '' to let sessions share the hub's"
+        )
+    elif sessions and sessions in (host, f"*.{host.partition('.')[2]}"):
+        yield (
+            f"jupyterhub_session_host: {sessions} includes the hub's own host name; "
+            f"sessions need others, such as *.{host}"
+        )
     certificate, key = (
         inventory.get("jupyterhub_certificate"),
         inventory.get("jupyterhub_certificate_key"),

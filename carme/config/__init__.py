@@ -31,6 +31,7 @@ __all__ = [
     "AlertSettings",
     "Config",
     "ExporterSettings",
+    "HubSettings",
     "ImageSettings",
     "LocalGpus",
     "LocalNode",

@@ -10,6 +10,7 @@ from carme.requests.resource_request import check_partial
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 UnixName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+SESSION_HOST = r"^((\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?$"
 NodeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
 
 
@@ -60,6 +61,12 @@ class ViewSettings(Section):
     """Unix users who may see every job (the hub, the service); others see their own."""
     extend_max_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 24
     """The longest time limit that an extension may give a job; 0 turns extensions off."""
+    requests_per_minute: Annotated[int, Field(ge=10)] = 600
+    """Of one user at the socket, half of them at once; readers have no such limit."""
+    expected_starts_per_minute: Annotated[int, Field(ge=1, le=600)] = 12
+    """How often Slurm is asked with `sbatch --test-only`, which makes it plan."""
+    expected_starts_per_user: Annotated[int, Field(ge=1, le=600)] = 4
+    """How often of these for one user."""
 
 
 class HubSettings(Section):
@@ -73,6 +80,10 @@ class HubSettings(Section):
     """Members are JupyterHub admins."""
     url: str = "http://127.0.0.1:8000"
     """What people open in the browser; the proxy binds to it."""
+    session_host: Annotated[str, Field(pattern=SESSION_HOST)] | None = None
+    """Where browsers find sessions, apart from the hub: `*.hub.example.org` is a host name for each
+    user, `sessions.example.org` one for all users. Empty: at the hub itself, where a page of one
+    user can act for another. Unset: `*.localhost` for a hub on this machine, else empty."""
     api_port: Port = 8081
     """Where the hub itself listens, for the proxy and the sessions."""
     api_address: str = "127.0.0.1"
@@ -81,6 +92,13 @@ class HubSettings(Section):
     """The proxy's control port, on loopback."""
     database: str = "sqlite:////var/lib/carme/hub.sqlite"
     """Any SQLAlchemy URL; PostgreSQL for larger sites."""
+    requests_per_minute: Annotated[int, Field(ge=60)] = 1800
+    """Of one user, half of them at once; beyond it the answer is 429."""
+    requests_at_once: Annotated[int, Field(ge=4)] = 32
+    """Requests of one user in progress, among them the progress bars of starting sessions."""
+    helpers_per_user: Annotated[int, Field(ge=1, le=8)] = 3
+    """Of the eight helpers that submit and cancel at the same time, and of the eight that check
+    images; further calls of the user wait."""
     make_homes: bool = True
     """Make a missing home folder at the first login; off where automounts or LDAP tools do it."""
 
@@ -88,6 +106,44 @@ class HubSettings(Section):
     def base_url(self) -> str:
         """The path of `url`, which hub and services live below; `/` without one."""
         return f"{urlsplit(self.url).path.rstrip('/')}/"
+
+    @property
+    def api_base(self) -> str:
+        """Address, port and path of the hub's API, as compute nodes reach it."""
+        return f"{self.api_address}:{self.api_port}{self.base_url}hub/api"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port of `url`."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @property
+    def host(self) -> str:
+        """The host name of `url`."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def session_host_or_default(self) -> str:
+        """`session_host`, or what stands for it if it is unset."""
+        if self.session_host is not None:
+            return self.session_host
+        if self.host == "localhost" or self.host.endswith(".localhost"):
+            return f"*.{self.host}"
+        return "*.localhost" if self.host == "127.0.0.1" else ""
+
+    @model_validator(mode="after")
+    def _check_session_host(self) -> "HubSettings":
+        name = self.session_host_or_default
+        is_hub = name == self.host
+        # With `*.example.org` a user called `hub` would be at hub.example.org.
+        is_users = name.startswith("*.") and self.host.partition(".")[2] == name[2:]
+        if is_hub or is_users:
+            raise ValueError(
+                f"session_host {name} includes the hub's own host name {self.host}; sessions need"
+                f" other names, such as *.{self.host}"
+            )
+        return self
 
 
 class ImageSettings(Section):
@@ -248,6 +304,16 @@ class ServiceSettings(Section):
     """How long the hub's answer on a token is cached; a revoked token works no longer than this."""
     requests_per_minute: Annotated[int, Field(ge=10)] = 6000
     """Of one user; beyond it the answer is 429."""
+    requests_at_once: Annotated[int, Field(ge=1)] = 10
+    """Requests of one user in progress; the service answers sixteen at a time."""
+    tasks_per_user: Annotated[int, Field(ge=1, le=100)] = 3
+    """Large suites of one user that run at the same time."""
+    stored_predictions: Annotated[int, Field(ge=1)] = 1000
+    """Of one user; a further one replaces the oldest."""
+    stored_calibrations: Annotated[int, Field(ge=1)] = 200
+    """Of one user; a further one replaces the oldest that a newer one supersedes."""
+    stored_workloads: Annotated[int, Field(ge=1)] = 200
+    """Of one user; a further one is refused until the user deletes one."""
     most_body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 1_000_000
     most_onnx_bytes: Annotated[int, Field(ge=1024, le=2**31)] = 64_000_000
     """Of an uploaded ONNX file; graphs without their weights are far smaller."""

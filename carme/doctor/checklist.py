@@ -87,6 +87,8 @@ def _sessions(site: HostServices) -> Iterator[Check]:
         read_hub = _after_unit(site, hub, partial(sessions.read_hub, site))
         yield Check("hub", read_hub, group, todo, needs=("supervisor",))
     yield of("proxy", sessions.read_proxy)
+    run = partial(sessions.read_session_host, site)
+    yield _present(Check("session host", run, group), hub)
     yield of("service", sessions.read_service)
 
 

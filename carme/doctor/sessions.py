@@ -5,6 +5,7 @@ import json
 import os
 import pwd
 import re
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -68,6 +69,32 @@ def read_proxy(site: HostServices, service: Service) -> Finding:
         status = get(f"{hub.url.rstrip('/')}/hub/health").status  # it may listen only there
     control = get(f"http://127.0.0.1:{hub.proxy_port}/api/routes").status
     return proxy(status, control, site.repair(service))
+
+
+def session_host(pattern: str, is_known: bool) -> Finding:
+    """`pattern`: the host names of sessions; `is_known`: whether this host can resolve one."""
+    check = "session host"
+    if not pattern:
+        message = "sessions share the hub's host name: a page of one user can act for another"
+        return warning(check, message, "set hub.session_host (jupyterhub_session_host in Ansible)")
+    if not is_known:
+        message = f"{pattern} does not resolve here, so browsers may not find sessions"
+        return warning(check, message, f"add a DNS record: {pattern} with the hub's address")
+    return ok(check, f"sessions are at {pattern}, apart from the hub")
+
+
+def read_session_host(site: HostServices) -> Finding:
+    pattern = site.config.hub.session_host_or_default
+    return session_host(pattern, _resolves(pattern.replace("*", "carme-doctor", 1)))
+
+
+def _resolves(name: str) -> bool:
+    if f".{name}".endswith(".localhost"):
+        return True  # for browsers; the C library need not know these names
+    try:
+        return bool(name and socket.getaddrinfo(name, None))
+    except OSError:
+        return False
 
 
 def view(snapshot: Snapshot, now: float, poll_seconds: float, todo: str) -> Finding:

@@ -1,6 +1,5 @@
 """The hub's side of `carme-helper`: one coroutine a verb, each run as the user through sudo."""
 
-import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from carme.errors import (
     UnavailableError,
     error_from_json,
 )
+from carme.fair_use import FairGate
 from carme.helper.models import (
     LOG_FILE,
     VERBS,
@@ -34,26 +34,45 @@ from carme.validation import explain_first
 
 log = logging.getLogger(__name__)
 Reply = TypeVar("Reply", bound=HelperReply)
-_MAX_ANSWER_LENGTH = 2**20
+_MAX_ANSWER_BYTES = 2**20
 _AT_ONCE = 8
-"""Helpers that run at the same time; one takes 0.3 s, and fifty would slow each other down."""
+"""Helpers of one kind that run at the same time; one takes 0.3 s, and fifty would slow each other
+down."""
+_WAITING = 16
+"""Further calls of a user that wait. A user's sessions need fewer when all start or end at once."""
+_EXTENSIONS_WAITING = 4
+"""Further extensions of a user that wait: somebody clicks a few times."""
 
 
 @dataclass(frozen=True)
 class HelperClient:
-    """Runs the helper at `helper` with the configuration `config_path` as the user of each call."""
+    """Runs the helper at `helper` with the configuration `config_path` as the user of each call.
+
+    A user has `per_user` helpers of a kind at a time; further calls wait, and users take turns.
+    Raises BusyError to a user with too many calls.
+    """
 
     helper: Path
     config_path: Path
     sudo: Sequence[str] = ("sudo", "-n")
     timeout_seconds: float = 75
-    _job_threads: ThreadPoolExecutor = field(
-        init=False, default_factory=partial(ThreadPoolExecutor, _AT_ONCE, "carme-helper-job")
-    )
-    _image_threads: ThreadPoolExecutor = field(
-        init=False, default_factory=partial(ThreadPoolExecutor, _AT_ONCE, "carme-helper-image")
-    )
+    per_user: int = 3
+    jobs: FairGate = field(init=False)
+    images: FairGate = field(init=False)
     """A slow image delays no submission."""
+    extensions: FairGate = field(init=False)
+    """The view makes one at a time, so that they wait there; they delay no submission either."""
+    _threads: ThreadPoolExecutor = field(
+        init=False, default_factory=partial(ThreadPoolExecutor, 3 * _AT_ONCE, "carme-helper")
+    )
+
+    def __post_init__(self) -> None:
+        for name, gate in (
+            ("jobs", FairGate("changes of jobs", _AT_ONCE, self.per_user, _WAITING)),
+            ("images", FairGate("checks of images", _AT_ONCE, self.per_user, _WAITING)),
+            ("extensions", FairGate("extensions", _AT_ONCE, 1, _EXTENSIONS_WAITING)),
+        ):
+            object.__setattr__(self, name, gate)  # the usual way in a frozen dataclass
 
     async def submit(
         self,
@@ -107,14 +126,13 @@ class HelperClient:
             stdin=request.model_dump_json(),
             timeout_seconds=self.timeout_seconds,
             cwd="/",
+            max_output_bytes=_MAX_ANSWER_BYTES,  # the helper runs as the user, who may replace it
         )
-        threads = self._image_threads if verb == "check-image" else self._job_threads
-        done = await asyncio.get_running_loop().run_in_executor(threads, run)
-        if len(done.stdout) > _MAX_ANSWER_LENGTH:
-            raise UnavailableError("the helper's answer is too long")
+        gate = {"check-image": self.images, "extend": self.extensions}.get(verb, self.jobs)
+        done = await gate.run(user, self._threads, run)
         try:
             value = json.loads(done.stdout)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._sudo_failure(user, done) from None
         if failure := error_from_json(value):
             raise failure

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from carme.images.own_image import IMAGE_PATH_PATTERN
+
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 """Of a session's folder and of the files in it."""
 SessionName = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -90,8 +92,8 @@ class SubmitReply(HelperReply):
 class ExtendReply(HelperReply):
     """The job's new time limit and end."""
 
-    limit_seconds: int | None
-    ends_at: int | None
+    limit_seconds: Annotated[int, Field(ge=0, le=2**40)] | None
+    ends_at: Annotated[int, Field(ge=0, le=2**40)] | None
 
 
 class TailReply(HelperReply):
@@ -103,5 +105,5 @@ class TailReply(HelperReply):
 class ImageReply(HelperReply):
     """A container image that this user can read."""
 
-    path: Annotated[str, Field(max_length=8192)]
-    size_bytes: Annotated[int, Field(ge=0)]
+    path: Annotated[str, Field(pattern=IMAGE_PATH_PATTERN)]
+    size_bytes: Annotated[int, Field(ge=0, lt=2**63)]

@@ -27,6 +27,7 @@ from carme.errors import (
     UnavailableError,
     error_to_json,
 )
+from carme.helper.limited_call import call_limited
 from carme.helper.models import (
     LOG_FILE,
     VERBS,
@@ -38,7 +39,7 @@ from carme.helper.models import (
     TailRequest,
 )
 from carme.helper.session_folder import SessionFolder, remove_old
-from carme.images.own_image import check_own_image, find_apptainer
+from carme.images.own_image import CHECK_SECONDS, check_own_image, find_apptainer
 from carme.slurm.command_runner import (
     SAFE_PATH,
     SlurmCommandRunner,
@@ -121,14 +122,19 @@ class Helper:
         return {"text": text}
 
     def check_image(self, request: ImageRequest) -> dict[str, Any]:
-        """Whether this user can start a session from that container image."""
+        """Whether this user can start a session from that container image; starts nothing in it."""
         images = self._config.images
-        # A hub's host need not have Apptainer; then the file alone is checked.
-        program = find_apptainer(images.apptainer)
-        image = check_own_image(
-            request.path, program, allowed=images.own_images, verify_key=images.verify_key
-        )
-        return {"path": str(image.path), "size_bytes": image.size_bytes}
+
+        def check() -> dict[str, Any]:
+            image = check_own_image(
+                request.path,
+                find_apptainer(images.apptainer),
+                allowed=images.own_images,
+                verify_key=images.verify_key,
+            )
+            return {"path": str(image.path), "size_bytes": image.size_bytes}
+
+        return call_limited(check, CHECK_SECONDS)
 
 
 def run_verb(helper: Helper, verb: str, text: str) -> dict[str, Any]:

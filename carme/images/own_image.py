@@ -1,23 +1,29 @@
-"""Whether a session can start from a user's own image. Runs as the user, before submission."""
+"""Whether a session can start from a user's own image. Runs as the user, before submission.
+
+The check reads the file and starts nothing in it: it runs on the hub's host, where no program of a
+user may run. What only a start can show, the launcher reports in the session's log.
+"""
 
 import os
 import platform
 import re
 import shutil
-import time
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from carme.errors import DeniedError, InputError, UnavailableError
-from carme.images.sif import read_sif
-from carme.system.programs import STANDARD_PATH, CommandResult, execute
+from carme.images.sif import Sif, read_sif
+from carme.images.squashfs import has_name, matching_names
+from carme.system.programs import STANDARD_PATH, execute
 
 HUB_MAJOR = 6
 CHECK_SECONDS = 60
-"""For all checks of one image; less than the 75 s that the hub gives the helper."""
+"""For the check of one image; less than the 75 s that the hub gives the helper."""
 # A comma or a colon would end the path in an option of Apptainer, a line break in a script.
-PATH_TEXT = re.compile(r"/[^\x00-\x1f\x7f:,\\\"'`$*?\[\]]{1,1000}")
+IMAGE_PATH_PATTERN = r"^/[^\x00-\x1f\x7f:,\\\"'`$*?\[\]]{1,1000}$"
 REMEDY = "install in it: pip install 'jupyterhub=={hub}.*' 'jupyterlab==4.*'"
+_HUB_PACKAGE = r"jupyterhub-[0-9][0-9A-Za-z.]{0,40}\.(?:dist|egg)-info"
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class OwnImage:
     """Without links."""
     size_bytes: int
     jupyterhub: str
-    """Its version in the image."""
+    """Its version in the image; empty if it cannot be read without starting the image."""
 
 
 def check_own_image(
@@ -41,7 +47,7 @@ def check_own_image(
 ) -> OwnImage:
     """The image at the path that a user typed; an error says what to do about it.
 
-    Without Apptainer, only the file itself is checked, and `jupyterhub` is empty.
+    Apptainer checks the signature; without `verify_key` it is not needed.
     """
     if not allowed:
         raise DeniedError("this site allows images of its catalogue only", "choose one of the list")
@@ -50,62 +56,59 @@ def check_own_image(
     machine = platform.machine()
     if sif.architecture not in {"", machine}:
         raise InputError(f"{path} is for {sif.architecture}, this machine is {machine}")
-    deadline = time.monotonic() + CHECK_SECONDS
+    if sif.encrypted:
+        raise InputError(f"{path} is encrypted, and a session has no key", "build it without")
     if verify_key:
         if not apptainer:
             raise UnavailableError("signatures cannot be checked: there is no Apptainer")
-        check_signature(path, apptainer, verify_key, deadline)
-    version = check_launcher(path, apptainer, hub_major, deadline) if apptainer else ""
-    return OwnImage(path, path.stat().st_size, version)
+        check_signature(path, apptainer, verify_key)
+    return OwnImage(path, sif.file_bytes, check_programs(path, sif, hub_major))
 
 
 def real_path(text: str) -> Path:
     """The absolute path `text` without links, which could point elsewhere later."""
     path = os.path.realpath(text)
-    if not text.startswith("/") or not PATH_TEXT.fullmatch(path):
+    if not text.startswith("/") or not re.fullmatch(IMAGE_PATH_PATTERN, path):
         raise InputError(f"{text!r} is not the path of an image", "a plain path that starts with /")
     return Path(path)
 
 
-def check_signature(path: Path, apptainer: Path, key: Path, deadline: float) -> None:
-    """DeniedError unless the complete image is signed with `key`."""
-    if _run([apptainer, "verify", "--all", "--key", key, path], deadline).returncode:
+def check_signature(path: Path, apptainer: Path, key: Path) -> None:
+    """DeniedError unless the complete image is signed with `key`. Starts nothing in the image."""
+    result = execute(
+        [str(apptainer), "verify", "--all", "--key", str(key), str(path)],
+        # Its output is not read: it repeats texts of the image, which may be of any length.
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={"PATH": STANDARD_PATH, "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"},
+        timeout_seconds=CHECK_SECONDS,
+        cwd="/",
+    )
+    if result.returncode:
         raise DeniedError(
             f"{path} is not signed with this site's key", "ask the administrators to sign it"
         )
 
 
-def check_launcher(path: Path, apptainer: Path, hub_major: int, deadline: float) -> str:
-    """The version of the single-user server inside; an error says what to install."""
+def check_programs(path: Path, sif: Sif, hub_major: int) -> str:
+    """The version of the single-user server in the image; an error says what to install.
+
+    Empty if the names of its files cannot be read, or if no name holds the version.
+    """
+    names = sif.directories
+    if names is None:
+        return ""
     remedy = REMEDY.format(hub=hub_major)
-    base: list[str | Path] = [apptainer, "-q", "--nocolor", "exec", "--cleanenv", "--no-home", path]
-    result = _run([*base, "jupyterhub-singleuser", "--version"], deadline)
-    if result.returncode:
-        if "not found" in result.stderr:
-            raise InputError(f"{path} has no jupyterhub-singleuser on its PATH", remedy)
-        raise InputError(
-            f"{path}: jupyterhub-singleuser does not start in it: {result.last_line}", remedy
-        )
-    version = (result.stdout.strip().splitlines() or [""])[-1]
-    if not version.startswith(f"{hub_major}."):
-        raise InputError(f"{path} has JupyterHub {version}, this hub is {hub_major}.x", remedy)
-    if _run([*base, "jupyter-lab", "--version"], deadline).returncode:
+    if not has_name(names, "jupyterhub-singleuser"):
+        raise InputError(f"{path} has no jupyterhub-singleuser on its PATH", remedy)
+    packages = matching_names(names, _HUB_PACKAGE)
+    versions = sorted(name.split("-")[1].rpartition(".")[0] for name in packages)
+    fitting = [version for version in versions if version.startswith(f"{hub_major}.")]
+    if versions and not fitting:
+        raise InputError(f"{path} has JupyterHub {versions[-1]}, this hub is {hub_major}.x", remedy)
+    if not has_name(names, "jupyter-lab"):
         raise InputError(f"{path} has no JupyterLab", remedy)
-    return version
-
-
-def _run(command: list[str | Path], deadline: float) -> CommandResult:
-    environ = {"PATH": STANDARD_PATH, "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
-    seconds = max(0.0, deadline - time.monotonic())
-    try:
-        return execute(command, timeout_seconds=seconds, env=environ, cwd="/")
-    except UnavailableError:
-        if time.monotonic() < deadline:
-            raise  # the program could not be started
-        raise UnavailableError(
-            f"the image could not be checked within {CHECK_SECONDS} s",
-            "try again; a large image is faster from a local disk",
-        ) from None
+    return fitting[-1] if fitting else ""
 
 
 def find_apptainer(configured: Path | None) -> Path | None:

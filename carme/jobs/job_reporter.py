@@ -3,7 +3,6 @@
 Researchers have no credentials for Prometheus: they get fixed queries about their own jobs.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,7 +12,8 @@ from typing import TypeVar
 from pydantic import Field, ValidationError
 
 from carme.config import PrometheusSettings as Settings
-from carme.errors import CarmeError, InputError
+from carme.errors import BusyError, CarmeError, InputError
+from carme.fair_use import FairGate
 from carme.jobs import queries
 from carme.jobs.models import (
     LOOK_BACK_SECONDS,
@@ -37,6 +37,9 @@ T = TypeVar("T")
 MAX_JOBS = 500
 """The longest list: each job's series are looked up."""
 _BATCH = 100
+_THREADS = 2
+_WAITING = 8
+"""Questions of one user that wait while another of theirs is answered."""
 _NO_PROMETHEUS = "Prometheus does not answer; these are Slurm's own figures"
 _TOO_EARLY = "It has only just begun: the first figures come within a minute."
 _NO_FIGURES = (
@@ -97,10 +100,16 @@ class JobReporter:
         self._settings = settings
         self._now = now
         # A slow Prometheus must not occupy the threads that query Slurm.
-        self._threads = ThreadPoolExecutor(2, "prometheus")
+        self._threads = ThreadPoolExecutor(_THREADS, "prometheus")
+        self.gate = FairGate("questions about measurements", _THREADS, 1, _WAITING)
 
-    async def report(self, job_id: int, snapshot: Snapshot, history: History) -> JobReport:
-        """One job; MissingError if there is none that the caller may see."""
+    async def report(
+        self, job_id: int, snapshot: Snapshot, history: History, asker: str
+    ) -> JobReport:
+        """One job; MissingError if there is none that the caller may see.
+
+        Raises BusyError if `asker`, for whom this is, has too many questions open.
+        """
         job = await self._find(job_id, snapshot, history)
         now = self._now()
         if job.state.waiting or job.started_at is None:
@@ -108,8 +117,10 @@ class JobReporter:
         job_line = line(job, now)
         try:
             series = await self._ask(
-                lambda p: _measure(p, job_line, now, self._settings.scrape_seconds)
+                asker, lambda p: _measure(p, job_line, now, self._settings.scrape_seconds)
             )
+        except BusyError:
+            raise
         except CarmeError as error:
             log.warning("job %d: %s", job_id, error)
             return report(job, now, problem=_NO_PROMETHEUS)
@@ -119,7 +130,9 @@ class JobReporter:
             problem = _TOO_EARLY if is_new else _NO_FIGURES
         return report(job, now, series, problem)
 
-    async def listing(self, job_filter: JobFilter, snapshot: Snapshot, history: History) -> JobList:
+    async def listing(
+        self, job_filter: JobFilter, snapshot: Snapshot, history: History, asker: str
+    ) -> JobList:
         """The jobs that match, newest first."""
         now = self._now()
         # The queue is newer than the accounting database for jobs that run.
@@ -142,7 +155,9 @@ class JobReporter:
         shown = ordered[: job_filter.limit]
         lines = [line(job, now) for job in shown]
         try:
-            measured = await self._ask(lambda p: _measure_many(p, lines, now))
+            measured = await self._ask(asker, lambda p: _measure_many(p, lines, now))
+        except BusyError:
+            raise
         except CarmeError as error:
             log.warning("a list of jobs: %s", error)
             measured, problem = {}, _NO_PROMETHEUS
@@ -154,20 +169,20 @@ class JobReporter:
             problem=problem,
         )
 
-    async def idle(self, job_ids: Sequence[int], seconds: float) -> IdleJobs:
+    async def idle(self, job_ids: Sequence[int], seconds: float, asker: str) -> IdleJobs:
         """How idle running jobs were in the last `seconds`; UnavailableError without Prometheus."""
         if not job_ids:
             return IdleJobs()
         expression = queries.idleness(job_ids, seconds)
-        samples = await self._ask(lambda p: p.query(expression))
+        samples = await self._ask(asker, lambda p: p.query(expression))
         return IdleJobs(jobs=queries.read_idleness(samples, seconds))
 
-    async def _ask(self, read: Callable[[PrometheusClient], T]) -> T:
+    async def _ask(self, asker: str, read: Callable[[PrometheusClient], T]) -> T:
         def ask() -> T:
             # The login file may have changed since the last query.
             return read(PrometheusClient.of(self._settings.url, self._settings.login_file))
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        return await self.gate.run(asker, self._threads, ask)
 
     async def _find(self, job_id: int, snapshot: Snapshot, history: History) -> Job | HistoryJob:
         queued = snapshot.job(job_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -60,17 +60,39 @@ def node(name: str) -> NodeModel:
     return _bundled("nodes", name, _build_node)
 
 
-def workload(name: str) -> Workload:
-    """A workload by bundled name, or from a .toml or .onnx file."""
+def workload(name: str, dimensions: Mapping[str, int] | None = None) -> Workload:
+    """A workload by bundled name, or from a .toml, .onnx or Hugging Face .json file; `dimensions`
+    are sizes that an ONNX file leaves open, or the sequence length for a .json file."""
     path = Path(name)
     if path.suffix == ".onnx":
         from carme.library.onnx import read_onnx  # only then is the package needed
 
-        return read_onnx(path)
+        return read_onnx(path, dimensions)
+    if path.suffix == ".json":
+        from carme.library.huggingface import read_config
+
+        return read_config(path, dimensions)
+    if dimensions:
+        raise InputError(
+            f"{name} has no open dimensions", "give them with an .onnx or .json file only"
+        )
     if path.suffix == ".toml":
         data = {"name": _plain(path.stem), **_read(path)}
         return _validate(Workload, data, str(path))
     return _bundled("workloads", name, Workload.model_validate)
+
+
+def parse_dimensions(texts: Sequence[str]) -> dict[str, int]:
+    """`["sequence=512"]` → `{"sequence": 512}`."""
+    dimensions = {}
+    for text in texts:
+        name, equals, size = text.rpartition("=")
+        if not equals or not name or not size.isdecimal() or not 1 <= int(size[:13]) <= 10**12:
+            raise InputError(
+                f"{text[:100]!r} is no size of a dimension", "write NAME=SIZE, such as sequence=512"
+            )
+        dimensions[name] = int(size)
+    return dimensions
 
 
 def cluster(name: str) -> Cluster:
@@ -81,12 +103,20 @@ def cluster(name: str) -> Cluster:
     return _bundled("clusters", name, build_cluster)
 
 
-def cluster_of(gpus: str, *, node_name: str | None = None, network: str | None = None) -> Cluster:
-    """The smallest cluster with the GPUs of `8xV100`, in their usual node or in `node_name`."""
+def cluster_of(
+    gpus: str,
+    *,
+    node_name: str | None = None,
+    network: str | None = None,
+    nodes: int | None = None,
+    own_gpu: Gpu | None = None,
+) -> Cluster:
+    """The smallest cluster with the GPUs of `8xV100` and at least `nodes` nodes: their usual ones,
+    or `node_name`. `own_gpu` takes the place of the bundled GPU of that name."""
     count, gpu_name = parse_gpus(gpus)
-    chosen_gpu = gpu(gpu_name)
+    chosen_gpu = own_gpu or gpu(gpu_name)
     host = node(node_name or chosen_gpu.default_node)
-    if not node_name and host.gpu != chosen_gpu:
+    if (own_gpu or not node_name) and host.gpu != chosen_gpu:
         name, title = f"{host.name}-{chosen_gpu.name}"[:48], f"{host.title} with {chosen_gpu.title}"
         host = host.model_copy(update={"gpu": chosen_gpu, "name": name, "title": title})
     if host.gpu.name != chosen_gpu.name:
@@ -95,7 +125,7 @@ def cluster_of(gpus: str, *, node_name: str | None = None, network: str | None =
         )
     if network:
         host = host.model_copy(update={"network": link(network), "adapters": 1})
-    nodes = -(-count // host.gpus)
+    nodes = max(-(-count // host.gpus), nodes or 1)
     return Cluster(
         name=f"{nodes}x{host.name}", title=f"{nodes} x {host.title}", node=host, nodes=nodes
     )

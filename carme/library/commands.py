@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from carme import library
-from carme.simulator.commands.options import print_wide
+from carme.simulator.commands.options import dimension_option, print_wide
 from carme.simulator.hardware import LibraryEntry
 from carme.simulator.workload import Workload
 from carme.units import format_bytes
@@ -51,11 +52,12 @@ def hardware(name: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name", required=False)
+@dimension_option
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def workloads(name: str | None, as_json: bool) -> None:
-    """List the bundled workloads; NAME (or a .toml or .onnx file) shows one with its sources."""
+def workloads(name: str | None, dimensions: tuple[str, ...], as_json: bool) -> None:
+    """List the bundled workloads; NAME (or a .toml, .onnx or .json file) shows one."""
     if name:
-        _show(library.workload(name), as_json)
+        _show(library.workload(name, library.parse_dimensions(dimensions)), as_json)
         return
     if as_json:
         click.echo(json.dumps(library.names("workloads"), indent=2))
@@ -111,6 +113,8 @@ def _show(entry: LibraryEntry, as_json: bool) -> None:
             facts.append(f"{entry.forward_flops / 1e9:.4g} Gflop forward a sample")
             facts.append(f"{len(entry.costs)} layers")
         console.print(", ".join(facts))
+        for warning in data.pop("warnings", ()):
+            console.print(f"[yellow]warning:[/] {escape(warning)}")
     table = Table.grid(padding=(0, 2))
     for key, value in data.items():
         if key not in ("name", "title"):

@@ -15,7 +15,7 @@ from typing import Any
 from carme import library
 from carme.errors import CarmeError, ConfigError
 from carme.simulator.analysis.search import Outcome, Point, SearchStrategy
-from carme.simulator.hardware import Cluster
+from carme.simulator.hardware import Cluster, unmeasured_cap
 from carme.simulator.runs import simulate
 from carme.simulator.runs.figures import figures_of
 from carme.simulator.runs.result import node_count
@@ -49,6 +49,10 @@ class Suite:
             needed = node_count(cluster.node, plan)
             if self.may_add_nodes and needed > cluster.nodes:
                 cluster = cluster.model_copy(update={"nodes": needed})
+            if "power_cap_watts" in point and (
+                reason := unmeasured_cap(cluster.node.gpu, plan.power_cap_watts)
+            ):
+                return Outcome(point, {}, f"no advice for this cap: {reason}")
             result = simulate(self.workload, cluster, plan)
         except CarmeError as error:
             return Outcome(point, {}, str(error))

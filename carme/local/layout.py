@@ -41,6 +41,8 @@ class Layout:
         self.supervisor_socket = self.run / "supervisor.sock"
         self.supervisor_conf = self.etc / "supervisord.conf"
         self.hub_dir = self.state / "hub"
+        self.session_authority = self.hub_dir / "session-authority.crt"
+        """The certificate by which the proxy checks sessions; the hub writes it."""
         self.service_dir = self.state / "service"
         """The prediction service's database."""
         self.gpu_allocations = self.run / "carme"

@@ -21,6 +21,9 @@ from carme.system.files import folder, write
 from carme.templates import PROMETHEUS_RULES, prometheus_rules, render
 
 SLURM_DB = "slurm_acct"
+_BCRYPT_ROUNDS = 4
+"""bcrypt's minimum: the passwords are random, and more rounds would only let whoever sends wrong
+ones use up processor time."""
 File = tuple[Path, str, dict[str, Any]]
 """Path, text, and options of `write`."""
 
@@ -33,6 +36,9 @@ def make_folders(layout: Layout) -> None:
         folder(path)
     for path in (config.images.folder, layout.vgpu_state, layout.gpu_allocations):
         folder(path)
+    (log / "supervisord.log").touch()  # supervisord sets its umask after it has opened the log
+    for path in log.glob("*.log*"):
+        path.chmod(0o600)
     for node in local.nodes:
         folder(state / "slurm" / node.name)
     private, readable_by_group = 0o700, 0o750
@@ -121,7 +127,9 @@ def _files(layout: Layout, secrets: Secrets) -> list[File]:
         *(
             (
                 slurm / event,
-                hook_interface.script(event, layout.gpu_allocations, environment=library),
+                hook_interface.script(
+                    event, layout.gpu_allocations, config.hub.api_base, environment=library
+                ),
                 {"mode": 0o755},
             )
             for event in ("prolog", "epilog")
@@ -203,9 +211,10 @@ def _write_login(file: Path, login: tuple[str, str], owner: str) -> bool:
     user, password = login
     if file.exists():
         stored_hash = file.read_text(encoding="ascii").split()[-1]
-        if bcrypt.checkpw(password.encode(), stored_hash.encode()):
+        has_rounds = stored_hash[4:6] == f"{_BCRYPT_ROUNDS:02}"
+        if has_rounds and bcrypt.checkpw(password.encode(), stored_hash.encode()):
             return False
-    new_hash = bcrypt.hashpw(password.encode(), bcrypt.gensalt(10)).decode()
+    new_hash = bcrypt.hashpw(password.encode(), bcrypt.gensalt(_BCRYPT_ROUNDS)).decode()
     text = render("prometheus-web.yml", prometheus_user=user, prometheus_password_bcrypt=new_hash)
     return write(file, text, mode=0o600, owner=owner)
 

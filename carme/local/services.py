@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import distribution
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -171,15 +172,24 @@ def _command(layout: Layout, secrets: Secrets, proxy: Path, service: Service) ->
         case "view":
             return ServiceCommand([program("carme-view")], {**slurm, **carme}, reads=reads_config)
         case "proxy":
-            argv = [program("node"), str(proxy), "--ip", LOOPBACK, "--port", port]
+            identity = files("carme.templates") / "session_identity.js"
+            argv = [program("node"), "--require", str(identity), str(proxy)]
+            argv += ["--ip", LOOPBACK, "--port", port]
             argv += ["--api-ip", LOOPBACK, "--api-port", str(service.ports[1])]
             error_url = f"{hub_url}{config.hub.base_url}hub/error"
             argv += ["--default-target", hub_url, "--error-target", error_url]
-            return ServiceCommand(argv, {"CONFIGPROXY_AUTH_TOKEN": secrets.proxy_token})
+            if config.hub.session_host_or_default:
+                argv.append("--host-routing")
+            environment = {
+                "CONFIGPROXY_AUTH_TOKEN": secrets.proxy_token,
+                "CARME_SESSION_AUTHORITY": str(layout.session_authority),
+            }
+            return ServiceCommand(argv, environment)
         case "hub":
             hub_config = etc / "jupyterhub_config.py"
             environment = {
                 "CONFIGPROXY_AUTH_TOKEN": secrets.proxy_token,
+                "CARME_SESSION_AUTHORITY": str(layout.session_authority),
                 **carme,
                 "CARME_PROMETHEUS_TOKEN": secrets.hub_metrics_token,
                 "CARME_SERVICE_TOKEN": secrets.service_token,

@@ -13,6 +13,7 @@ from pathlib import Path
 _JOB = re.compile(r"job_(\d+)")
 SLUID = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
 _STEPD_TITLE = re.compile(rb"slurmstepd: \[(\d+)\.")
+_ROOT = re.compile(rb"^Uid:\t0\t0\t0\t0$", re.MULTILINE)
 _SCOPE = re.compile(r"(?:(?P<node>[\w.-]+?)_)?slurmstepd\.scope")
 _V1_TOP = re.compile(r"slurm(?:_(?P<node>[\w.-]+))?")
 V1_CONTROLLERS = ("cpuacct", "memory", "devices", "blkio", "pids", "cpu", "cpuset", "freezer")
@@ -79,9 +80,12 @@ def jobid_of(job: JobCgroup, proc: Path = Path("/proc")) -> int | None:
         for pid in _numbers(Path(folder) / "cgroup.procs"):
             try:
                 title = (proc / str(pid) / "cmdline").read_bytes()
+                status = (proc / str(pid) / "status").read_bytes()
             except OSError:
                 continue
-            if match := _STEPD_TITLE.match(title):
+            # Any process can give itself this title, but only slurmstepd's runs as root. The owner
+            # of the folder in /proc does not tell: a process can hide it.
+            if _ROOT.search(status) and (match := _STEPD_TITLE.match(title)):
                 return int(match[1])
     return None
 

@@ -1,6 +1,6 @@
 """Slurm's prolog and epilog: record which job holds which GPUs, then notify the listeners.
 
-    python3 -I -S hook.py prolog|epilog FOLDER
+    python3 -I -S hook.py prolog|epilog FOLDER [HUB]
 
 Run by slurmd as root on the node, for every job. It uses the standard library only and imports
 nothing of Carme, so that it starts in 40 ms from any Python. It never fails a job: it exits with 0
@@ -11,6 +11,9 @@ are the listeners, notified in the order of their names: virtual GPUs (`10-…`)
 then an exporter (`50-….<node>.sock`) reads its counters, so both see the same moment. If no
 exporter answers, the hook reads the energy counters itself and keeps them in the record, which the
 exporter charges when it is back.
+
+HUB is the ADDRESS:PORT/PATH of the hub's API. The epilog tells it that a session is over, so that
+the hub looks at Slurm now, and not seconds later.
 """
 
 import contextlib
@@ -64,6 +67,12 @@ def cpus_per_node(text: str | None) -> int | None:
     return int(match[1]) if match else None
 
 
+def submission(comment: str) -> str:
+    """The number in a job's comment by which the hub knows a session; empty for other jobs."""
+    match = re.search(r"\bcarme-submission=([0-9a-f]{32})\b", comment)
+    return match[1] if match else ""
+
+
 def record_of(env: Mapping[str, str]) -> Record:
     """The job's record, from the environment that Slurm gives a prolog or epilog."""
     return {
@@ -79,6 +88,7 @@ def record_of(env: Mapping[str, str]) -> Record:
         "gpus": gpu_indices(env.get("SLURM_JOB_GPUS") or env.get("CUDA_VISIBLE_DEVICES")),
         "cpus": cpus_per_node(env.get("SLURM_JOB_CPUS_PER_NODE")),
         "profile": "carme-profile" in re.split(r"[,\s]+", env.get("SLURM_JOB_COMMENT", "")),
+        "submission": submission(env.get("SLURM_JOB_COMMENT", "")),
         "boot_id": boot_id(),
         "start": None,
         "end": None,
@@ -137,6 +147,25 @@ def notify(folder: str, event: str, record: Record) -> bool:
             answer = json.loads(client.recv(4096) or b"{}")
             has_reading = has_reading or bool(answer.get("reading"))
     return has_reading
+
+
+def tell_hub(hub: str, record: Record) -> None:
+    """Tell the hub that the job of a session is over; without an answer the hub finds out later."""
+    address, _, path = hub.partition("/")
+    host, _, port = address.rpartition(":")
+    number = record.get("submission")
+    if not number or not port:
+        return
+    request = (
+        f"POST /{path}/carme/ended HTTP/1.0\r\nHost: {address}\r\n"
+        f"Authorization: session {number}\r\nContent-Length: 0\r\n\r\n"
+    )
+    with (
+        contextlib.suppress(OSError, ValueError),
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS) as client,
+    ):
+        client.sendall(request.encode())
+        client.recv(1)
 
 
 def nvml_energy_mj() -> dict[str, int]:
@@ -205,7 +234,7 @@ def sweep(folder: str) -> None:
                         os.unlink(entry.path)
 
 
-def main(event: str, folder: str) -> None:
+def main(event: str, folder: str, hub: str = "") -> None:
     """Record the event, notify the listeners, and read the counters if no exporter did."""
     record = update(event, folder, os.environ)
     if not notify(folder, event, record):
@@ -214,6 +243,7 @@ def main(event: str, folder: str) -> None:
                 field = "start_reading" if event == "prolog" else "end_reading"
                 write(record_path(folder, record), {**record, field: counters})
     if event == "epilog":
+        tell_hub(hub, record)
         sweep(folder)
 
 
@@ -221,7 +251,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
     try:
-        main(sys.argv[1], sys.argv[2])
+        main(*sys.argv[1:4])
     except BaseException as problem:  # no error may keep a job from starting or ending
         with contextlib.suppress(Exception):
             print(f"carme hook: {problem!r}", file=sys.stderr)

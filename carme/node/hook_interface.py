@@ -50,11 +50,15 @@ def answer(server: socket.socket, handle: Callable[[dict[str, object]], dict[str
 def script(
     event: Literal["prolog", "epilog"],
     folder: Path = DEFAULT_FOLDER,
+    hub: str = "",
     python: str = sys.executable,
     environment: dict[str, str] | None = None,
 ) -> str:
-    """A shell script for slurm.conf's Prolog= or Epilog=, which cannot fail or delay a job."""
-    command = shlex.join([python, "-I", "-S", hook.__file__, event, str(folder)])
+    """A shell script for slurm.conf's Prolog= or Epilog=, which cannot fail or delay a job.
+
+    `hub` is the ADDRESS:PORT/PATH of the hub's API, which hears of the end of sessions.
+    """
+    command = shlex.join([python, "-I", "-S", hook.__file__, event, str(folder), hub])
     extra = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in (environment or {}).items()
     )

@@ -83,7 +83,7 @@ def suggestions(
         for alternative in _alternatives(request, snapshot)
         if not all_problems(alternative, snapshot, user, now, max_nodes).keys() - problems
     )
-    # A prediction fills nodes one by one. It underestimates GPUs that are spread over more nodes.
+    # Figures for other nodes than asked for are none of the alternative's.
     fitting = [
         (alternative, figures)
         for alternative, figures in _predictions(allowed, predict_other)

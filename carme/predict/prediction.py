@@ -6,6 +6,8 @@ from itertools import product
 from math import log2
 from typing import Any, Literal
 
+from pydantic import Field
+
 from carme.errors import InputError
 from carme.predict.coefficients import DATA_SHEET, Calibration, Coefficients, Provenance
 from carme.predict.estimates import Estimate, FrozenModel, Spread
@@ -22,8 +24,6 @@ from carme.simulator.workload import Workload
 
 EXTRAPOLATION = 0.04
 """Standard deviation for each doubling of the local batch or of the workers from a measured one."""
-SAMPLE_SECONDS = 0.05
-"""The period of the exporter's job profiles."""
 
 
 class Rates(FrozenModel):
@@ -58,6 +58,8 @@ class MemoryFit(FrozenModel):
     needed_bytes: float
     capacity_bytes: float
     why_not: str = ""
+    parts_bytes: dict[str, float] = Field(default_factory=dict)
+    """By use: weights, gradients, optimizer, activations and the rest."""
 
 
 class BindingLimit(FrozenModel):
@@ -195,11 +197,10 @@ def predict(
             needed_bytes=result.memory.total,
             capacity_bytes=result.memory.capacity,
             why_not="" if result.memory.fits else result.memory.why_not(),
+            parts_bytes=result.memory.parts(),
         ),
         limit=_limit(calibrated, hardware, plan, step, result, scaling) if detail else None,
-        bursts=(
-            _bursts(calibrated, hardware, plan, step, result.step_seconds, time) if detail else ()
-        ),
+        bursts=(_bursts(calibrated, hardware, plan, step, time) if detail else ()),
         idle=_idle(result, energy),
         coefficients=calibration.coefficients,
         provenance=calibration.provenance,
@@ -252,7 +253,6 @@ def _bursts(
     cluster: Cluster,
     plan: BasePlan,
     step: Step | None,
-    step_seconds: float,
     time: Spread,
 ) -> tuple[BurstEstimate, ...]:
     """Bursts on the first GPU; workers look alike, so two are simulated."""
@@ -261,8 +261,8 @@ def _bursts(
         if plan.pipeline * micro_batches > MAX_BURST_SLOTS:
             return ()
     try:
-        window = simulate_window(workload, cluster, plan, steps=2, workers=2, step=step)
-        bursts = burst_figures(window, max(SAMPLE_SECONDS, step_seconds / 200))
+        window = simulate_window(workload, cluster, plan, steps=4, workers=2, step=step)
+        bursts = burst_figures(window)
     except InputError:
         return ()
     return tuple(
@@ -291,8 +291,8 @@ def _idle(result: SimulationResult, energy: Spread) -> IdleEstimate:
 def _notes(
     workload: Workload, result: SimulationResult, calibration: Calibration
 ) -> tuple[str, ...]:
-    notes: list[str] = []
-    if workload.unknown_operators:
+    notes = list(workload.warnings)
+    if workload.unknown_operators and not workload.warnings:  # stored before there were warnings
         names = ", ".join(workload.unknown_operators[:5])
         notes.append(f"operators estimated from their tensors: {names}")
     if result.gpus > 1 and "network" in calibration.provenance.unseen:

@@ -7,8 +7,8 @@ from math import isnan
 from typing import Any
 
 from carme.errors import InputError
+from carme.simulator.pipeline_schedule import MAX_SLOTS
 from carme.simulator.plans import (
-    MAX_SLOTS,
     Averaging,
     BasePlan,
     ParameterServer,
@@ -21,8 +21,8 @@ MAX_LAYERS = 20_000
 """Layers including repeats: the largest bundled network has some hundreds."""
 MAX_MICRO_BATCHES = 10_000
 MAX_STAGES = 500
-MAX_PIPELINE_SLOTS = 40_000
-"""Micro-batches times stages of a pipeline that are simulated one by one: half a second."""
+MAX_PIPELINE_SLOTS = 500_000
+"""Micro-batches times virtual stages of a pipeline that are simulated one by one: 50 ms."""
 MAX_BURST_SLOTS = 4000
 """The same, up to which bursts are simulated: about a second."""
 MAX_SAMPLED_STEPS = 10_000
@@ -37,7 +37,10 @@ in some seconds."""
 VARIED = frozenset(
     {
         "gpu", "gpus", "batch", "batch_rule", "epochs", "precision", "optimizer", "power_cap_watts",
-        "tensor", "pipeline", "micro_batch", "all_reduce", "overlap", "recompute",
+        "tensor", "pipeline", "interleave", "context", "expert", "sequence_parallel", "nodes",
+        "overlap_layers",
+        "micro_batch", "all_reduce", "overlap", "recompute", "recompute_layers", "sharding",
+        "shard_group", "prefetch", "synchronize", "gradient_type", "state_type", "framework",
         "shard_optimizer", "loader", "loaders_per_gpu", "data", "scaling", "to_target",
         "bucket_bytes", "jitter", "seed", "servers",
     }
@@ -111,11 +114,12 @@ def _check(plan: BasePlan, workload: Workload, ranges: Mapping[str, Sequence[Any
                     f"{draws:,.0f} random numbers for the jitter (GPUs times sample_steps)",
                     f"at most {MAX_DRAWS:,}: lower sample_steps",
                 )
-            return 1 + _pipeline(stages, batch / micro_batch) + draws / 60_000
+            chunks = max(values("interleave", plan.interleave))
+            return 1 + _pipeline(stages, batch / micro_batch, chunks) + draws / 60_000
     return 1.0
 
 
-def _pipeline(stages: float, micro_batches: float) -> float:
+def _pipeline(stages: float, micro_batches: float, chunks: float) -> float:
     """Milliseconds to simulate when each micro-batch passes each stage."""
     if stages <= 1:
         return 0
@@ -125,14 +129,14 @@ def _pipeline(stages: float, micro_batches: float) -> float:
             f"at most {MAX_MICRO_BATCHES:,}: raise micro_batch",
         )
     # The simulator stops at some slot, and continues evenly.
-    slots = min(stages * micro_batches, max(8 * stages**2, MAX_SLOTS / 2))
+    slots = min(stages * chunks * micro_batches, max(8 * stages**2 * chunks, MAX_SLOTS / 2))
     if stages > MAX_STAGES or slots > MAX_PIPELINE_SLOTS:
         raise InputError(
             f"a pipeline of {stages:,.0f} stages with {micro_batches:,.0f} micro-batches",
-            f"at most {MAX_STAGES} stages, and {MAX_PIPELINE_SLOTS:,} stages times micro-batches:"
-            " raise micro_batch, or use fewer stages",
+            f"at most {MAX_STAGES} stages, and {MAX_PIPELINE_SLOTS:,} virtual stages times"
+            " micro-batches: raise micro_batch, or use fewer stages",
         )
-    return slots / 100
+    return slots / 10_000
 
 
 def _number(value: Any) -> float:

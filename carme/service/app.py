@@ -15,6 +15,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from carme.config import Config, load
 from carme.errors import CarmeError
+from carme.refusal_metrics import RefusalMetrics
 from carme.service import problems
 from carme.service.api import (
     calibrations,
@@ -113,6 +114,7 @@ def _guard(app: Flask, config: Config, prefix: str) -> None:
 def _metrics(app: Flask, prefix: str) -> None:
     """Count and time requests; serve the metrics to Prometheus, which has its own token."""
     registry = CollectorRegistry()
+    context: ServiceContext = app.extensions["carme"]
     labels = ("endpoint", "method", "status")
     requests = Counter(
         "carme_service_requests_total", "Requests answered.", labels, registry=registry
@@ -122,7 +124,8 @@ def _metrics(app: Flask, prefix: str) -> None:
         buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
     )  # fmt: skip
     for collector in (CoverageMetrics, PredictionMetrics):
-        registry.register(collector(app.extensions["carme"].store))
+        registry.register(collector(context.store))
+    registry.register(RefusalMetrics("carme_service_refusals", *context.limits))
     prometheus_token = os.environ.get("CARME_PROMETHEUS_TOKEN", "")
 
     @app.before_request

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cachetools import TTLCache, cachedmethod
 from flask import current_app
 
 from carme.config import Config
+from carme.fair_use import FairGate, RateLimiter
 from carme.predict.coefficients import Calibration
 from carme.predict.prediction import Rates
 from carme.service.hub_client import BrowserSessions, HubClient
-from carme.service.rate_limits import ConcurrencyLimiter, RateLimiter
-from carme.service.sandbox_process import SandboxProcess
+from carme.service.sandbox_process import SandboxPool
 from carme.service.store import CalibrationRow, Store
 from carme.service.tasks import TaskPool
 from carme.view.client import SnapshotSubscription, ViewClient
@@ -23,9 +24,19 @@ _REPORT_SECONDS = 10.0
 """Longer than a request waits: a late report is cached by the view for the next request."""
 _CALIBRATION_SECONDS = 10.0
 _MAX_CALIBRATIONS = 10_000
+_MAX_REQUESTS = 1000
+"""Of all users: the server has its own limit."""
+_CALCULATIONS = 4
+"""At once in this process, which computes on one core."""
+_CALCULATIONS_PER_USER = 2
 _MAX_STREAMS = 6
 """Each stream holds one of the server's threads for minutes."""
 _MAX_STREAMS_PER_USER = 2
+_JOB_QUESTIONS = 8
+_JOB_QUESTIONS_PER_USER = 2
+"""A question holds its place for seconds if Slurm's accounting or Prometheus is slow."""
+_MAX_UPLOADS, _MAX_UPLOADS_PER_USER = 8, 2
+"""Files that are being received or read."""
 
 
 class ServiceContext:
@@ -40,10 +51,21 @@ class ServiceContext:
         self.sessions = BrowserSessions()
         self.request_rates = RateLimiter(service.requests_per_minute)
         self.store = Store(service.database)
-        self.tasks = TaskPool(service.processes)
+        self.tasks = TaskPool(service.processes, service.tasks_per_user)
         self.cluster = SnapshotSubscription(view)
-        self.sandbox = SandboxProcess()
-        self.streams = ConcurrencyLimiter(_MAX_STREAMS, _MAX_STREAMS_PER_USER)
+        self.sandboxes = SandboxPool()
+        most = service.requests_at_once
+        self.requests = FairGate("requests", _MAX_REQUESTS, most, 0)
+        self.calculations = FairGate("calculations", _CALCULATIONS, _CALCULATIONS_PER_USER, most)
+        self.streams = FairGate(
+            "progress streams", _MAX_STREAMS, _MAX_STREAMS_PER_USER, 0,
+            "GET the task every few seconds",
+        )  # fmt: skip
+        self.job_questions = FairGate(
+            "questions about jobs", _JOB_QUESTIONS, _JOB_QUESTIONS_PER_USER, most
+        )
+        self.job_threads = ThreadPoolExecutor(_JOB_QUESTIONS, "jobs")
+        self.uploads = FairGate("uploads", _MAX_UPLOADS, _MAX_UPLOADS_PER_USER, 0)
         self._calibrations: TTLCache[Any, Calibration | None] = TTLCache(
             _MAX_CALIBRATIONS, _CALIBRATION_SECONDS
         )
@@ -54,6 +76,20 @@ class ServiceContext:
         """The user's newest calibration of this workload and GPU, cached for some seconds."""
         row = self.store.newest(CalibrationRow, user, workload=workload, gpu=gpu)
         return row.calibration if row else None
+
+    @property
+    def limits(self) -> tuple[FairGate | RateLimiter, ...]:
+        """The limits per user, for the metrics."""
+        return (
+            self.request_rates,
+            self.requests,
+            self.calculations,
+            self.tasks.calculations,
+            self.tasks.running,
+            self.streams,
+            self.job_questions,
+            self.sandboxes.gate,
+        )
 
     def forget_calibrations(self) -> None:
         """Clear the cache, after a calibration was added or deleted."""

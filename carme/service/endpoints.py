@@ -14,6 +14,8 @@ from pydantic.json_schema import models_json_schema
 
 from carme import __version__
 from carme.service.authentication import authenticate
+from carme.service.context import current_context
+from carme.service.hub_client import Caller
 from carme.service.problems import HttpProblem, Problem
 
 API_PATH = "/api/v1"
@@ -48,6 +50,10 @@ class Endpoint:
     def respond(self, **arguments: Any) -> Response:
         """The response to the current request; `arguments` are the values in its path."""
         caller = authenticate()
+        with current_context().requests.turn(caller.name):
+            return self._answer(caller, arguments)
+
+    def _answer(self, caller: Caller, arguments: dict[str, Any]) -> Response:
         if "caller" in self.handler.__annotations__:
             arguments["caller"] = caller
         if self.query:

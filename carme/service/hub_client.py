@@ -8,24 +8,28 @@ import hashlib
 import hmac
 import secrets
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
-from cachetools import TTLCache, cached
+from cachetools import TTLCache
 from jupyterhub.services.auth import HubOAuth
 from tornado.web import HTTPError
 
 from carme.config import Config
 from carme.errors import UnavailableError
+from carme.system.guess_limits import GuessLimiter
 
 NAME = "carme"
 SESSION_COOKIE = "carme-service"
 LOGIN_COOKIE = "carme-service-login"
 SESSION_SECONDS = 12 * 3600
 _MAX_SESSIONS = 10_000
+_MAX_SESSIONS_PER_USER = 50
+"""Log-ins of one user that are valid at a time; further ones replace the user's oldest."""
 _TIMEOUT_SECONDS = 1.5
 _MAX_TOKENS = 10_000
 _MAX_TOKEN_LENGTH = 200
@@ -52,20 +56,25 @@ class BrowserSessions:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._tokens: TTLCache[str, str] = TTLCache(_MAX_SESSIONS, SESSION_SECONDS)
+        self._tokens: TTLCache[str, tuple[str, str]] = TTLCache(_MAX_SESSIONS, SESSION_SECONDS)
+        """User and token by the name in the cookie, the oldest first."""
         self._lock = threading.Lock()
 
-    def open(self, token: str) -> str:
-        """A new session for the hub's token; returns its name for the cookie."""
+    def open(self, user: str, token: str) -> str:
+        """A new session for the hub's token of a user; returns its name for the cookie."""
         name = secrets.token_urlsafe(32)
         with self._lock:
-            self._tokens[name] = token
+            own = [key for key, (owner, _) in self._tokens.items() if owner == user]
+            for oldest in own[: len(own) + 1 - _MAX_SESSIONS_PER_USER]:
+                del self._tokens[oldest]
+            self._tokens[name] = (user, token)
         return name
 
     def token(self, name: str) -> str | None:
         """The session's token; None if the session has ended."""
         with self._lock:
-            return self._tokens.get(name)
+            session = self._tokens.get(name)
+        return session[1] if session else None
 
     def close(self, name: str) -> None:
         """End the session."""
@@ -80,12 +89,8 @@ class BrowserSessions:
 class HubClient:
     """The hub's answers about tokens. `token` is the service's own, and its OAuth secret."""
 
-    user_of: Callable[[str], tuple[str, bool] | None]
-    """(name, admin) of a token's user; None if the token is not valid here. Briefly cached."""
-
     def __init__(self, config: Config, token: str) -> None:
         hub = config.hub
-        public = urlsplit(hub.url)
         self.prefix = f"{hub.base_url}services/{NAME}"
         """The path of the service at the hub's public address."""
         self.hub_prefix = f"{hub.base_url}hub"
@@ -94,21 +99,55 @@ class HubClient:
         self._oauth = HubOAuth(
             api_url=f"http://{hub.api_address}:{hub.api_port}{self.hub_prefix}/api",
             api_token=token or "unset",  # HubOAuth refuses an empty one
-            hub_host=f"{public.scheme}://{public.netloc}",
+            hub_host=hub.origin,
             hub_prefix=f"{self.hub_prefix}/",
             oauth_client_id=f"service-{NAME}",
-            oauth_redirect_uri=f"{self.prefix}/oauth_callback",
+            oauth_redirect_uri=f"{hub.origin}{self.prefix}/oauth_callback",
             access_scopes={f"access:services!service={NAME}"},
         )
-        # Not the cache of HubOAuth: it has no limit, and invalid tokens are cached, too.
-        cache: TTLCache[str, Any] = TTLCache(_MAX_TOKENS, config.service.token_cache_seconds)
-        self.user_of = cached(
-            cache, lambda token: hashlib.sha256(token.encode()).hexdigest(), threading.Lock()
-        )(self._user_of)
+        # Not the cache of HubOAuth: it has no limit. Wrong tokens have their own, so that a flood
+        # of them does not push out the right ones.
+        seconds = config.service.token_cache_seconds
+        self._users: TTLCache[str, tuple[str, bool]] = TTLCache(_MAX_TOKENS, seconds)
+        self._wrong: TTLCache[str, None] = TTLCache(_MAX_TOKENS, seconds)
+        self._once_right: TTLCache[str, None] = TTLCache(_MAX_TOKENS, SESSION_SECONDS)
+        self._cache_lock = threading.Lock()
+        self._guesses = GuessLimiter()
 
     def is_own(self, token: str) -> bool:
         """Whether it is the service's own token, which the hub sends with a user's name."""
         return bool(self._token) and hmac.compare_digest(token.encode(), self._token.encode())
+
+    def is_known(self, token: str) -> bool:
+        """Whether the token was valid a moment ago, without asking the hub."""
+        with self._cache_lock:
+            return self.is_own(token) or _digest(token) in self._users
+
+    def user_of(self, token: str, peer: str = "") -> tuple[str, bool] | None:
+        """(name, admin) of a token's user; None if the token is not valid here. Briefly cached.
+
+        `peer` sends it; TooManyGuessesError if the peer sent too many wrong ones, unless this one
+        was right before.
+        """
+        digest = _digest(token)
+        with self._cache_lock:
+            if user := self._users.get(digest):
+                return user
+            if digest in self._wrong:
+                return None
+            was_right = digest in self._once_right
+        if not was_right:
+            self._guesses.check(peer)
+        began = time.monotonic()
+        user = self._user_of(token)
+        with self._cache_lock:
+            if user:
+                self._users[digest], self._once_right[digest] = user, None
+            else:
+                self._wrong[digest] = None
+        if not user:
+            self._guesses.charge(peer, time.monotonic() - began)
+        return user
 
     def _user_of(self, token: str) -> tuple[str, bool] | None:
         if not token.isascii() or not token.isprintable() or len(token) > _MAX_TOKEN_LENGTH:
@@ -155,6 +194,10 @@ class HubClient:
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, name="hub", daemon=True).start()
         return loop
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _unavailable() -> UnavailableError:

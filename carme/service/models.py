@@ -154,6 +154,18 @@ class OnnxQuery(FrozenModel):
     name: LowercaseName | None = None
     """Name of the workload; default: the graph's own name."""
     samples: int | None = None
+    dimensions: Annotated[str, Field(max_length=1000)] = ""
+    """Sizes that the file leaves open, such as `sequence=512,width=224`."""
+
+
+class HuggingFaceConfig(FrozenModel):
+    """The `config.json` of a Hugging Face model, to be stored as a workload."""
+
+    config: dict[str, Any]
+    name: LowercaseName
+    sequence: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Tokens of a sample; the most that the model allows if unset."""
+    samples: Annotated[int, Field(ge=1, le=10**13)] | None = None
 
 
 class HardwareItem(FrozenModel):

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from carme.errors import CarmeError, MissingError
-from carme.jobs.models import JobReport
+from carme.jobs.models import JobReport, no_such_job
 from carme.jobs.queries import SETTLE_SECONDS
 from carme.predict.estimates import Estimate
 from carme.service.models import Coverage, CoverageAnswer
@@ -43,11 +43,15 @@ class StoredEstimates(BaseModel):
 def record(store: Store, cluster: SnapshotSubscription, now: float) -> int:
     """Record the outcomes of jobs that ended since the last call; returns their number."""
     queued = {job.id for job in cluster.snapshot().jobs if not job.state.ended}
+    # Users take turns: one with many predictions does not delay the outcomes of others.
+    turn = func.row_number().over(
+        partition_by=PredictionRow.user, order_by=PredictionRow.created_at
+    )
     query = (
         select(PredictionRow)
         .where(PredictionRow.job_id.is_not(None), PredictionRow.ended_as.is_(None))
         .where(PredictionRow.job_id.not_in(queued))
-        .order_by(PredictionRow.created_at)
+        .order_by(turn, PredictionRow.created_at)
         .limit(_MAX_JOBS_PER_CALL)
     )
     with store.session() as session:
@@ -65,6 +69,8 @@ def _settle(row: PredictionRow, cluster: SnapshotSubscription, now: float) -> bo
     """Fill in the row; False if it is too early."""
     try:
         job = cluster.client.report(row.job_id or 0)
+        if job.user != row.user:  # Slurm has given the number to another job
+            raise no_such_job(job.id)
     except MissingError:
         if now - row.created_at < 10 * SETTLE_SECONDS:  # the accounting may be late
             return False

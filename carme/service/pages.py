@@ -23,7 +23,7 @@ from carme.errors import CarmeError
 from carme.service import authentication, problems
 from carme.service.context import current_context
 from carme.service.hub_client import LOGIN_COOKIE, SESSION_COOKIE, SESSION_SECONDS
-from carme.simulator.hardware import Precision
+from carme.simulator.precision import Precision
 from carme.simulator.runs.figures import FIGURES
 
 TABS = (
@@ -111,12 +111,13 @@ def callback() -> Any:
             403, "This browser did not start this log-in.", f"open {prefix}/ again"
         )
     token = context.hub.token_for(code, verifier)
-    if not token or not context.hub.user_of(token):
+    user = context.hub.user_of(token) if token else None
+    if not token or not user:
         return problems.answer(403, "the hub did not confirm the log-in", f"open {prefix}/ again")
     # Only the service's own addresses: the browser can change the cookie.
     is_own = target.startswith(f"{prefix}/") and not urlsplit(target).netloc and "\\" not in target
     response = make_response(redirect(target if is_own else f"{prefix}/"))
-    _set_cookie(response, SESSION_COOKIE, context.sessions.open(token), SESSION_SECONDS)
+    _set_cookie(response, SESSION_COOKIE, context.sessions.open(user[0], token), SESSION_SECONDS)
     response.delete_cookie(LOGIN_COOKIE, path=prefix)
     return response
 

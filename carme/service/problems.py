@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
 from carme.errors import (
+    BusyError,
     CarmeError,
     ConfigError,
     DeniedError,
@@ -23,6 +24,7 @@ from carme.validation import explain
 log = logging.getLogger("carme.service")
 
 STATUS: dict[type[CarmeError], int] = {
+    BusyError: 429,
     InputError: 422,
     DeniedError: 403,
     MissingError: 404,
@@ -53,7 +55,7 @@ class Problem(BaseModel):
     hint: str = ""
     """What to change."""
     reason: str = ""
-    """A reason for programs: input, denied, missing, unavailable, config, error."""
+    """A reason for programs: input, denied, missing, busy, unavailable, config, error."""
     fields: list[str] = []
     """A line for each wrong field."""
 
@@ -93,7 +95,10 @@ def install(app: Flask) -> None:
     @app.errorhandler(CarmeError)
     def expected(error: CarmeError) -> Response:
         status = next((s for kind, s in STATUS.items() if isinstance(error, kind)), 500)
-        return answer(status, error.message, error.hint, error.reason)
+        response = answer(status, error.message, error.hint, error.reason)
+        if isinstance(error, BusyError):
+            response.headers["Retry-After"] = str(error.retry_seconds)
+        return response
 
     @app.errorhandler(ValidationError)
     def invalid(error: ValidationError) -> Response:

@@ -44,6 +44,7 @@ def prediction_request(request: AdviceRequest, snapshot: Snapshot) -> Prediction
     )
     fields = {
         "gpus": count,
+        "nodes": request.nodes if request.nodes > 1 else None,
         "batch": request.batch,
         "epochs": request.epochs,
         "node_share": node_share,

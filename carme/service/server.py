@@ -1,25 +1,29 @@
-"""`carme-service`: serves the application with waitress."""
+"""`carme-service`: serves the application until a signal."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import sys
 import threading
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 
-import waitress
+from flask import Flask
 from sqlalchemy.exc import SQLAlchemyError
+from tornado.netutil import bind_sockets
 
 from carme.config import load
 from carme.errors import CarmeError
 from carme.service.app import create_app
 from carme.service.context import ServiceContext
+from carme.service.http_server import ApplicationServer
 from carme.service.outcomes import keep_recording
 
 log = logging.getLogger("carme.service")
-_THREADS = 16
+_BACKLOG = 1024
+_SWITCH_SECONDS = 0.001
 _RETRY_SECONDS = 5.0
 _END_SECONDS = 2.0
 
@@ -37,36 +41,46 @@ def main() -> None:
     stopping = threading.Event()
     threading.Thread(target=_migrate_and_record, args=(context, stopping), daemon=True).start()
     context.tasks.warm()
-    server = waitress.create_server(
-        app,
-        host=config.service.listen,
-        port=config.service.port,
-        threads=_THREADS,
-        ident="",
-        max_request_body_size=config.service.most_onnx_bytes + 1,
-        channel_timeout=60,
-        connection_limit=500,
-    )
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    log.info("listening on http://%s:%s", config.service.listen, config.service.port)
-    with suppress(SystemExit):
-        server.run()
+    # The event loop passes on requests and answers; it must not wait long for threads that compute.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        threads = asyncio.run(_serve(app, config.service.listen, config.service.port))
+    except OSError as error:
+        sys.exit(f"carme-service: {config.service.listen}:{config.service.port}: {error.strerror}")
     stopping.set()
-    server.close()
-    _end(context)
+    _end(context, threads)
 
 
-def _end(context: ServiceContext) -> None:
-    """Close the pool of processes; kill it if that takes more than two seconds."""
-    context.sandbox.close()
-    closing = threading.Thread(target=context.tasks.close, daemon=True)
+async def _serve(app: Flask, address: str, port: int) -> ThreadPoolExecutor:
+    """Serve until a signal; returns the threads, some of which may still be at work."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    server = ApplicationServer(app, (address, port))
+    server.add_sockets(bind_sockets(port, address, backlog=_BACKLOG))
+    log.info("listening on http://%s:%s", address, port)
+    watching = asyncio.create_task(server.watch())
+    await stopped.wait()
+    watching.cancel()
+    server.stop()
+    return server.threads
+
+
+def _end(context: ServiceContext, threads: ThreadPoolExecutor) -> None:
+    """Close the pools of processes and threads; kill them if that takes more than two seconds."""
+    context.sandboxes.close()
+
+    def close() -> None:
+        context.tasks.close()
+        threads.shutdown(cancel_futures=True)
+
+    closing = threading.Thread(target=close, daemon=True)
     closing.start()
     closing.join(_END_SECONDS)
     if closing.is_alive():
         context.tasks.kill()
         logging.shutdown()
-        os._exit(0)  # a normal exit would wait for the pool
+        os._exit(0)  # a normal exit would wait for the pools
 
 
 def _migrate_and_record(context: ServiceContext, stopping: threading.Event) -> None:

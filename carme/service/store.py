@@ -14,11 +14,13 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
+    ColumnElement,
     Engine,
     Float,
     String,
     and_,
     create_engine,
+    delete,
     event,
     or_,
     select,
@@ -124,7 +126,7 @@ class Store:
         self, kind: type[Row], user: str | None, limit: int, cursor: str | None, /, **equal: Any
     ) -> list[Row]:
         """The newest rows of a user (None: of all users) after the row that `cursor` names."""
-        query = select(kind).order_by(kind.created_at.desc(), kind.id).limit(limit)
+        query = select(kind).order_by(*_newest_first(kind)).limit(limit)
         if user is not None:
             query = query.where(kind.user == user)
         if cursor is not None:
@@ -162,18 +164,54 @@ class Store:
             raise DeniedError(f"this {kind.noun} is another user's", "only its owner can delete it")
         self.remove(row)
 
-    def add(self, row: OwnedRow, replaces: OwnedRow | None = None) -> None:
-        """Store a row, in one transaction with the deletion of the one that it replaces."""
+    def add(self, row: OwnedRow, replaces: OwnedRow | None = None, most: int | None = None) -> None:
+        """Store a row, in one transaction with the deletion of the one that it replaces.
+
+        If the user then has more than `most` rows, the oldest are deleted.
+        """
         with self.session() as session:
             if replaces is not None:
                 session.delete(replaces)
                 session.flush()  # the new row may have the same unique name
             session.add(row)
+            if most is not None:
+                session.flush()
+                kind = type(row)
+                ids = select(kind.id).where(kind.user == row.user)
+                surplus = session.scalars(ids.order_by(*_newest_first(kind)).offset(most)).all()
+                session.execute(delete(kind).where(kind.id.in_(surplus)))
+
+    def add_calibration(self, row: CalibrationRow, most: int) -> bool:
+        """Store a calibration. If the user then has more than `most`, the oldest of those are
+        deleted that a newer one of the same workload and GPU supersedes; False, and nothing
+        changes, if there are none."""
+        kind = CalibrationRow
+        columns = (kind.id, kind.workload, kind.gpu)
+        query = select(*columns).where(kind.user == row.user).order_by(*_newest_first(kind))
+        with self.session() as session:
+            stored = session.execute(query).all()
+            newest = {(row.workload, row.gpu)}
+            superseded = []
+            for row_id, workload, gpu in stored:
+                if (workload, gpu) in newest:
+                    superseded.append(row_id)
+                newest.add((workload, gpu))
+            surplus = max(len(stored) + 1 - most, 0)
+            if surplus > len(superseded):
+                return False
+            removed = superseded[len(superseded) - surplus :]
+            session.execute(delete(kind).where(kind.id.in_(removed)))
+            session.add(row)
+        return True
 
     def remove(self, row: OwnedRow) -> None:
         """Delete a row."""
         with self.session() as session:
             session.delete(row)
+
+
+def _newest_first(kind: type[OwnedRow]) -> tuple[ColumnElement[Any], ...]:
+    return kind.created_at.desc(), kind.id.asc()
 
 
 def next_cursor(rows: Sequence[OwnedRow], limit: int) -> str | None:

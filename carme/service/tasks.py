@@ -1,4 +1,4 @@
-"""Large suites as background tasks: simulated in other processes, followed and cancelled here."""
+"""Other processes for long calculations: large suites as background tasks, and single calls."""
 
 from __future__ import annotations
 
@@ -8,29 +8,37 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
-from carme.errors import MissingError, UnavailableError
+from carme.errors import CarmeError, MissingError, UnavailableError
+from carme.fair_use import FairGate, GateTicket
 from carme.simulator.analysis.search import Outcome, Point
 from carme.simulator.runs.figures import FIGURES
 
+T = TypeVar("T")
 State = Literal["running", "done", "cancelled", "failed"]
 CHUNK = 50
-"""Points that a process gets at a time: some tens of milliseconds, so that tasks can be cancelled
-and take turns."""
+"""Most points that a process gets at a time."""
+CHUNK_MILLISECONDS = 100.0
+"""About how long a process works on them, so that tasks can be cancelled and take turns."""
 AHEAD = 2
 """Chunks of a task that wait or run, for each process. The pool serves chunks in their order, so
 those of other tasks come in between."""
 KEEP_SECONDS = 3600
-MAX_RUNNING = 3
-"""Running tasks of one user."""
 MAX_ENDED = 20
 """Ended tasks of one user that can still be read."""
+MAX_ENDED_BYTES = 50_000_000
+"""Of their results in memory; the newest can be read in any case."""
+CALL_SECONDS = 60.0
+"""Longest wait for a single call, of which a fit takes some seconds."""
+_CALLS_WAITING = 4
+"""Further calls of one user that wait, each in a thread of the server."""
+_MAX_TASKS = 10_000
 _SENT_FIGURES = (*FIGURES, "batch")
 """What an answer shows of an outcome; the rest is not sent between processes."""
 
@@ -47,14 +55,17 @@ class BackgroundTask:
 
     user: str
     total: int
-    context: Any
-    """The part of the request that turns outcomes into an answer."""
+    summarize: Callable[[list[Outcome]], bytes]
+    """Makes the result of the outcomes; called in another process, as it may take seconds."""
+    place: GateTicket
+    """Its place among the user's running tasks."""
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created_at: float = field(default_factory=time.time)
     state: State = "running"
     done: int = 0
     error: str = ""
-    outcomes: list[Outcome] = field(default_factory=list)
+    result: bytes = b""
+    """What `summarize` made, when it is done."""
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def end(self, state: State, error: str = "") -> None:
@@ -63,6 +74,7 @@ class BackgroundTask:
             if self.state == "running":
                 self.state, self.error = state, error
             self.changed.notify_all()
+        self.place.leave()
 
     def follow(self, seconds: float = 300) -> Iterator[tuple[State, int]]:
         """(state, points done) at every change, until the end."""
@@ -79,7 +91,11 @@ class BackgroundTask:
 class TaskPool:
     """All tasks, and the processes that work on them."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, tasks_per_user: int) -> None:
+        self.running = FairGate(
+            "tasks", _MAX_TASKS, tasks_per_user, 0, "wait for one, or cancel one"
+        )
+        self.calculations = FairGate("long calculations", processes, 1, _CALLS_WAITING)
         self._processes = processes
         self._pool: ProcessPoolExecutor | None = None
         self._tasks: dict[str, BackgroundTask] = {}
@@ -87,29 +103,47 @@ class TaskPool:
 
     def warm(self) -> None:
         """Start the processes, so that the first task does not wait for their imports."""
-        pool = self._running()
+        pool = self._running_pool()
         for _ in range(self._processes):
             pool.submit(_ready)
 
+    def call(self, user: str, function: Callable[..., T], *arguments: object) -> T:
+        """The function's result, computed in another process: one for each user at a time.
+
+        Raises BusyError if the user has too many calls, UnavailableError if there is no result.
+        """
+        try:
+            return self.calculations.call(
+                user, self._running_pool(), function, *arguments, seconds=CALL_SECONDS
+            )
+        except TimeoutError:
+            raise UnavailableError(
+                f"the calculation took more than {CALL_SECONDS:g} s", "ask for less"
+            ) from None
+        except (BrokenProcessPool, CancelledError):
+            hint = "try again, or ask for less"
+            raise UnavailableError("a simulating process died", hint) from None
+
     def start(
-        self, user: str, suite: Evaluator, points: Sequence[Point], context: Any
+        self,
+        user: str,
+        suite: Evaluator,
+        points: Sequence[Point],
+        point_milliseconds: float,
+        summarize: Callable[[list[Outcome]], bytes],
     ) -> BackgroundTask:
-        """Begin a task; UnavailableError if the user has too many."""
-        task = BackgroundTask(user, len(points), context)
+        """Begin a task; BusyError if the user has too many."""
+        task = BackgroundTask(user, len(points), summarize, self.running.enter(user))
         with self._lock:
             tasks = list(self._tasks.values())
             old = [t for t in tasks if time.time() - t.created_at > KEEP_SECONDS]
             ended = [t for t in tasks if t.user == user and t.state != "running"]
-            for removed in (*old, *ended[:-MAX_ENDED]):
+            for removed in (*old, *_superfluous(ended)):
                 self._tasks.pop(removed.id, None)
-            running = sum(t.user == user and t.state == "running" for t in self._tasks.values())
-            if running >= MAX_RUNNING:
-                raise UnavailableError(
-                    f"you have {running} tasks running", "wait for one, or cancel one"
-                )
             self._tasks[task.id] = task
-        chunks = (points[first : first + CHUNK] for first in range(0, len(points), CHUNK))
-        arguments = (task, suite, chunks, self._running(), AHEAD * self._processes)
+        size = min(max(int(CHUNK_MILLISECONDS / max(point_milliseconds, 1e-9)), 1), CHUNK)
+        chunks = (points[first : first + size] for first in range(0, len(points), size))
+        arguments = (task, suite, chunks, self._running_pool(), AHEAD * self._processes)
         threading.Thread(target=_collect, args=arguments, daemon=True).start()
         return task
 
@@ -118,7 +152,7 @@ class TaskPool:
         with self._lock:
             task = self._tasks.get(task_id)
         if task is None or task.user != user:
-            raise MissingError(f"no task {task_id}", "tasks are kept for an hour")
+            raise MissingError(f"no task {task_id}", "the newest tasks are kept, for an hour")
         return task
 
     def close(self) -> None:
@@ -132,7 +166,7 @@ class TaskPool:
         for process in dict(getattr(self._pool, "_processes", None) or {}).values():
             process.kill()
 
-    def _running(self) -> ProcessPoolExecutor:
+    def _running_pool(self) -> ProcessPoolExecutor:
         with self._lock:
             if self._pool is None or getattr(self._pool, "_broken", False):
                 # Not fork: this process has threads, and a forked child may then hang.
@@ -141,6 +175,16 @@ class TaskPool:
                     self._processes, mp_context=context, initializer=_begin
                 )
             return self._pool
+
+
+def _superfluous(ended: Sequence[BackgroundTask]) -> list[BackgroundTask]:
+    """The tasks of one user, the oldest first, whose results are not kept any longer."""
+    kept_bytes = 0
+    for count, task in enumerate(reversed(ended)):
+        kept_bytes += len(task.result)
+        if count and (count >= MAX_ENDED or kept_bytes > MAX_ENDED_BYTES):
+            return list(ended[: len(ended) - count])
+    return []
 
 
 def _collect(
@@ -159,7 +203,8 @@ def _collect(
             for number, chunk in islice(numbered, ahead - len(handed)):
                 handed[pool.submit(_evaluate, suite, chunk)] = number
             if not handed:
-                task.outcomes = [o for number in sorted(outcomes) for o in outcomes[number]]
+                all_outcomes = [o for number in sorted(outcomes) for o in outcomes[number]]
+                task.result = pool.submit(task.summarize, all_outcomes).result()
                 task.end("done")
                 break
             done, _ = wait(handed, timeout=1, return_when="FIRST_COMPLETED")
@@ -168,6 +213,8 @@ def _collect(
             with task.changed:
                 task.done = sum(map(len, outcomes.values()))
                 task.changed.notify_all()
+    except CarmeError as error:
+        task.end("failed", str(error))
     except CancelledError:
         task.end("cancelled")
     except BrokenProcessPool:

@@ -8,11 +8,17 @@
 
 The modules and subpackages lead from the inputs to a result; each imports only those above it:
 
+    precision, cap_curves, frameworks
+               types of numbers, clocks under power caps, costs of launches
     hardware   GPUs, links, nodes, storage, and the power they draw
-    layers     layers and transformers with their flops, activations and parameters
+    layers     layers with their flops, activations and parameters
+    transformer, transformer_costs
+               transformers by their sizes, and the layers that follow from them
     workload   a network with its data set and usual training parameters
-    plans      how a workload is distributed: data, tensor and pipeline parallel, schedules, jitter
-    costs      one GPU's shard, kernel times, collectives, data loading, memory: one step
+    plans      how a workload is distributed: parallelism, sharding, recomputation, jitter
+    pipeline_schedule
+               the order of a pipeline's passes, and how long they take
+    costs      one GPU's shard, kernel times, communication, data loading, memory: one step
     events     the discrete-event engine, and compiled queues for plans without a closed form
     runs       whole runs: `simulate` sums steps into a SimulationResult
     analysis   timelines, scaling limits, Monte Carlo, suites of many runs

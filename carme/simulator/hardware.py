@@ -13,22 +13,18 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from carme.errors import InputError
+from carme.simulator.cap_curves import Architecture, cap_curve, check_bounds
+from carme.simulator.precision import FALLBACK_TYPES, NumberType
 
-Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+FusedKernel = Literal["flash-1", "flash-2", "flash-3"]
+FUSED_KERNELS: tuple[FusedKernel, ...] = ("flash-1", "flash-2", "flash-3")
+DEFAULT_ATTENTION_EFFICIENCY = (0.5, 0.4)
+"""Where no figure is known for the GPU: between those of A100 and H100 with FlashAttention 2."""
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-
-BYTES_PER_ELEMENT: dict[Precision, int] = {
-    "fp64": 8,
-    "fp32": 4,
-    "tf32": 4,  # 19 bits are used, 32 are moved
-    "fp16": 2,
-    "bf16": 2,
-    "fp8": 1,
-}
 
 
 class SimulatorModel(BaseModel):
@@ -61,17 +57,18 @@ class Power(SimulatorModel):
     """Draw in large matrix products, uncapped."""
     memory_share: Share = 0.75
     """Draw above idle of memory-bound kernels, as a share of that of large products."""
-    cap_curve: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 1.0))
-    """Points (cap above idle over the uncapped mean draw above idle, relative clock). A cap binds
-    somewhat above the mean draw, because the draw has peaks."""
+    cap_curve: tuple[tuple[float, float], ...] | None = None
+    """Points (cap above idle over the uncapped mean draw above idle, relative clock), where it was
+    measured on this device; the architecture's if unset."""
+    cap_range: tuple[Share, Share] | None = None
+    """Caps, as shares of the limit, between which `cap_curve` was measured."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Power:
         if not self.idle_watts <= self.busy_watts <= self.limit_watts * 1.05:
             raise ValueError("idle_watts ≤ busy_watts ≤ limit_watts is needed")
-        xs, ys = zip(*self.cap_curve, strict=True)
-        if list(xs) != sorted(xs) or list(ys) != sorted(ys) or ys[-1] != 1.0 or ys[0] < 0:
-            raise ValueError("cap_curve must rise to a clock of 1")
+        if self.cap_curve:
+            check_bounds(self.cap_curve)
         return self
 
 
@@ -79,8 +76,8 @@ class Gpu(LibraryEntry):
     """A GPU, or a CPU socket that computes like one."""
 
     kind: Literal["gpu", "cpu"] = "gpu"
-    peak_flops: dict[Precision, Positive]
-    """Peak flops per second by precision, without sparsity; a missing precision is unsupported."""
+    peak_flops: dict[NumberType, Positive]
+    """Peak flops per second by type of number, without sparsity; a missing one is unsupported."""
     memory_bytes: Positive
     memory_bandwidth: Positive
     units: Count
@@ -92,8 +89,13 @@ class Gpu(LibraryEntry):
     operand_passes: Annotated[float, Field(ge=1, le=10)] = 1
     """How often a product moves its operands: 2 where they are packed first."""
     power: Power
-    product_efficiency: dict[Precision, Share] = {}
-    """Share of the peak that large products reach, by precision."""
+    architecture: Architecture | None = None
+    """Decides how the clock falls under a power cap."""
+    product_efficiency: dict[NumberType, Share] = {}
+    """Share of the peak that large products reach, by type of number."""
+    attention_efficiency: dict[FusedKernel, tuple[Share, Share]] = {}
+    """Shares of the peak that fused attention reaches in the forward and in the backward pass, by
+    generation of its kernels; of a missing one, those of the generation before."""
     bandwidth_efficiency: Share = 0.8
     """Share of the memory bandwidth that element-wise kernels reach."""
     kernel_seconds: NotNegative = 6e-6
@@ -101,9 +103,30 @@ class Gpu(LibraryEntry):
     default_node: str = ""
     """The node that `--gpus 8xNAME` uses; if it has another GPU, this one takes its place."""
 
-    def efficiency(self, precision: Precision) -> float:
+    def fused_attention(self, generation: int) -> tuple[float, float]:
+        """Shares of the peak in forward and backward passes of fused attention."""
+        for kernel in reversed(FUSED_KERNELS[:generation]):
+            if kernel in self.attention_efficiency:
+                return self.attention_efficiency[kernel]
+        return DEFAULT_ATTENTION_EFFICIENCY
+
+    def computes(self, number_type: NumberType) -> bool:
+        """Whether it has a rate for this type of number."""
+        return number_type in self.peak_flops or (
+            FALLBACK_TYPES.get(number_type, number_type) in self.peak_flops
+        )
+
+    def peak(self, number_type: NumberType) -> float:
+        """Peak flops per second in this type of number."""
+        if number_type in self.peak_flops:
+            return self.peak_flops[number_type]
+        return self.peak_flops[FALLBACK_TYPES[number_type]]
+
+    def efficiency(self, number_type: NumberType) -> float:
         """Share of the peak that large products reach."""
-        return self.product_efficiency.get(precision, 0.7)
+        if number_type not in self.product_efficiency:
+            number_type = FALLBACK_TYPES.get(number_type, number_type)
+        return self.product_efficiency.get(number_type, 0.7)
 
 
 class LinkModel(LibraryEntry):
@@ -148,8 +171,8 @@ class NodeModel(LibraryEntry):
     """Draw of the host, without the GPUs, when idle."""
     busy_watts: NotNegative
     """Draw of the host, without the GPUs, while training."""
-    launch_seconds: NotNegative = 1e-4
-    """Host time to launch one pass of one layer; shorter kernels wait for the host."""
+    launch_seconds: NotNegative | None = None
+    """Host time to launch one pass of one layer, where it was measured; else the framework's."""
     step_seconds: NotNegative = 0
     """Host time of each step that no kernel hides."""
     collective_seconds: NotNegative = 30e-6
@@ -218,6 +241,20 @@ def check_cap(gpu: Gpu, cap_watts: float | None) -> None:
         )
 
 
+def unmeasured_cap(gpu: Gpu, cap_watts: float | None) -> str:
+    """Why no cap of so many watts should be recommended; empty if its effect was measured."""
+    power = gpu.power
+    if cap_watts is None:
+        return ""
+    measured = power.cap_range if power.cap_curve else cap_curve(gpu.architecture).measured
+    if measured is None:
+        return f"the effect of power caps was not measured on {gpu.name} or its architecture"
+    low, high = (share * power.limit_watts for share in measured)
+    if low <= cap_watts <= high:
+        return ""
+    return f"power caps on {gpu.name} were measured between {low:g} and {high:g} W only"
+
+
 def under_cap(gpu: Gpu, activity: float, cap_watts: float | None) -> CappedGpu:
     """Clock, relative to that at the default limit, and draw while computing with `activity`."""
     idle, limit = gpu.power.idle_watts, gpu.power.limit_watts
@@ -225,7 +262,7 @@ def under_cap(gpu: Gpu, activity: float, cap_watts: float | None) -> CappedGpu:
     uncapped_watts = watts(gpu, activity)
     if uncapped_watts <= idle:
         return CappedGpu(1.0, uncapped_watts)
-    xs, clocks = zip(*gpu.power.cap_curve, strict=True)
+    xs, clocks = zip(*(gpu.power.cap_curve or cap_curve(gpu.architecture).points), strict=True)
     headroom = np.array([max(cap - idle, 0.0), limit - idle]) / (uncapped_watts - idle)
     clock, default_clock = np.interp(headroom, xs, clocks)
     return CappedGpu(

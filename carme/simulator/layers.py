@@ -1,5 +1,4 @@
-"""Layers and transformers as data, and their cost: matrix products, elements moved, parameters,
-activations.
+"""Layers as data, and their cost: matrix products, elements moved, parameters, activations.
 
 Every layer is one matrix product (rows x depth times depth x columns; `rows` grows with the
 batch) or none, and the elements that it reads and writes. Time, energy and memory follow from it.
@@ -10,7 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from carme.simulator.hardware import SimulatorModel
 
@@ -40,17 +39,42 @@ class LayerCost(NamedTuple):
     """Kernels that run one after the other, such as the time steps of a recurrence."""
     launches: int = 1
     """Launches of each kernel."""
+    experts: float = 0.0
+    """Experts of this shape among which the rows of the whole batch are divided; 0 if none."""
+    density: float = 1.0
+    """Share of the product that is computed; the rest is masked."""
+    backward_products: float = 2.0
+    """Flops of the backward pass over those of the forward pass."""
+    fused: int = 0
+    """Generation of the fused attention that computes the product; 0 if none does."""
+    activation_type: bool = False
+    """The product computes in the type of the activations, not in a narrower one."""
+    selective: bool = False
+    """Selective recomputation computes its activations again instead of storing them."""
+    block: int = 0
+    """Number of the transformer block whose row this is; 0 in other networks."""
+    window: float = 0.0
+    """Positions of a convolution's kernel in two dimensions or more, 1 in one; 0: none."""
+    stride: float = 1.0
+    """Of a convolution."""
+    dilated: bool = False
+    """A convolution with gaps in its window, which libraries compute without tensor cores."""
 
     @property
     def forward_flops(self) -> float:
         """Of all repeats; a multiply-add counts as two."""
-        product = 2 * self.rows * self.columns * self.depth * self.groups
+        product = 2 * self.rows * self.columns * self.depth * self.groups * self.density
         return product * self.repeat * self.kernels
 
 
 class _Layer(SimulatorModel):
     name: str = ""
     repeat: Size = 1
+    parameters: Annotated[int, Field(ge=0)] | None = None
+    """Trainable parameters, if not those of the shape: without bias, or shared with a layer."""
+
+    def _parameters(self, of_shape: int) -> int:
+        return of_shape if self.parameters is None else self.parameters
 
 
 class Convolution(_Layer):
@@ -63,6 +87,7 @@ class Convolution(_Layer):
     output: tuple[Size, ...]
     groups: Size = 1
     stride: Size = 1
+    dilated: bool = False
 
     def cost(self) -> LayerCost:
         positions = prod(self.output)
@@ -74,11 +99,15 @@ class Convolution(_Layer):
             columns=self.filters / self.groups,
             depth=window,
             groups=self.groups,
-            parameters=window * self.filters + self.filters,
+            parameters=self._parameters(window * self.filters + self.filters),
             inputs=inputs,
             outputs=self.filters * positions,
             activations=inputs,
             repeat=self.repeat,
+            # Libraries compute a convolution in one dimension as the product that it is.
+            window=prod(self.kernel) if len(self.kernel) > 1 else 1.0,
+            stride=self.stride,
+            dilated=self.dilated,
         )
 
 
@@ -99,7 +128,9 @@ class Dense(_Layer):
             columns=self.outputs,
             depth=self.inputs,
             groups=1,
-            parameters=0 if self.shared else self.inputs * self.outputs + self.outputs,
+            parameters=self._parameters(
+                0 if self.shared else self.inputs * self.outputs + self.outputs
+            ),
             inputs=self.inputs * self.positions,
             outputs=self.outputs * self.positions,
             activations=self.inputs * self.positions,
@@ -108,26 +139,29 @@ class Dense(_Layer):
 
 
 class Lstm(_Layer):
-    """A layer of LSTM cells: one product for each time step, in sequence."""
+    """A layer of recurrent cells: one product for each time step, in sequence."""
 
     kind: Literal["lstm"]
     inputs: Size
     hidden: Size
     steps: Size
     directions: Literal[1, 2] = 1
+    gates: Literal[1, 3, 4] = 4
+    """4 in an LSTM, 3 in a GRU, 1 in a plain recurrence."""
 
     def cost(self) -> LayerCost:
-        weights = 4 * self.hidden * (self.inputs + self.hidden)
+        gates = self.gates * self.hidden
+        weights = gates * (self.inputs + self.hidden)
         return LayerCost(
             name=self.name or f"lstm {self.inputs}→{self.hidden}",
             rows=1,
-            columns=4 * self.hidden,
+            columns=gates,
             depth=self.inputs + self.hidden,
             groups=1,
-            parameters=self.directions * (weights + 8 * self.hidden),
+            parameters=self._parameters(self.directions * (weights + 2 * gates)),
             inputs=self.inputs + self.hidden,
-            outputs=8 * self.hidden,
-            activations=8 * self.hidden * self.steps * self.directions,
+            outputs=2 * gates,
+            activations=2 * gates * self.steps * self.directions,
             repeat=self.repeat,
             kernels=self.steps * self.directions,
         )
@@ -145,7 +179,7 @@ class Embedding(_Layer):
         elements = self.width * self.lookups
         return LayerCost(
             name=self.name or f"embedding {self.entries}x{self.width}",
-            parameters=self.entries * self.width,
+            parameters=self._parameters(self.entries * self.width),
             inputs=elements,
             outputs=elements,
             repeat=self.repeat,
@@ -183,30 +217,75 @@ class Attention(_Layer):
     width: Size
     """Of one head."""
     sequence: Size
+    fused: bool = False
+    """One kernel that never stores the scores (FlashAttention 2)."""
+    causal: bool = False
+    """Only fused attention leaves out the masked half."""
 
     def cost(self) -> LayerCost:
-        scores = self.heads * self.sequence * self.sequence
-        values = self.heads * self.sequence * self.width
+        name = self.name or f"attention {self.heads} heads"
+        return attention_cost(
+            name, self.heads, self.heads, self.width, self.width, self.sequence, self.sequence,
+            fused=2 if self.fused else 0, causal=self.causal,
+        )._replace(repeat=self.repeat, parameters=self._parameters(0))  # fmt: skip
+
+
+FUSED_TILE = 128
+"""Queries that fused attention computes at a time; a tile on the diagonal is computed in full."""
+
+
+def attention_cost(
+    name: str,
+    heads: float,
+    key_value_heads: float,
+    width: float,
+    value_width: float,
+    queries: float,
+    keys: float,
+    *,
+    fused: int,
+    causal: bool = False,
+    window: float | None = None,
+    dropout: bool = True,
+    stored_keys: float | None = None,
+) -> LayerCost:
+    """Scores and context: each of `queries` tokens attends to `keys` tokens, to those of the last
+    `window` if it is set. Of the keys `stored_keys` are kept for the backward pass, or all."""
+    depth = (width + value_width) / 2
+    values = queries * heads * depth
+    read = queries * heads * width + keys * key_value_heads * (width + value_width)
+    written = queries * heads * value_width
+    own_keys = keys if stored_keys is None else stored_keys
+    kept = queries * heads * width + own_keys * key_value_heads * (width + value_width)
+    if fused:
+        # Causal: a token attends to half of the keys, in whole tiles.
+        density = (1 + min(FUSED_TILE / keys, 1)) / 2 if causal else 1.0
+        if window is not None:
+            density = min(density, (window + FUSED_TILE) / keys)
         return LayerCost(
-            name=self.name or f"attention {self.heads} heads",
-            rows=self.sequence,
-            columns=self.sequence,
-            depth=self.width,
-            groups=self.heads,
-            # Over both kernels: q, k and v are read, and the scores by softmax, dropout and
-            # context; softmax, dropout and the first product write the scores.
-            inputs=(3 * values + 3 * scores) / 2,
-            outputs=(values + 3 * scores) / 2,
-            # Korthikanti et al. 2022, eq. 2: 5as²b bytes at 2 bytes each, plus q, k and v
-            activations=3 * values + 2.5 * scores,
-            repeat=self.repeat,
-            kernels=2,  # scores, then context: the same number of flops
-            launches=2,  # the product, and softmax or dropout
-        )
+            name=name, rows=queries, columns=keys, depth=depth, groups=heads,
+            inputs=read / 2, outputs=written / 2,
+            activations=kept + 2 * queries * heads,  # and the fp32 logarithm of each sum
+            kernels=2, density=density, fused=fused, activation_type=True,
+            backward_products=2.5,  # the scores are computed again
+        )  # fmt: skip
+    scores = heads * queries * keys
+    return LayerCost(
+        name=name, rows=queries, columns=keys, depth=depth, groups=heads,
+        # Over both kernels: q, k and v are read, and the scores by softmax, dropout and context;
+        # softmax, dropout and the first product write the scores.
+        inputs=(read + 3 * scores) / 2,
+        outputs=(values + 3 * scores) / 2,
+        # Korthikanti et al. 2022, eq. 2: 5as²b bytes at 2 bytes each, plus q, k and v
+        activations=kept + (2.5 if dropout else 1.0) * scores,
+        kernels=2,  # scores, then context: the same number of flops
+        launches=2,  # the product, and softmax or dropout
+        activation_type=True, selective=True,
+    )  # fmt: skip
 
 
 class Product(_Layer):
-    """`count` products of two activations, without weights."""
+    """`count` products of two activations; of activations and weights if it has parameters."""
 
     kind: Literal["product"]
     rows: Size
@@ -215,13 +294,16 @@ class Product(_Layer):
     count: Size = 1
 
     def cost(self) -> LayerCost:
-        operands = (self.rows * self.depth + self.depth * self.columns) * self.count
+        operands = self.rows * self.depth * self.count
+        if self.parameters is None:
+            operands += self.depth * self.columns * self.count
         return LayerCost(
             name=self.name or f"product {self.rows}x{self.depth}x{self.columns}",
             rows=self.rows,
             columns=self.columns,
             depth=self.depth,
             groups=self.count,
+            parameters=self._parameters(0),
             inputs=operands,
             outputs=self.rows * self.columns * self.count,
             activations=operands,
@@ -233,80 +315,3 @@ Layer = Annotated[
     Convolution | Dense | Lstm | Embedding | Elementwise | Attention | Product,
     Field(discriminator="kind"),
 ]
-
-
-class Transformer(SimulatorModel):
-    """GPT (decoder) and BERT (encoder) alike: the same sizes give the same costs.
-
-    The tensor-parallel split of a layer follows Megatron-LM (Narayanan et al. 2021): heads and
-    feed-forward columns are divided.
-    """
-
-    hidden: Size
-    layers: Size
-    heads: Size
-    sequence: Size
-    vocabulary: Size
-    feed_forward: Size | None = None
-    """Width of the inner layer; 4 x hidden if unset."""
-    positions: Annotated[int, Field(ge=0)] | None = None
-    """Entries of the learned position table; the sequence length if unset."""
-
-    @model_validator(mode="after")
-    def _divides(self) -> Transformer:
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
-        return self
-
-    def costs(self, tensor: int = 1) -> tuple[LayerCost, ...]:
-        """Embedding, one block `layers` times, norm, output and loss; on one of `tensor` GPUs."""
-        h, s, repeat = self.hidden, self.sequence, self.layers
-        inner = self.feed_forward or 4 * h
-
-        def dense(name: str, inputs: int, outputs: int) -> LayerCost:
-            shape = {"inputs": inputs, "outputs": outputs, "positions": s}
-            return Dense(kind="dense", name=name, **shape, repeat=repeat).cost()
-
-        def elementwise(name: str, elements: int, **fields: int) -> LayerCost:
-            return Elementwise(kind="elementwise", name=name, elements=elements, **fields).cost()
-
-        positions = s if self.positions is None else self.positions
-        embedding = Embedding(
-            kind="embedding",
-            name="embedding",
-            entries=self.vocabulary + positions,
-            width=h,
-            lookups=s,
-        ).cost()
-        norm = elementwise("norm", s * h, parameters=2 * h, passes=2, repeat=repeat)
-        # What attention and feed-forward add to the stream: dropout, then the sum.
-        add = elementwise("add", 2 * s * h, outputs=s * h, repeat=repeat)
-        attention = Attention(
-            kind="attention",
-            name="attention",
-            heads=max(self.heads // tensor, 1),
-            width=h // self.heads,
-            sequence=s,
-            repeat=repeat,
-        )
-        # The output's weights are those of the embedding.
-        columns = max(self.vocabulary // tensor, 1)
-        output = Dense(
-            kind="dense", name="output", inputs=h, outputs=columns, positions=s, shared=True
-        )
-        return (
-            embedding._replace(parameters=embedding.parameters / tensor),
-            norm,
-            dense("query-key-value", h, 3 * h // tensor),
-            attention.cost(),
-            dense("projection", h // tensor, h),
-            add,
-            norm,
-            dense("feed-forward in", h, inner // tensor),
-            elementwise("gelu", s * inner // tensor, repeat=repeat),
-            dense("feed-forward out", inner // tensor, h),
-            add,
-            elementwise("norm", s * h, parameters=2 * h),
-            output.cost(),
-            elementwise("loss", max(s * self.vocabulary // tensor, 1), passes=2),
-        )

@@ -1,40 +1,41 @@
 """Plans: how a workload is distributed over GPUs. One class for each way to synchronise copies, and
-the schedules of pipelines and of averaging."""
+the schedule of averaging."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import log, sqrt
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from carme.errors import InputError
-from carme.simulator.hardware import Count, NotNegative, Positive, Precision, Share, SimulatorModel
+from carme.simulator.frameworks import Framework
+from carme.simulator.hardware import Count, NotNegative, Positive, Share, SimulatorModel
+from carme.simulator.precision import NumberType, Precision
 from carme.simulator.workload import Floats, Optimizer, Workload
 
 Ints = NDArray[np.int64]
 AllReduce = Literal["auto", "ring", "tree", "hierarchical"]
 BatchRule = Literal["constant", "linear", "square-root", "cube-root"]
+Recompute = Literal["none", "selective", "full"]
+Sharding = Literal["none", "optimizer", "gradients", "weights"]
+BatchSize = Annotated[int, Field(ge=1, le=10**9)]
 BATCH_EXPONENT: dict[BatchRule, float] = {
     "constant": 0.0,
     "linear": 1.0,
     "square-root": 1 / 2,
     "cube-root": 1 / 3,
 }
-MAX_SLOTS = 20_000
-"""Slots of a pipeline computed one by one, in some 0.01 s; longer steps are extrapolated."""
-CHUNK = 2_000_000
-"""Numbers drawn at a time: 16 MB, so that memory does not grow with the run."""
 
 
 class BasePlan(SimulatorModel):
     """Fields that all plans have."""
 
     gpus: Count = 1
-    batch: Count | None = None
+    nodes: Count | None = None
+    """Nodes that the GPUs are spread over evenly; if unset, they fill node after node."""
+    batch: BatchSize | None = None
     """The batch to which `batch_rule` is applied; the workload's usual one if unset."""
     batch_rule: BatchRule = "constant"
     """How the batch grows with the data-parallel copies: int(batch x copies^(0, 1, 1/2, 1/3))."""
@@ -48,6 +49,12 @@ class BasePlan(SimulatorModel):
     """Take the epochs from the workload's convergence curve, which grows with the batch."""
     precision: Precision | None = None
     optimizer: Optimizer | None = None
+    gradient_type: NumberType | None = None
+    """Type in which gradients are kept and reduced; that of `precision` if unset."""
+    state_type: NumberType | None = None
+    """Type of the optimizer's states; that of `precision` if unset."""
+    framework: Framework | None = None
+    """What launches the kernels; the workload's if unset."""
     power_cap_watts: Positive | None = None
     node_share: Share | None = None
     """Share of each node that the job holds, the largest of its shares of GPUs, processors and
@@ -64,12 +71,25 @@ class BasePlan(SimulatorModel):
     broadcast: bool = True
     """The first worker's weights are sent to all before the first step."""
     jitter: Annotated[float, Field(ge=0, le=3)] = 0
-    """Coefficient of variation of a worker's compute time from step to step (log-normal)."""
+    """Coefficient of variation of compute times over workers and steps (log-normal)."""
     jitter_samples: tuple[Positive, ...] = ()
     """Measured relative compute times to draw from, instead of a log-normal."""
+    jitter_persistent: Annotated[float, Field(ge=0, le=1)] = 0.74
+    """Share of the jitter's variance that stays with a worker for the whole run. This and the next
+    two: medians of four jobs of ten workers (Alibaba, cluster-trace-gpu-v2020)."""
+    jitter_drift: Annotated[float, Field(ge=0, le=1)] = 0.23
+    """Share that drifts from step to step; the rest is independent."""
+    jitter_correlation: Annotated[float, Field(ge=0, lt=1)] = 0.88
+    """Correlation of the drift in one step with that in the next."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     sample_steps: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """Steps whose jitter is drawn; a longer run takes their mean for every step."""
+
+    @model_validator(mode="after")
+    def _jitter_shares(self) -> Self:
+        if self.jitter_persistent + self.jitter_drift > 1 + 1e-9:
+            raise ValueError("jitter_persistent and jitter_drift are more than 1 together")
+        return self
 
     def scaled_batch(self, usual: int, copies: int) -> int:
         """The batch after `batch_rule`."""
@@ -82,28 +102,89 @@ class Synchronous(BasePlan):
     kind: Literal["synchronous"] = "synchronous"
     tensor: Count = 1
     pipeline: Count = 1
-    micro_batch: Count | None = None
+    context: Count = 1
+    """Context parallelism: GPUs that divide the tokens of each sample."""
+    expert: Count = 1
+    """Expert parallelism: GPUs of one stage that divide the experts."""
+    sequence_parallel: bool = False
+    """Tensor-parallel GPUs also divide norms and additions."""
+    interleave: Count = 1
+    """Parts of the network that each stage of the pipeline has (virtual stages)."""
+    micro_batch: BatchSize | None = None
     """Samples that pass the pipeline together; the whole local batch (1 in a pipeline) if unset."""
     all_reduce: AllReduce = "auto"
     overlap: bool = True
     """All-reduce gradients bucket by bucket during the backward pass."""
+    overlap_layers: bool = False
+    """Communication inside layers runs beside their products (Transformer Engine): of tensor
+    parallelism all but the first of its pieces, of expert parallelism all."""
     bucket_bytes: Positive = 25e6
-    recompute: Literal["none", "full"] = "none"
-    """`full`: store only the input of each layer and recompute its activations."""
+    synchronize: Literal["step", "micro-batch"] = "step"
+    """With several micro-batches: reduce gradients once in a step, or after each of them."""
+    recompute: Recompute = "none"
+    """Compute activations again in the backward pass: `full` stores only the input of each layer,
+    `selective` all but the attention scores."""
+    recompute_layers: Count | None = None
+    """With `full`: so many blocks of each GPU; all if unset."""
+    adapters: bool = False
+    """Only small matrices beside the weights are trained (LoRA): the weights have no gradients and
+    no optimizer state. The adapters themselves are not counted."""
+    sharding: Sharding = "none"
+    """What the copies divide among them (ZeRO): the `optimizer` state (stage 1), also the
+    `gradients` (2), also the `weights` (3, FSDP), which are gathered block by block."""
+    shard_group: Count | None = None
+    """GPUs among which one copy is divided (hybrid sharding); all copies if unset."""
+    prefetch: bool = True
+    """Gather the weights of the next block while this one computes."""
     shard_optimizer: bool = False
-    """Each copy stores and updates its part of the optimizer state (ZeRO stage 1)."""
+    """The same as `sharding = "optimizer"`."""
+
+    @property
+    def model_parallel(self) -> int:
+        """GPUs that hold one copy of the model."""
+        return self.tensor * self.pipeline * self.context
 
     @property
     def data_parallel(self) -> int:
-        """Data-parallel copies of the model."""
-        return self.gpus // (self.tensor * self.pipeline)
+        """Data-parallel copies of the model: each gets other samples."""
+        return self.gpus // self.model_parallel
+
+    @property
+    def replicas(self) -> int:
+        """GPUs with the same weights, whose gradients are summed."""
+        return self.data_parallel * self.context
+
+    @property
+    def sharded(self) -> Sharding:
+        """What is divided among the replicas."""
+        if self.sharding == "none" and self.shard_optimizer:
+            return "optimizer"
+        return self.sharding
+
+    @property
+    def shards(self) -> int:
+        """GPUs among which what is `sharded` is divided."""
+        return min(self.shard_group or self.replicas, self.replicas)
 
     @model_validator(mode="after")
     def _divides(self) -> Synchronous:
-        if self.gpus % (self.tensor * self.pipeline):
+        if self.gpus % self.model_parallel:
+            names = {"tensor": self.tensor, "pipeline": self.pipeline, "context": self.context}
+            parts = " x ".join(f"{n} ({k})" for k, n in names.items() if n > 1 or k != "context")
             raise ValueError(
-                f"{self.gpus} GPUs cannot hold copies of {self.tensor} (tensor) x {self.pipeline} "
-                f"(pipeline) GPUs; use a multiple of {self.tensor * self.pipeline}"
+                f"{self.gpus} GPUs cannot hold copies of {parts} GPUs; use a multiple of"
+                f" {self.model_parallel}"
+            )
+        if self.interleave > 1 and self.pipeline == 1:
+            raise ValueError("interleave needs a pipeline of at least 2 stages")
+        if self.gpus // self.pipeline % self.expert:
+            raise ValueError(
+                f"{self.gpus // self.pipeline} GPUs of a stage cannot divide the experts among"
+                f" {self.expert}; use a divisor"
+            )
+        if self.shard_group and self.replicas % self.shard_group:
+            raise ValueError(
+                f"{self.replicas} copies cannot form groups of {self.shard_group} (shard_group)"
             )
         return self
 
@@ -155,7 +236,9 @@ Plan = Annotated[
 
 def single_gpu_plan(plan: BasePlan) -> Synchronous:
     """The same plan on one GPU: the work of one worker between two messages."""
-    fields = plan.model_dump(include=set(BasePlan.model_fields), exclude={"gpus", "jitter_samples"})
+    fields = plan.model_dump(
+        include=set(BasePlan.model_fields), exclude={"gpus", "nodes", "jitter_samples"}
+    )
     return Synchronous(**fields, gpus=1)
 
 
@@ -163,88 +246,6 @@ def require(condition: bool, message: str, hint: str) -> None:
     """Raises InputError with message and hint unless the condition holds."""
     if not condition:
         raise InputError(message, hint)
-
-
-class ScheduleSlot(NamedTuple):
-    """Forward or backward pass of one micro-batch on one stage."""
-
-    backward: bool
-    micro_batch: int
-
-
-def stage_schedule(stage: int, stages: int, micro_batches: int) -> Iterator[ScheduleSlot]:
-    """The passes of a stage in order: forward to warm up, then alternating, then backward."""
-    warm_up = min(stages - stage - 1, micro_batches)
-    for index in range(warm_up):
-        yield ScheduleSlot(False, index)
-    for index in range(micro_batches - warm_up):
-        yield ScheduleSlot(False, warm_up + index)
-        yield ScheduleSlot(True, index)
-    for index in range(micro_batches - warm_up, micro_batches):
-        yield ScheduleSlot(True, index)
-
-
-def makespan(
-    forward_seconds: list[float],
-    backward_seconds: list[float],
-    message_seconds: list[float],
-    micro_batches: int,
-) -> tuple[float, list[float]]:
-    """Seconds of one step, and when each stage ends.
-
-    forward_seconds[s] and backward_seconds[s] are of one micro-batch on stage s, message_seconds[s]
-    of a message from stage s to s+1.
-    """
-    stages = len(forward_seconds)
-    if stages == 1:
-        total = micro_batches * (forward_seconds[0] + backward_seconds[0])
-        return total, [total]
-    if len(set(forward_seconds)) == len(set(backward_seconds)) == 1 and not any(message_seconds):
-        # Equal stages: the closed form, bubble (p−1)/(m+p−1).
-        total = (micro_batches + stages - 1) * (forward_seconds[0] + backward_seconds[0])
-        return total, [total - s * backward_seconds[0] for s in range(stages)]
-    steady = max(8 * stages, MAX_SLOTS // (2 * stages))
-    if micro_batches > steady:
-        # In the steady state each further micro-batch adds the same time.
-        earlier, _ = _slot_by_slot(
-            forward_seconds, backward_seconds, message_seconds, steady - 2 * stages
-        )
-        total, ends = _slot_by_slot(forward_seconds, backward_seconds, message_seconds, steady)
-        added = (total - earlier) / (2 * stages) * (micro_batches - steady)
-        return total + added, [end + added for end in ends]
-    return _slot_by_slot(forward_seconds, backward_seconds, message_seconds, micro_batches)
-
-
-def _slot_by_slot(
-    forward_seconds: list[float],
-    backward_seconds: list[float],
-    message_seconds: list[float],
-    micro_batches: int,
-) -> tuple[float, list[float]]:
-    stages = len(forward_seconds)
-    queues = [list(stage_schedule(s, stages, micro_batches)) for s in range(stages)]
-    done: dict[tuple[int, ScheduleSlot], float] = {}
-    clock = [0.0] * stages
-    position = [0] * stages
-    remaining = sum(map(len, queues))
-    while remaining:
-        for s in range(stages):
-            while position[s] < len(queues[s]):
-                slot = queues[s][position[s]]
-                # The input comes from the neighbour, or is there: samples, or the own forward pass.
-                source = s + 1 if slot.backward else s - 1
-                ready = 0.0
-                if 0 <= source < stages:
-                    if (source, slot) not in done:
-                        break
-                    ready = done[source, slot] + message_seconds[min(s, source)]
-                clock[s] = max(clock[s], ready) + (
-                    backward_seconds[s] if slot.backward else forward_seconds[s]
-                )
-                done[s, slot] = clock[s]
-                position[s] += 1
-                remaining -= 1
-    return max(clock), clock
 
 
 def package_count(plan: Averaging, workload: Workload) -> int:
@@ -277,44 +278,3 @@ def package_sizes(plan: Averaging, packages: int) -> Floats:
         rng = np.random.default_rng(plan.seed)
         sizes = np.maximum(1 + plan.imbalance * rng.standard_normal(packages), 0.05)
     return np.asarray(sizes / sizes.mean())
-
-
-def lognormal(cv: float) -> tuple[float, float]:
-    """μ and σ of the log-normal with mean 1 and this coefficient of variation."""
-    variance = log(1 + cv * cv)
-    return -variance / 2, sqrt(variance)
-
-
-def lognormal_factors(cv: float, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Factors with mean 1 and this coefficient of variation; all ones if it is 0."""
-    if not cv:
-        return np.ones(shape)
-    mu, sigma = lognormal(cv)
-    return np.asarray(np.exp(mu + sigma * rng.standard_normal(shape)))
-
-
-def jitter_factors(plan: BasePlan, steps: int, workers: int, rng: np.random.Generator) -> Floats:
-    """Factor [k, w] of step k and worker w, with mean 1; all ones without jitter."""
-    if plan.jitter_samples:
-        samples = np.asarray(plan.jitter_samples)
-        return rng.choice(samples / samples.mean(), (steps, workers))
-    return lognormal_factors(plan.jitter, (steps, workers), rng)
-
-
-def slowest_factors(plan: BasePlan, steps: int, workers: int, rng: np.random.Generator) -> Floats:
-    """The largest of each step's `jitter_factors`, without holding all of them in memory."""
-    if not plan.jitter and not plan.jitter_samples:
-        return np.ones(steps)
-    result = np.empty(steps)
-    rows = max(1, CHUNK // workers)
-    for begin in range(0, steps, rows):
-        end = min(begin + rows, steps)
-        if plan.jitter_samples:
-            result[begin:end] = jitter_factors(plan, end - begin, workers, rng).max(axis=1)
-        else:
-            result[begin:end] = rng.standard_normal((end - begin, workers)).max(axis=1)
-    if plan.jitter_samples:
-        return result
-    # exp is monotonic, so it is enough to take it of the maxima.
-    mu, sigma = lognormal(plan.jitter)
-    return np.exp(mu + sigma * result)

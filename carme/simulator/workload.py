@@ -12,19 +12,23 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from carme.errors import InputError
+from carme.simulator.frameworks import Framework
 from carme.simulator.hardware import (
     Count,
     LibraryEntry,
     NotNegative,
     Positive,
-    Precision,
     SimulatorModel,
 )
-from carme.simulator.layers import Layer, LayerCost, Size, Transformer
+from carme.simulator.layers import Layer, LayerCost, Size
+from carme.simulator.precision import Precision
+from carme.simulator.transformer import Transformer
+from carme.simulator.transformer_costs import transformer_costs
 
 Floats = NDArray[np.float64]
 Optimizer = Literal["sgd", "momentum", "rmsprop", "adam", "lamb"]
 
+MAX_WARNINGS = 20
 OPTIMIZER_STATES: dict[Optimizer, int] = {
     "sgd": 0,
     "momentum": 1,
@@ -99,12 +103,22 @@ class LayerArrays(NamedTuple):
     repeat: Floats
     kernels: Floats
     launches: Floats
+    experts: Floats
+    density: Floats
+    backward_products: Floats
+    fused: Floats
+    activation_type: Floats
+    selective: Floats
+    block: Floats
+    window: Floats
+    stride: Floats
+    dilated: Floats
 
     @classmethod
     def of(cls, costs: tuple[LayerCost, ...]) -> LayerArrays:
         """The costs, turned from rows to columns."""
-        names, *columns = zip(*costs, strict=True)
-        return cls(tuple(names), *(np.array(column, dtype=float) for column in columns))
+        columns = np.array([cost[1:] for cost in costs], dtype=float).T.copy()
+        return cls(tuple(cost.name for cost in costs), *columns)
 
 
 class Workload(LibraryEntry):
@@ -121,11 +135,17 @@ class Workload(LibraryEntry):
     epochs: Positive = 1
     optimizer: Optimizer = "momentum"
     precision: Precision = "fp32"
+    framework: Framework = "pytorch"
+    """What launches its kernels."""
     convergence: Convergence | None = None
     step_overhead_seconds: NotNegative = 0
     """Host time of each step that no kernel hides, where it was measured."""
     unknown_operators: tuple[str, ...] = ()
     """Operators of an ONNX file whose cost is estimated from their tensors."""
+    warnings: Annotated[
+        tuple[Annotated[str, Field(max_length=500)], ...], Field(max_length=MAX_WARNINGS)
+    ] = ()
+    """What the description leaves out or assumes, with its share, where it comes from a file."""
 
     @model_validator(mode="after")
     def _one_description(self) -> Workload:
@@ -142,7 +162,7 @@ class Workload(LibraryEntry):
     def costs(self) -> tuple[LayerCost, ...]:
         """Forward cost of each layer on one sample; empty with measured steps."""
         if self.transformer:
-            return self.transformer.costs()
+            return transformer_costs(self.transformer)
         return tuple(layer.cost() for layer in self.layers)
 
     @cached_property

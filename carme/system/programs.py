@@ -2,9 +2,11 @@
 
 import os
 import re
+import selectors
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +24,7 @@ _ERROR_PREFIX = re.compile(r"^(?:[\w-]+: )?(?:error|fatal): ", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STOP_SECONDS = 20
 _KILL_SECONDS = 1
+_CHUNK_BYTES = 2**16
 ProgressCallback = Callable[[str], None]
 """Gets a line for the user when a long task makes progress."""
 
@@ -53,13 +56,14 @@ def execute(
     timeout_seconds: float | None = 60,
     cwd: str | Path | None = None,
     user: tuple[int, int] | None = None,
+    max_output_bytes: int | None = None,
 ) -> CommandResult:
     """Run a program to its end, whatever its exit code; `env` replaces the whole environment.
 
     `stdout` and `stderr` are subprocess' (None: those of this process). `user` is the uid and gid
     to run as, without further groups. Raises MissingError if there is no such program,
-    UnavailableError if it cannot be started or does not end in time; then it is killed, or left
-    to itself if it cannot be killed.
+    UnavailableError if it cannot be started, does not end in time or prints more than
+    `max_output_bytes`; then it is killed, or left to itself if it cannot be killed.
     """
     words = [str(word) for word in argv]
     try:
@@ -74,8 +78,12 @@ def execute(
         )
     except OSError as error:
         raise _start_error(words[0], error) from error
+    given = None if stdin is None else stdin.encode()
     try:
-        out, err = process.communicate(None if stdin is None else stdin.encode(), timeout_seconds)
+        if max_output_bytes is None:
+            out, err = process.communicate(given, timeout_seconds)
+        else:
+            out, err = _communicate(process, given or b"", timeout_seconds, max_output_bytes)
     except subprocess.TimeoutExpired:
         _abandon(process)
         raise UnavailableError(f"{words[0]} did not answer within {timeout_seconds:g} s") from None
@@ -83,6 +91,50 @@ def execute(
         _abandon(process)
         raise
     return CommandResult(_text(out), _text(err), process.returncode)
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], given: bytes, seconds: float | None, limit: int
+) -> tuple[bytes, bytes]:
+    """As `process.communicate`, which would keep all that a program prints, however much it is."""
+    printed, pipes = (bytearray(), bytearray()), (process.stdout, process.stderr)
+    end = None if seconds is None else time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        for pipe, output in zip(pipes, printed, strict=True):
+            if pipe:
+                selector.register(pipe, selectors.EVENT_READ, output)
+        if process.stdin:
+            os.set_blocking(process.stdin.fileno(), False)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+        while selector.get_map():
+            ready = selector.select(None if end is None else max(0.0, end - time.monotonic()))
+            if not ready:
+                raise subprocess.TimeoutExpired(process.args, seconds or 0)
+            for key, _ in ready:
+                if key.data is None:
+                    with suppress(BrokenPipeError):
+                        given = given[os.write(key.fd, given[:_CHUNK_BYTES]) :]
+                        if given:
+                            continue
+                    selector.unregister(key.fileobj)
+                    _close(process.stdin)
+                    continue
+                chunk = os.read(key.fd, _CHUNK_BYTES)
+                key.data.extend(chunk)
+                if len(key.data) > limit:
+                    raise UnavailableError(f"it printed more than {limit} bytes")
+                if not chunk:
+                    selector.unregister(key.fileobj)
+    process.wait(None if end is None else max(0.0, end - time.monotonic()))
+    for pipe in pipes:
+        _close(pipe)
+    return bytes(printed[0]), bytes(printed[1])
+
+
+def _close(pipe: IO[bytes] | None) -> None:
+    if pipe:
+        with suppress(BrokenPipeError):
+            pipe.close()
 
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:
@@ -95,9 +147,7 @@ def _abandon(process: subprocess.Popen[bytes]) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_SECONDS)
     for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe:
-            with suppress(BrokenPipeError):
-                pipe.close()
+        _close(pipe)
     if process.returncode is None:
         Thread(target=process.wait, name="abandoned program", daemon=True).start()
 

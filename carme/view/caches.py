@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from cachetools import LRUCache, TTLCache
 
-from carme.errors import CarmeError, InputError, UnavailableError
+from carme.errors import BusyError, CarmeError, InputError, UnavailableError
+from carme.fair_use import FairGate
 from carme.requests.placement import AT_ONCE_SECONDS
 from carme.requests.resource_request import ResourceRequest
 from carme.slurm.client import SlurmClient
@@ -17,14 +18,17 @@ from carme.slurm.rights import Rights, UserRights
 
 log = logging.getLogger(__name__)
 
-EXPECTED_STARTS_PER_MINUTE = 6
 _EXPECTED_START_SECONDS = 60.0
 _MAX_EXPECTED_START_SECONDS = 300.0
 """The greatest age of an answer that is given while Slurm must not be asked."""
 _MAX_EXPECTED_STARTS = 500
+_WAITING = 8
+"""Questions of one user that wait while another of theirs is answered."""
 
 _HISTORY_SECONDS = 30.0
 _MAX_HISTORIES = 20
+_HISTORIES_AT_ONCE = 2
+"""Questions to slurmdbd at the same time, each of another user: nobody waits for one user's."""
 _MAX_HISTORY_SPAN_SECONDS = 32 * 86400
 _HISTORY_STEP_SECONDS = 60
 
@@ -38,22 +42,30 @@ _FIRST_RIGHTS_WAIT_SECONDS = 8.0
 class ExpectedStarts:
     """Slurm's expected starts, kept for a minute per request; longer if Slurm must not be asked.
 
-    Every `sbatch --test-only` makes Slurm plan, so the view runs at most
-    EXPECTED_STARTS_PER_MINUTE of them.
+    Every `sbatch --test-only` makes Slurm plan, so the view runs at most `per_minute` of them, and
+    `per_user` for each user.
     """
 
-    def __init__(self, client: SlurmClient, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: SlurmClient,
+        per_minute: int,
+        per_user: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.asked = 0
+        self.gate = FairGate("questions for an expected start", 1, 1, _WAITING)
         self._client = client
+        self._per_minute, self._per_user = per_minute, per_user
         self._clock = clock
         # No TTLCache: while Slurm must not be asked, an older answer is better than none.
         self._answers: LRUCache[ResourceRequest, tuple[float, ExpectedStart | CarmeError]] = (
             LRUCache(_MAX_EXPECTED_STARTS)
         )
-        self._asked_at: deque[float] = deque(maxlen=EXPECTED_STARTS_PER_MINUTE)
-        self._lock = asyncio.Lock()
+        self._asked_for: deque[tuple[float, str]] = deque()
+        """When Slurm was asked in the last minute, and for whom."""
 
-    async def expected_start(self, resources: ResourceRequest) -> ExpectedStart:
+    async def expected_start(self, resources: ResourceRequest, user: str) -> ExpectedStart:
         """Slurm's estimate, with its time in `asked_at`; raises Slurm's refusal as a typed error.
 
         Raises UnavailableError if Slurm is away, or must not be asked now and no answer is cached.
@@ -61,14 +73,14 @@ class ExpectedStarts:
         answer = self._cached(resources, _EXPECTED_START_SECONDS)
         if answer is None:
             # One query at a time: the second of two equal ones gets the first one's answer.
-            async with self._lock:
+            async with self.gate.async_turn(user):
                 answer = self._cached(resources, _EXPECTED_START_SECONDS)
-                if answer is None and self._may_ask():
-                    answer = await self._ask(resources)
-        answer = answer or self._cached(resources, _MAX_EXPECTED_START_SECONDS)
+                refusal = self._refusal(user)
+                if answer is None and refusal is None:
+                    answer = await self._ask(resources, user)
+            answer = answer or self._cached(resources, _MAX_EXPECTED_START_SECONDS) or refusal
         if answer is None:
-            times = f"{EXPECTED_STARTS_PER_MINUTE} times within a minute"
-            raise UnavailableError(f"Slurm was asked {times}", "try again shortly")
+            raise UnavailableError("Slurm does not say when such a job would start")
         if isinstance(answer, CarmeError):
             raise type(answer)(answer.message, answer.hint)
         return answer
@@ -82,13 +94,21 @@ class ExpectedStarts:
             return None
         return answer
 
-    def _may_ask(self) -> bool:
-        is_full = len(self._asked_at) == EXPECTED_STARTS_PER_MINUTE
-        return not is_full or self._clock() - self._asked_at[0] >= 60
+    def _refusal(self, user: str) -> UnavailableError | None:
+        """Why Slurm must not be asked for this user now."""
+        while self._asked_for and self._clock() - self._asked_for[0][0] >= 60:
+            self._asked_for.popleft()
+        if sum(name == user for _, name in self._asked_for) >= self._per_user:
+            times = f"{self._per_user} times within a minute"
+            return BusyError(f"Slurm was asked for you {times}", "try again shortly")
+        if len(self._asked_for) >= self._per_minute:
+            times = f"{self._per_minute} times within a minute"
+            return UnavailableError(f"Slurm was asked {times}", "try again shortly")
+        return None
 
-    async def _ask(self, resources: ResourceRequest) -> ExpectedStart | CarmeError:
+    async def _ask(self, resources: ResourceRequest, user: str) -> ExpectedStart | CarmeError:
         now = self._clock()
-        self._asked_at.append(now)
+        self._asked_for.append((now, user))
         self.asked += 1
         answer: ExpectedStart | CarmeError
         try:
@@ -119,10 +139,14 @@ class HistoryCache:
         self._histories: TTLCache[tuple[int, int, str], History] = TTLCache(
             _MAX_HISTORIES, _HISTORY_SECONDS, now
         )
-        self._lock = asyncio.Lock()
+        self._readings: dict[tuple[int, int, str], asyncio.Future[History]] = {}
+        self.gate = FairGate("questions about past jobs", _HISTORIES_AT_ONCE, 1, _WAITING)
 
-    async def history(self, since: int, until: int | None, user: str) -> History:
-        """Jobs between two times, of all users if `user` is empty; 32 days at most."""
+    async def history(self, since: int, until: int | None, user: str, asker: str) -> History:
+        """Jobs between two times, of all users if `user` is empty; 32 days at most.
+
+        Raises BusyError if `asker`, for whom this is, has too many questions open.
+        """
         # Rounded up, so that callers within the same minute share an answer.
         step = _HISTORY_STEP_SECONDS
         end = until or int(self._now()) // step * step + step
@@ -131,13 +155,23 @@ class HistoryCache:
         key = (since, end, user)
         if (history := self._histories.get(key)) is not None:
             return history
-        # One query at a time: the second of two equal ones gets the first one's answer.
-        async with self._lock:
-            if (history := self._histories.get(key)) is None:
-                users = (user,) if user else ()
-                jobs = await asyncio.to_thread(self._client.history, since, end, users)
-                history = History(jobs=tuple(job for job in jobs if not user or job.user == user))
-                self._histories[key] = history
+        async with self.gate.async_turn(asker):
+            if (history := self._histories.get(key)) is not None:
+                return history
+            # The second of two equal questions gets the first one's answer.
+            if key not in self._readings:
+                self._readings[key] = asyncio.ensure_future(self._read(key))
+            return await asyncio.shield(self._readings[key])
+
+    async def _read(self, key: tuple[int, int, str]) -> History:
+        since, until, user = key
+        try:
+            users = (user,) if user else ()
+            jobs = await asyncio.to_thread(self._client.history, since, until, users)
+        finally:
+            del self._readings[key]
+        history = History(jobs=tuple(job for job in jobs if not user or job.user == user))
+        self._histories[key] = history
         return history
 
 

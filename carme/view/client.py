@@ -35,6 +35,8 @@ _REFRESH_TIMEOUT_SECONDS = 20.0
 _HISTORY_TIMEOUT_SECONDS = 60.0
 _HINT = "is carme-view running?"
 
+USER_HEADER = "Carme-User"
+"""The user for whom a reader asks: the view's limits per user then apply to that user."""
 TIME_HEADERS = {"taken_at": "Carme-Taken-At", "nodes_taken_at": "Carme-Nodes-Taken-At"}
 """The fields of a snapshot that the view sends as headers, because a 304 has no body."""
 LOST_SECONDS = 10.0
@@ -125,10 +127,10 @@ class ViewClient:
         """One job; MissingError if it is not in the queue or the caller may not see it."""
         return self._get(Job, f"/jobs/{job_id}")
 
-    def expected_start(self, resources: ResourceRequest) -> ExpectedStart:
+    def expected_start(self, resources: ResourceRequest, for_user: str = "") -> ExpectedStart:
         """When a job like this would start; InputError if Slurm would not take it."""
         query = resources.model_dump(exclude_defaults=True)
-        return self._get(ExpectedStart, "/expected-start", query)
+        return self._get(ExpectedStart, "/expected-start", query, for_user=for_user)
 
     def rights(self, user: str, max_age_seconds: float | None = None) -> UserRights:
         """The user's accounts and QoS with their limits; other users' for readers only."""
@@ -148,14 +150,15 @@ class ViewClient:
         query = {"since": since} if until is None else {"since": since, "until": until}
         return self._get(History, "/history", query, self._history_timeout).jobs
 
-    def report(self, job_id: int) -> JobReport:
+    def report(self, job_id: int, for_user: str = "") -> JobReport:
         """What a job requested, used and wasted; MissingError if the caller may not see it."""
-        return self._get(JobReport, f"/reports/{job_id}", None, self._history_timeout)
+        path = f"/reports/{job_id}"
+        return self._get(JobReport, path, None, self._history_timeout, for_user)
 
-    def reports(self, **filters: object) -> JobList:
+    def reports(self, for_user: str = "", **filters: object) -> JobList:
         """Jobs that `carme.jobs.job_reporter.JobFilter` selects: one's own, or all for admins."""
         query = {name: value for name, value in filters.items() if value not in (None, "")}
-        return self._get(JobList, "/reports", query, self._history_timeout)
+        return self._get(JobList, "/reports", query, self._history_timeout, for_user)
 
     def idle(self, job_ids: Iterable[int], seconds: float) -> Mapping[int, Idleness]:
         """How idle running jobs were in the last `seconds`, of those measured all the time."""
@@ -173,8 +176,10 @@ class ViewClient:
         path: str,
         query: Mapping[str, object] | None = None,
         timeout: float | None = None,
+        for_user: str = "",
     ) -> M:
-        return _model(self._request("GET", path, query, timeout=timeout), kind)
+        headers = {USER_HEADER: for_user} if for_user else None
+        return _model(self._request("GET", path, query, headers=headers, timeout=timeout), kind)
 
     def _request(
         self,
@@ -291,9 +296,9 @@ class AsyncViewClient:
         """As ViewClient.refresh."""
         return await self._run(self._client.refresh, max_age_seconds, jobs_only)
 
-    async def expected_start(self, resources: ResourceRequest) -> ExpectedStart:
+    async def expected_start(self, resources: ResourceRequest, for_user: str = "") -> ExpectedStart:
         """As ViewClient.expected_start."""
-        return await self._run(self._client.expected_start, resources)
+        return await self._run(self._client.expected_start, resources, for_user)
 
     async def rights(self, user: str, max_age_seconds: float | None = None) -> UserRights:
         """As ViewClient.rights."""

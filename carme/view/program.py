@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -16,10 +17,14 @@ from carme.view.server import UnixServer
 from carme.view.service import ViewService
 
 log = logging.getLogger(__name__)
+_THREADS = 16
+"""More than poller, rights, expected starts, histories and extensions take together."""
 
 
 async def serve(config: Config) -> None:
     """Poll and answer until SIGTERM or SIGINT."""
+    # asyncio's own number depends on the cores: four questions of users would delay the poller.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "slurm"))
     # The poller does its own retries and serves the last snapshot meanwhile.
     slurm = config.slurm.model_copy(update={"retry_seconds": 0})
     view = ViewService(config, connect(slurm), CommandClient.of(slurm))

@@ -17,7 +17,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import h11
 
-from carme.errors import CarmeError, ConfigError, InputError, UnavailableError, error_to_json
+from carme.errors import (
+    BusyError,
+    CarmeError,
+    ConfigError,
+    InputError,
+    UnavailableError,
+    error_to_json,
+)
 from carme.system.users import peer_uid
 
 log = logging.getLogger(__name__)
@@ -29,7 +36,14 @@ _MAX_BODY_BYTES = 64 * 1024
 _CHUNK_BYTES = 16 * 1024
 _REQUEST_SECONDS = 10
 _REPLY_SECONDS = 30
-_STATUS = {"input": 400, "denied": 403, "missing": 404, "config": 500, "unavailable": 503}
+_STATUS = {
+    "input": 400,
+    "denied": 403,
+    "missing": 404,
+    "busy": 429,
+    "config": 500,
+    "unavailable": 503,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +163,16 @@ class UnixServer:
                 with suppress(TimeoutError, InputError):
                     async with asyncio.timeout(1):
                         await _read_request(reader, connection, uid)
-                raise UnavailableError("too many connections of this user at once")
+                raise BusyError(
+                    f"you have more than {_MAX_CONNECTIONS_PER_USER} connections at once",
+                    "wait until one of them has ended, then try again",
+                )
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = await _read_request(reader, connection, uid)
             return await self._handler(request)
+        except BusyError as error:
+            headers = {"Retry-After": str(error.retry_seconds)}
+            return json_reply(error_to_json(error), _STATUS[error.reason], **headers)
         except CarmeError as error:
             return json_reply(error_to_json(error), _STATUS.get(error.reason, 500))
         except (OSError, TimeoutError):

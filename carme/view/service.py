@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from carme.config import Config
 from carme.errors import CarmeError, DeniedError, InputError, MissingError, UnavailableError
+from carme.fair_use import FairGate, RateLimiter, refusals
 from carme.jobs.job_reporter import JobReporter, parse_filter
 from carme.jobs.models import IdleJobs
 from carme.requests.resource_request import GIB, ResourceRequest
@@ -32,7 +33,7 @@ from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
 from carme.validation import explain_first
 from carme.view.caches import ExpectedStarts, HistoryCache, RightsCache
-from carme.view.client import TIME_HEADERS
+from carme.view.client import TIME_HEADERS, USER_HEADER
 from carme.view.poller import Poller
 from carme.view.server import HttpRequest, ViewReply, json_reply
 from carme.view.time_extension import extended_limit
@@ -49,6 +50,9 @@ _FOLDERS = ("/jobs/", "/reports/")
 _MAX_NAMES = 10_000
 _NAME_SECONDS = 300.0
 """A uid may be given to another user, with other rights."""
+_EXTENSIONS_WAITING = 4
+"""Extensions of one user that wait while another of theirs is made."""
+_USER_HEADER = USER_HEADER.lower()
 _NO_NAME = "you have no user name here"
 
 
@@ -67,6 +71,13 @@ class ViewCaller:
     user: str
     is_reader: bool
     """Sees every job."""
+    on_behalf_of: str = ""
+    """The user whom a reader names, for whom it asks."""
+
+    @property
+    def asker(self) -> str:
+        """Whose question this is: limits per user apply to them."""
+        return self.on_behalf_of or self.user or f"uid {self.uid}"
 
     def name(self) -> str:
         """The user's name; DeniedError if there is none."""
@@ -87,14 +98,17 @@ class ViewService:
         self.poller = Poller(client, config.view.poll_seconds)
         self._config = config
         self._writer = writer
-        self._expected_starts = ExpectedStarts(client)
+        self._expected_starts = ExpectedStarts(
+            client, config.view.expected_starts_per_minute, config.view.expected_starts_per_user
+        )
         self._history_cache = HistoryCache(client)
         self.rights = RightsCache(client, config.view.rights_seconds)
         self._reporter = JobReporter(config.prometheus)
         self._names: TTLCache[int, str] = TTLCache(_MAX_NAMES, _NAME_SECONDS)
         self._bodies: dict[int | None, tuple[bytes, str]] = {}
         self._bodies_of: Snapshot | None = None
-        self._extend_lock = asyncio.Lock()
+        self._extensions = FairGate("extensions", 1, 1, _EXTENSIONS_WAITING)
+        self._rates = RateLimiter(config.view.requests_per_minute)
         self._requests = 0
         self._routes: dict[
             str, Callable[[HttpRequest, ViewCaller], Awaitable[ViewReply | SlurmModel]]
@@ -119,13 +133,18 @@ class ViewService:
         self._requests += 1
         user = await self._user(request.uid)
         is_reader = request.uid in (0, os.geteuid()) or user in self._config.view.readers
+        if is_reader:
+            caller = ViewCaller(request.uid, user, True, request.headers.get(_USER_HEADER, ""))
+        else:
+            caller = ViewCaller(request.uid, user, False)
+            self._rates.check(caller.asker)
         folder = next((name for name in _FOLDERS if request.path.startswith(name)), "")
         route = self._routes.get(folder or request.path)
         if route is None:
             raise MissingError(f"nothing is served at {request.path}")
         if request.path in ("/refresh", "/extend") and request.method != "POST":
             raise InputError(f"{request.path} takes POST")
-        reply = await route(request, ViewCaller(request.uid, user, is_reader))
+        reply = await route(request, caller)
         if isinstance(reply, ViewReply):
             return reply
         return ViewReply(200, reply.model_dump_json().encode())
@@ -227,7 +246,8 @@ class ViewService:
         except CarmeError as error:
             log.debug("expected start without account and QoS: %s", error)
             rights = UserRights(user="")
-        return await self._expected_starts.expected_start(within_rights(resources, rights))
+        resources = within_rights(resources, rights)
+        return await self._expected_starts.expected_start(resources, caller.asker)
 
     async def _rights(self, request: HttpRequest, caller: ViewCaller) -> UserRights:
         """Accounts and QoS of the named user; only readers may name another user."""
@@ -247,7 +267,7 @@ class ViewService:
         except ValueError:
             raise InputError("since and until are Unix seconds") from None
         user = "" if caller.is_reader else caller.name()
-        return await self._history_cache.history(since, until, user)
+        return await self._history_cache.history(since, until, user, caller.asker)
 
     async def _idle(self, request: HttpRequest, caller: ViewCaller) -> IdleJobs:
         caller.require_reader("idle jobs")
@@ -258,7 +278,7 @@ class ViewService:
             raise InputError("jobs must be job ids separated by commas, seconds a number") from None
         if not 0 < seconds <= 86400 * 30:
             raise InputError("seconds must be above 0 and within 30 days")
-        return await self._reporter.idle(jobs, seconds)
+        return await self._reporter.idle(jobs, seconds, caller.asker)
 
     async def _reports(self, request: HttpRequest, caller: ViewCaller) -> SlurmModel:
         """Reports from Slurm's records and Prometheus' metrics, of jobs that the caller may see."""
@@ -268,21 +288,23 @@ class ViewService:
         visible = self._visible(caller, sees_all)
 
         async def history(since: int, until: int | None) -> tuple[HistoryJob, ...]:
-            return (await self._history_cache.history(since, until, "" if sees_all else user)).jobs
+            of_user = "" if sees_all else user
+            return (await self._history_cache.history(since, until, of_user, caller.asker)).jobs
 
         if request.path == "/reports":
-            return await self._reporter.listing(parse_filter(request.query), visible, history)
+            job_filter = parse_filter(request.query)
+            return await self._reporter.listing(job_filter, visible, history, caller.asker)
         job_id = request.path.removeprefix("/reports/")
         if not job_id.isdecimal():
             raise InputError(f"{job_id[:40]!r} is not the number of a job")
-        return await self._reporter.report(int(job_id), visible, history)
+        return await self._reporter.report(int(job_id), visible, history, caller.asker)
 
     async def _extend(self, request: HttpRequest, caller: ViewCaller) -> Job:
         try:
             extension = ExtendBody.model_validate(request.json())
         except ValidationError:
             raise InputError("job_id and seconds must be whole numbers") from None
-        async with self._extend_lock:
+        async with self._extensions.async_turn(caller.asker):
             # One at a time, each on a new reading: `seconds` is added to the limit in it.
             current = await self._with_fresh_jobs(_OTHERS_MAX_AGE_SECONDS)
             if not current.job(extension.job_id):  # perhaps it has only just been submitted
@@ -312,9 +334,12 @@ class ViewService:
         return json_reply(state, 200 if state["ok"] else 503)
 
     async def _counters(self, _request: HttpRequest, _caller: ViewCaller) -> ViewReply:
+        gates = (self._extensions, self._history_cache.gate, self._expected_starts.gate)
+        refused = refusals(self._rates, *gates, self._reporter.gate)
         counters = {
             **asdict(self.poller.counters),
             "requests": self._requests,
+            "refusals": sum(refused.values()),
             "test_only_asked": self._expected_starts.asked,
             "rights_reads": self.rights.reads,
             "age_seconds": self._age(),

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -110,23 +111,28 @@ class ImageInspector:
 
     def run(self, command: Sequence[str], timeout: float = 120) -> CommandResult:
         """Run `command` in the image."""
-        with tempfile.TemporaryDirectory(dir=self.scratch, prefix="inside-") as folder:
-            home, work = Path(folder) / "home", Path(folder) / "work"
-            for path in (Path(folder), home, work):
-                path.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=self.scratch, prefix="inside-"))
+        home, work = folder / "home", folder / "work"
+        # --contain with a folder on disk: the default /tmp of 64 MB is too small for training.
+        options = ["--contain", "--cleanenv", "--home", str(home), "--workdir", str(work)]
+        try:
+            for path in (home, work):
+                path.mkdir()
                 self.user.take_ownership(path)
-            # --contain with a folder on disk: the default /tmp of 64 MB is too small for training.
-            options = ["--contain", "--cleanenv", "--home", str(home), "--workdir", str(work)]
-            try:
-                return execute(
-                    [self.apptainer, "-s", "exec", *options, self.image, *command],
-                    timeout_seconds=timeout,
-                    env={"PATH": STANDARD_PATH, "HOME": str(home), "LANG": "C.UTF-8"},
-                    cwd=folder,
-                    user=self.user.identity,
-                )
-            except UnavailableError as error:
-                return CommandResult("", error.message, 124)
+            # Last: from here on the user, whose processes may outlive a build, can replace all.
+            self.user.take_ownership(folder)
+            return execute(
+                [self.apptainer, "-s", "exec", *options, self.image, *command],
+                timeout_seconds=timeout,
+                env={"PATH": STANDARD_PATH, "HOME": str(home), "LANG": "C.UTF-8"},
+                cwd=folder,
+                user=self.user.identity,
+            )
+        except UnavailableError as error:
+            return CommandResult("", error.message, 124)
+        finally:
+            # TemporaryDirectory would change the mode of what a link in the folder points to.
+            shutil.rmtree(folder, ignore_errors=True)
 
     def verify(self) -> VerificationResult:
         """The result of the image's own `verify`."""

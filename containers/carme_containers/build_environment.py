@@ -156,9 +156,9 @@ class BuildUser:
         return (self.uid, self.gid) if self.switch else None
 
     def take_ownership(self, path: Path) -> None:
-        """Make this user the owner of a file or folder."""
+        """Make this user the owner of a file or folder, never of what a link points to."""
         if self.switch:
-            shutil.chown(path, self.uid, self.gid)
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
 def build_user() -> BuildUser:

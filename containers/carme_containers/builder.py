@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -107,6 +108,8 @@ class Builder:
                 log.step(f"building; the log is {log.path}")
                 parent_path = parent.path if parent else None
                 file = self.engine.build(recipe, parent_path, folder, log, user)
+                if user.switch:
+                    file = take_file(file, folder / recipe.file)
                 seconds = round(time.monotonic() - started, 1)
                 image = self._inspect(recipe, parent, file, log, user, seconds)
             return self._store(recipe, file, image)
@@ -155,8 +158,6 @@ class Builder:
     def _store(self, recipe: Recipe, file: Path, image: Image) -> BuildResult:
         """Move the image into the cache; its description is last, because it makes it valid."""
         path = self.images / recipe.file
-        if os.geteuid() == 0:
-            os.chown(file, 0, 0)
         file.chmod(0o644)
         file.replace(path)
         write(path.with_suffix(".json"), json.dumps(image.model_dump(mode="json")))
@@ -170,12 +171,35 @@ def _stage(recipe: Recipe, folder: Path, user: BuildUser) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(recipe.folder, folder / "recipe", ignore=ignored)
+    shutil.copytree(recipe.folder, folder / "recipe", ignore=ignored, symlinks=True)
     for path in (folder / "recipe").rglob("*"):
-        path.chmod(0o755)
+        if not path.is_symlink():
+            path.chmod(0o755)
     for name in ("out", "tmp", "scratch", "home"):
         (folder / name).mkdir()
         user.take_ownership(folder / name)
+
+
+def take_file(file: Path, target: Path) -> Path:
+    """`target`: a copy of the built file that this process owns, and the build's user does not.
+
+    What the build left may be a link to a file that only root can read, or may still be written to.
+    Raises UnavailableError unless it is a regular file with one name.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise UnavailableError(f"{file} cannot be used: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise UnavailableError(f"{file} cannot be used: it is not a file of its own")
+        with open(descriptor, "rb", closefd=False) as source, target.open("xb") as copy:
+            shutil.copyfileobj(source, copy, 2**20)
+    finally:
+        os.close(descriptor)
+    file.unlink()
+    return target
 
 
 def description(recipe: Recipe) -> dict[str, Any]:

@@ -258,14 +258,12 @@ def cache(config: Config, folder: Path | None) -> None:
 @click.argument("path")
 @click.pass_obj
 def check(config: Config, path: str) -> None:
-    """Check whether a session can start from your own SIF file PATH."""
-    own = check_own_image(
-        path,
-        apptainer_for(config, cache_dir(), print_progress),
-        allowed=config.images.own_images,
-        verify_key=config.images.verify_key,
-    )
-    click.echo(f"{own.path}: fine, JupyterHub {own.jupyterhub}")
+    """Check whether a session can start from your own SIF file PATH. Starts nothing in it."""
+    key = config.images.verify_key
+    program = apptainer_for(config, cache_dir(), print_progress) if key else None
+    own = check_own_image(path, program, allowed=config.images.own_images, verify_key=key)
+    version = f"JupyterHub {own.jupyterhub}" if own.jupyterhub else "its programs are not known"
+    click.echo(f"{own.path}: fine, {version}")
 
 
 def open_private_tmp(tmp: Path = Path("/tmp")) -> None:  # noqa: S108

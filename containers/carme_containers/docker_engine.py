@@ -71,7 +71,7 @@ class DockerEngine:
         del parent  # the engine stores its own parents
         try:
             tag = self._ensure(recipe, folder, log, user)
-            archive = folder / "out" / "image.tar"
+            archive = folder / "image.tar"  # not in a folder of the build's user, who could link it
             log.step("saving the engine's image")
             with archive.open("wb") as file:
                 for chunk in self.client.images.get(tag).save(named=True):
@@ -79,7 +79,7 @@ class DockerEngine:
         except DockerException as error:
             message = f"{recipe.id} could not be built: {_short(error)}"
             raise UnavailableError(message, f"the log is {log.path}") from None
-        user.take_ownership(archive)
+        archive.chmod(0o644)
         image = folder / "out" / recipe.file
         source = f"docker-archive:{archive}"
         self.apptainer.run_build(["--fakeroot"], source, image, folder, None, log, user)

@@ -114,7 +114,13 @@ class Recipe:
     def _files(self) -> list[Path]:
         """The files that determine the content: not image.toml, nor the other engine's file."""
         excluded = {"image.toml", "image.def" if self.engine == "docker" else "Dockerfile"}
-        files = (path for path in self.folder.rglob("*") if path.is_file())
+        everything = list(self.folder.rglob("*"))
+        folder = self.folder.resolve()
+        for path in everything:
+            # Root may build the recipe of somebody else, and would read the target for them.
+            if path.is_symlink() and not path.resolve().is_relative_to(folder):
+                raise InputError(f"{path} is a link that leaves the recipe", "copy the file there")
+        files = (path for path in everything if path.is_file())
         sources = (path for path in files if "__pycache__" not in path.parts)
         return sorted(p for p in sources if str(p.relative_to(self.folder)) not in excluded)
 

@@ -108,7 +108,7 @@ def web_config(
     own_password = sys.stdin.read().strip() if password_stdin else None
     if own_password == "":
         raise InputError("standard input holds no password")
-    if keep and own_password and webconfig.accepts(path, user, own_password):
+    if keep and own_password and webconfig.is_current(path, user, own_password):
         click.echo(f"{path}: already has this password")
         return
     password = webconfig.write(path, user, own_password)

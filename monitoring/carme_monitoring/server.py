@@ -9,12 +9,17 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from prometheus_client import CollectorRegistry, Counter, ProcessCollector, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open
 
+from carme.system.connections import ConnectionPhase, ConnectionTable, TrackedConnection
+from carme.system.guess_limits import TooManyGuessesError
+from carme.system.network_peers import peer_name
 from carme_monitoring.metrics import Metric, Samples
 from carme_monitoring.render import OPENMETRICS, TEXT, Renderer
 from carme_monitoring.series_limit import SeriesLimit
@@ -59,8 +64,14 @@ def clock(openmetrics: bool) -> bytes:
 
 
 log = logging.getLogger(__name__)
-_MAX_CONNECTIONS = 32
+_MAX_CONNECTIONS = 64
+_MAX_THREADS = 4 * _MAX_CONNECTIONS
+"""A closed connection's thread may still check a password."""
+_MAX_HEAD_BYTES = 16 * 1024
+_HEAD_SECONDS = 10
 _IDLE_SECONDS = 75
+"""Between two requests of a client with a valid password; Prometheus' interval is shorter."""
+_ANSWER_SECONDS = 30
 _HOME = b"""<!doctype html><meta charset="utf-8"><title>Carme exporter</title>
 <h1>Carme exporter</h1><p><a href="/metrics">/metrics</a></p>\n"""
 
@@ -114,6 +125,24 @@ class MetricsPage:
         return self.process_metrics.append_to(body, openmetrics)
 
 
+class _BoundedHead:
+    """Reads lines of a request's head; `left` bytes of them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.left = _MAX_HEAD_BYTES
+
+    def readline(self, limit: int) -> bytes:
+        line = self._file.readline(min(limit, self.left + 1))
+        self.left -= len(line)
+        if self.left < 0:
+            raise LineTooLong("head of the request")
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class MetricsHandler(BaseHTTPRequestHandler):
     """GET and HEAD of `/metrics`, `/` and `/-/healthy`."""
 
@@ -121,14 +150,37 @@ class MetricsHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "carme-exporter"
     sys_version = ""
-    timeout = _IDLE_SECONDS
     disable_nagle_algorithm = True
+    tracked: TrackedConnection
+
+    def setup(self) -> None:
+        super().setup()
+        self.tracked = self.server.tracked(self.request)
+        self._head = _BoundedHead(cast(BinaryIO, self.rfile))
+        self.rfile = cast(Any, self._head)
+
+    def handle_one_request(self) -> None:
+        """Read one request and answer it, with limits for the size and the time of its head."""
+        self._head.left = _MAX_HEAD_BYTES
+        seconds = _IDLE_SECONDS if self.tracked.is_known else _HEAD_SECONDS
+        self.server.table.enter(self.tracked, ConnectionPhase.REQUEST, seconds)
+        super().handle_one_request()
 
     def do_GET(self) -> None:
-        if not self._is_allowed():
+        if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # nobody reads the body
+        try:
+            is_allowed = self._is_allowed()
+        except TooManyGuessesError as error:
+            self._send(429, b"Too many wrong passwords\n", "text/plain; charset=utf-8",
+                       {"Retry-After": str(int(error.seconds) + 1)})  # fmt: skip
+            return
+        if not is_allowed:
             self._send(401, b"Unauthorized\n", "text/plain; charset=utf-8",
                        {"WWW-Authenticate": 'Basic realm="carme"'})  # fmt: skip
             return
+        self.tracked.is_known = True
+        self.server.table.enter(self.tracked, ConnectionPhase.WORK)
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self._send_metrics()
@@ -161,12 +213,13 @@ class MetricsHandler(BaseHTTPRequestHandler):
         except (binascii.Error, UnicodeDecodeError):
             return False
         user, separator, password = text.partition(":")
-        return bool(separator) and self.server.users.is_right(user, password)
+        return bool(separator) and self.server.users.is_right(user, password, self.tracked.peer)
 
     def _send(
         self, code: int, body: bytes, kind: str, headers: dict[str, str] | None = None
     ) -> None:
         self.server.page.process_metrics.count(code)
+        self.server.table.enter(self.tracked, ConnectionPhase.ANSWER, _ANSWER_SECONDS)
         self.send_response(code)
         for name, value in {**self.server.headers, **(headers or {})}.items():
             self.send_header(name, value)
@@ -184,7 +237,7 @@ class MetricsServer(ThreadingHTTPServer):
     """The HTTP server; credentials and TLS by `web`, none without it."""
 
     daemon_threads = True
-    request_queue_size = 64
+    request_queue_size = 1024
     allow_reuse_address = True
 
     def __init__(self, address: str, port: int, page: MetricsPage, web: WebConfig | None) -> None:
@@ -193,7 +246,9 @@ class MetricsServer(ThreadingHTTPServer):
         self.page = page
         self.users = Users(web.basic_auth_users) if web and web.basic_auth_users else None
         self.headers = dict(web.http_server_config.headers) if web else {}
-        self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self.table = ConnectionTable(_MAX_CONNECTIONS)
+        self._tracked: dict[Any, TrackedConnection] = {}
+        self._thread_slots = threading.BoundedSemaphore(_MAX_THREADS)
         super().__init__((address, port), MetricsHandler)
         if web and web.tls_server_config:
             # The handshake happens in the connection's thread: a silent client blocks no other.
@@ -201,11 +256,19 @@ class MetricsServer(ThreadingHTTPServer):
                 self.socket, server_side=True, do_handshake_on_connect=False
             )
 
+    def tracked(self, request: Any) -> TrackedConnection:
+        """The entry of a connection in the table."""
+        return self._tracked[request]
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the connection, or drop it when there are too many."""
-        if not self._slots.acquire(blocking=False):
+        """Start a thread for the connection; if there are too many, another one ends."""
+        tracked = self.table.add(peer_name(request), lambda: _end(request), _HEAD_SECONDS)
+        if tracked is None or not self._thread_slots.acquire(blocking=False):
+            if tracked:
+                self.table.remove(tracked)
             self.shutdown_request(request)
             return
+        self._tracked[request] = tracked
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -213,15 +276,25 @@ class MetricsServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._slots.release()
+            self.table.remove(self._tracked.pop(request))
+            self._thread_slots.release()
+
+    def service_actions(self) -> None:
+        """End connections whose time is over; called about twice a second."""
+        self.table.close_expired()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """Log a client that disconnects or does not speak TLS, for debugging only."""
         log.debug("connection from %s", client_address, exc_info=True)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Handle the requests of one connection, each with a time limit."""
-        request.settimeout(_IDLE_SECONDS)
+        """Handle the requests of one connection."""
         if isinstance(request, ssl.SSLSocket):
             request.do_handshake()
         super().finish_request(request, client_address)
+
+
+def _end(connection: socket.socket) -> None:
+    """End a connection that another thread uses: its reads and writes fail at once."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of TLS, too: without its state

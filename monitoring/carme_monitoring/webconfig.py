@@ -6,6 +6,7 @@ import os
 import secrets
 import ssl
 import threading
+import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,10 +16,12 @@ from cachetools import LRUCache
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from carme.errors import ConfigError
+from carme.system.guess_limits import GuessLimiter
 from carme.validation import explain_first
 
 _REMEMBERED = 64
-_NOBODY = bcrypt.hashpw(b"nobody", bcrypt.gensalt(rounds=4))
+_LONG = 32
+"""Characters of a password that Carme or Ansible made."""
 _VERSIONS = {
     "TLS10": ssl.TLSVersion.TLSv1_2,  # older versions are not secure
     "TLS11": ssl.TLSVersion.TLSv1_2,
@@ -111,33 +114,53 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 class Users:
-    """Checks passwords. bcrypt is slow by design, so results are remembered by a keyed hash."""
+    """Checks passwords. bcrypt is slow by design, so results are remembered by a keyed digest, and
+    the time for wrong passwords is limited."""
 
-    def __init__(self, users: dict[str, str]) -> None:
-        self._users = {name: hashed.encode() for name, hashed in users.items()}
+    def __init__(self, users: dict[str, str], guesses: GuessLimiter | None = None) -> None:
+        self._hashes = {name: hashed.encode() for name, hashed in users.items()}
+        self._guesses = guesses or GuessLimiter()
         self._key = secrets.token_bytes(32)
-        self._checked: LRUCache[bytes, bool] = LRUCache(_REMEMBERED)
+        self._right: dict[str, bytes] = {}
+        """By user: the digest of the right password, once it was sent."""
+        self._wrong: LRUCache[bytes, None] = LRUCache(_REMEMBERED)
         self._lock = threading.Lock()
+        self._checking = threading.Lock()
 
-    def is_right(self, user: str, password: str) -> bool:
-        """Whether the user has this password; an unknown user takes as long as a known one."""
+    def is_right(self, user: str, password: str, peer: str = "") -> bool:
+        """Whether the user has this password; an unknown user takes as long as a known one.
+        TooManyGuessesError if it was not checked: `peer` sent too many wrong ones."""
         text = f"{len(user)}:{user}:{password}".encode()
-        mark = hmac.new(self._key, text, hashlib.sha256).digest()
+        digest = hmac.new(self._key, text, hashlib.sha256).digest()
         with self._lock:
-            if mark in self._checked:
-                return self._checked[mark]
-        hashed = self._users.get(user)
+            if hmac.compare_digest(self._right.get(user, b""), digest):
+                return True
+            if digest in self._wrong:
+                return False
+        with self._checking:  # one check at a time, or each connection would get a core
+            self._guesses.check(peer)
+            began = time.thread_time()
+            is_right = self._matches(user, password)
+            if not is_right:
+                self._guesses.charge(peer, time.thread_time() - began)
+        with self._lock:
+            if is_right:
+                self._right[user] = digest
+            else:
+                self._wrong[digest] = None
+        return is_right
+
+    def _matches(self, user: str, password: str) -> bool:
+        hashed = self._hashes.get(user)
+        compared = hashed or next(iter(self._hashes.values()))
         # bcrypt takes at most 72 bytes; longer ones are refused by newer releases.
-        right = bcrypt.checkpw(password.encode()[:72], hashed or _NOBODY) and hashed is not None
-        with self._lock:
-            self._checked[mark] = right
-        return right
+        return bcrypt.checkpw(password.encode()[:72], compared) and hashed is not None
 
 
 def write(path: Path, user: str = "prometheus", password: str | None = None) -> str:
     """Write a file with the password of `user`; returns the password."""
     chosen = password or secrets.token_urlsafe(24)
-    hashed = bcrypt.hashpw(chosen.encode(), bcrypt.gensalt(rounds=10)).decode()
+    hashed = bcrypt.hashpw(chosen.encode(), bcrypt.gensalt(_rounds(chosen))).decode()
     path.parent.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump({"basic_auth_users": {user: hashed}})
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w") as file:
@@ -145,10 +168,17 @@ def write(path: Path, user: str = "prometheus", password: str | None = None) -> 
     return chosen
 
 
-def accepts(path: Path, user: str, password: str) -> bool:
-    """Whether the file at `path` lets `user` in with `password`; False if there is none."""
+def is_current(path: Path, user: str, password: str) -> bool:
+    """Whether the file at `path` is as `write` would make it; False if there is none."""
     try:
         hashed = load(path).basic_auth_users.get(user, "")
     except ConfigError:
         return False
-    return bool(hashed) and bcrypt.checkpw(password.encode(), hashed.encode())
+    has_rounds = hashed[4:6] == f"{_rounds(password):02}"
+    return has_rounds and bcrypt.checkpw(password.encode(), hashed.encode())
+
+
+def _rounds(password: str) -> int:
+    """bcrypt's rounds slow down guessing. Nobody guesses a long random password: there they would
+    only cost processor time, 72 ms for each wrong password that somebody sends."""
+    return 4 if len(password) >= _LONG else 10

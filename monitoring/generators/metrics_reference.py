@@ -10,6 +10,8 @@ SERVICE = metric_group(
     "Prediction service",
     ("service_requests_total", "counter", "endpoint method status", "Requests answered."),
     ("service_request_seconds", "histogram", "endpoint", "Time to answer."),
+    ("service_refusals_total", "counter", "limit",
+     "Requests refused because a user reached a limit; `limit` says what it limits."),
     ("service_predictions_judged", "gauge", "kind source figure within",
      "Predictions whose job ran to its end, by whether the measured figure lay within the"
      " interval."),
@@ -19,6 +21,12 @@ SERVICE = metric_group(
     ("prediction_joules", "gauge", "jobid kind", "The same for the energy of its GPUs."),
 )  # fmt: skip
 """The metrics of the prediction service; its tests check that they match."""
+HUB = metric_group(
+    "Hub",
+    ("hub_refusals_total", "counter", "limit",
+     "Requests refused because a user reached a limit; `limit` says what it limits."),
+)  # fmt: skip
+"""The metrics of the hub beside JupyterHub's own; its tests check that they match."""
 _INTRODUCTION = """\
 # Metrics
 
@@ -55,6 +63,10 @@ def markdown() -> str:
     parts.append(
         "\n## Prediction service\n\nRead from `/services/carme/metrics` with the token of the hub's"
         f" metrics.\n\n{_rows(SERVICE)}"
+    )
+    parts.append(
+        "\n## Hub\n\nBeside JupyterHub's own metrics, at `/hub/metrics` with the same token.\n\n"
+        f"{_rows(HUB)}"
     )
     parts.append(
         "\n## Profiles\n\nFurther names for the same values, switched on by `exporter.profiles`, "

@@ -33,7 +33,7 @@ class ClusterState:
         self._client = client
         self._lock = asyncio.Lock()
         self._renewal: asyncio.Task[None] | None = None
-        self._starts: dict[ResourceRequest, asyncio.Future[ExpectedStart]] = {}
+        self._starts: dict[tuple[str, ResourceRequest], asyncio.Future[ExpectedStart]] = {}
 
     async def fresh_snapshot(self, max_age_seconds: float) -> Snapshot:
         """The cluster with its jobs at most `max_age_seconds` ago; its nodes may be older. May wait
@@ -83,23 +83,26 @@ class ClusterState:
             rights = None
         return SlurmUser(user, frozenset(groups), rights)
 
-    async def expected_start(self, request: ResourceRequest) -> ExpectedStart:
+    async def expected_start(self, request: ResourceRequest, user: str) -> ExpectedStart:
         """When Slurm would start this request; the view asks Slurm seldom and keeps its answers.
 
         Raises TimeoutError without an answer within 0.1 s; a later call gets it.
         """
-        task = self._starts.get(request)
+        key = (user, request)
+        task = self._starts.get(key)
         if task is None:
-            task = asyncio.ensure_future(self._client.expected_start(request))
-            task.add_done_callback(lambda done: self._answered(request, done))
-            self._starts[request] = task
+            task = asyncio.ensure_future(self._client.expected_start(request, user))
+            task.add_done_callback(lambda done: self._answered(key, done))
+            self._starts[key] = task
         await asyncio.wait({task}, timeout=EXPECTED_SECONDS)
         if not task.done():
             raise TimeoutError
         return task.result()
 
-    def _answered(self, request: ResourceRequest, done: "asyncio.Future[ExpectedStart]") -> None:
+    def _answered(
+        self, key: tuple[str, ResourceRequest], done: "asyncio.Future[ExpectedStart]"
+    ) -> None:
         """Forget the request: the view keeps its answer, errors included."""
-        self._starts.pop(request, None)
+        self._starts.pop(key, None)
         if not done.cancelled():
             done.exception()

@@ -1,6 +1,7 @@
 """`configure(c)`: the one line of jupyterhub_config.py that turns Carme on."""
 
 import asyncio
+import logging
 import os
 import pwd
 from pathlib import Path
@@ -8,17 +9,23 @@ from subprocess import STDOUT
 from typing import Any
 
 from jupyterhub import apihandlers
+from prometheus_client import REGISTRY
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from tornado import web
 
-from carme.config import Config, load
+from carme.config import Config, HubSettings, load
 from carme.errors import CarmeError
+from carme.refusal_metrics import RefusalMetrics
 from carme.system.programs import execute
 from carme_spawner.context import HubContext
 from carme_spawner.form import static_urls
 from carme_spawner.handlers import handlers, replace_handlers
 from carme_spawner.prediction_service import NAME
+from carme_spawner.request_limits import RequestLimits
+from carme_spawner.session_origins import HEADERS, SessionOrigins
+
+log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 HOME_SECONDS = 60
@@ -45,6 +52,11 @@ def configure(c: Any, config: Config | None = None) -> None:
     }
     c.JupyterHub.extra_handlers = handlers(context)
     replace_handlers(apihandlers.default_handlers)
+    c.JupyterHub.tornado_settings = {"headers": HEADERS}
+    _separate_sessions(c, hub)
+    _limit_users(context)
+    context.certificates.publish()
+    c.JupyterHubHTTPClient.connector_options = context.certificates.connector_options()
 
     if hub.database.startswith("sqlite"):
         event.listen(Engine, "connect", _quick_commits)
@@ -83,6 +95,30 @@ def configure(c: Any, config: Config | None = None) -> None:
         c.CarmeSpawner.server_token_scopes = scopes
     c.JupyterHub.services = services
     c.JupyterHub.load_roles = roles
+
+
+def _separate_sessions(c: Any, hub: HubSettings) -> None:
+    """Give sessions host names of their own, so that their pages cannot act at the hub."""
+    origins = SessionOrigins(hub)
+    if not origins.pattern:
+        log.warning(
+            "Sessions share the hub's host name, so a page of one user can act for another: set"
+            " hub.session_host in carme.toml"
+        )
+        return
+    origins.guard()
+    c.JupyterHub.subdomain_host = hub.origin
+    c.JupyterHub.subdomain_hook = origins.host_of
+    # Cookies that no other host of the domain can set. Browsers take them over TLS only.
+    c.JupyterHub.cookie_host_prefix_enabled = hub.url.startswith("https:")
+
+
+def _limit_users(context: HubContext) -> None:
+    """Limit the requests of each user, and count refusals in the hub's metrics."""
+    limits, helper = RequestLimits(context.config.hub), context.helper
+    limits.guard()
+    gates = (limits.at_once, context.questions, helper.jobs, helper.images, helper.extensions)
+    REGISTRY.register(RefusalMetrics("carme_hub_refusals", limits.rate, *gates))
 
 
 def _quick_commits(connection: Any, _record: Any) -> None:

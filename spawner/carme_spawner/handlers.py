@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
 from jupyterhub.apihandlers import APIHandler
@@ -11,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tornado import web
 from tornado.httpclient import HTTPClientError
 
-from carme.errors import CarmeError, InputError
+from carme.errors import BusyError, CarmeError, InputError
 from carme.requests import placement
 from carme.requests.resource_request import (
     ADVICE_SECONDS,
@@ -23,7 +25,7 @@ from carme.slurm.models import ExpectedStart
 from carme.validation import explain_first
 from carme_spawner.context import HubContext
 from carme_spawner.form import STATIC_FOLDERS
-from carme_spawner.messages import SessionFailure, http_status
+from carme_spawner.messages import SessionFailure, http_error
 from carme_spawner.options import SessionOptions
 
 
@@ -69,6 +71,14 @@ def spawner_of(handler: Any) -> Any:
     raise web.HTTPError(403, "this token does not belong to a session")
 
 
+def require_scope(handler: Any, scope: str, server: str | None = None) -> None:
+    """403 unless token or cookie have `scope` for this session of the user (None: for all)."""
+    user = handler.current_user
+    resource = f"user={user.name}" if server is None else f"server={user.name}/{server}"
+    if not handler.has_scope(f"{scope}!{resource}"):
+        raise web.HTTPError(403, f"this token lacks the scope {scope}!{resource}")
+
+
 class PortHandler(APIHandler):
     """`POST /hub/api/carme/port` with the session's own token and `{"port": N}`."""
 
@@ -76,6 +86,22 @@ class PortHandler(APIHandler):
     async def post(self) -> None:
         """Take the port of the session whose token this is."""
         spawner_of(self).port_reported(parse_body(PortReport, self.request.body).port)
+        self.set_status(204)
+
+
+class EndedHandler(APIHandler):
+    """`POST /hub/api/carme/ended` from the epilog of a session's job, with its submission number.
+
+    It proves nothing and changes nothing: the hub only looks at Slurm earlier than it would.
+    """
+
+    async def post(self) -> None:
+        """Look at the session's job now; nobody learns whether there is such a session."""
+        submission = self.request.headers.get("Authorization", "").removeprefix("session ")
+        for user in self.users.values():
+            for spawner in user.spawners.values():
+                if submission and getattr(spawner, "submission", "") == submission:
+                    spawner.look_now()
         self.set_status(204)
 
 
@@ -89,10 +115,14 @@ class ExtendHandler(APIHandler):
         spawner = getattr(self.current_user, "spawners", {}).get(extension.server)
         if spawner is None or not spawner.ready:
             raise web.HTTPError(404, "you have no such session running")
+        token = self.get_auth_token()
+        # A session's own token has no right to start or end sessions, but may extend its own.
+        if not token or not spawner.owns_token(token):
+            require_scope(self, "servers", extension.server)
         try:
             ends_at = await spawner.extend(60 * extension.minutes)
         except CarmeError as error:
-            raise web.HTTPError(http_status(error), str(error)) from None
+            raise http_error(error) from None
         self.write({"ends_at": ends_at})
 
 
@@ -102,6 +132,7 @@ class WarningsHandler(APIHandler):
     @web.authenticated
     async def get(self) -> None:
         """Only sessions with a warning; the default session's name is empty."""
+        require_scope(self, "read:servers")
         spawners = getattr(self.current_user, "spawners", {})
         self.write({name: s.warning for name, s in spawners.items() if s.ready and s.warning})
 
@@ -112,6 +143,15 @@ class ContextHandler(APIHandler):
     def initialize(self, context: HubContext) -> None:
         super().initialize()
         self._context = context
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for the user's turn to ask the view or the service; a 429 above their limit."""
+        try:
+            async with self._context.questions.async_turn(self.current_user.name):
+                yield
+        except BusyError as error:
+            raise http_error(error) from None
 
 
 class SessionHandler(ContextHandler):
@@ -152,6 +192,11 @@ class OutlookHandler(ContextHandler):
     @web.authenticated
     async def get(self) -> None:
         """Now; or when Slurm expects it, and what smaller request would start now."""
+        require_scope(self, "servers")
+        async with self._turn():
+            await self._answer()
+
+    async def _answer(self) -> None:
         request, problems = ResourceRequest.parse(_query(self, ResourceRequest))
         if request is None:
             self.set_status(400)
@@ -186,11 +231,12 @@ class OutlookHandler(ContextHandler):
     async def _expected_start(self, request: ResourceRequest) -> ExpectedStart | InputError | None:
         """Slurm's answer; None without one, TimeoutError if it comes later."""
         try:
-            return await self._context.cluster_state.expected_start(request)
+            state = self._context.cluster_state
+            return await state.expected_start(request, self.current_user.name)
         except InputError as error:
             return error
         except CarmeError as error:
-            # Slurm is asked at most six times a minute for everybody: no answer is no failure.
+            # Slurm is asked a few times a minute for each user: no answer is no failure.
             self.log.debug("No expected start: %s", error)
             return None
 
@@ -204,10 +250,13 @@ class AdviceHandler(ContextHandler):
         user = self.current_user
         if getattr(user, "kind", "user") != "user":
             raise web.HTTPError(403, "advice is for users")
+        require_scope(self, "servers")
         service = self._context.prediction_service
         request = _query(self, AdviceRequest)
         try:
-            self.write(await service.post(user.name, "advice", request, ADVICE_SECONDS))
+            async with self._turn():
+                answer = await service.post(user.name, "advice", request, ADVICE_SECONDS)
+            self.write(answer)
         except (HTTPClientError, OSError, ValueError) as error:
             response = getattr(error, "response", None)
             status, body = (response.code, response.body) if response else (503, b"")
@@ -215,8 +264,10 @@ class AdviceHandler(ContextHandler):
                 # The hub's token, not the user's.
                 self.log.error("The prediction service refuses the hub's token: %s", error)
                 raise web.HTTPError(502, "no advice: the hub may not ask the service") from None
+            if status == 429:
+                raise http_error(BusyError(_problem_text(body))) from None
             if 400 <= status < 500:
-                raise web.HTTPError(429 if status == 429 else 400, _problem_text(body)) from None
+                raise web.HTTPError(400, _problem_text(body)) from None
             raise web.HTTPError(503, "no advice now: the prediction service is away") from None
 
 
@@ -284,6 +335,7 @@ def handlers(context: HubContext) -> list[tuple[Any, ...]]:
     }
     return [
         (r"/api/carme/port", PortHandler),
+        (r"/api/carme/ended", EndedHandler),
         (r"/api/carme/extend", ExtendHandler),
         (r"/api/carme/warnings", WarningsHandler),
         *((f"/api/carme/{name}", h, {"context": context}) for name, h in with_context.items()),

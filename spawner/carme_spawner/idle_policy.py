@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from tornado.httpclient import AsyncHTTPClient
+from aiohttp import ClientError, ClientTimeout
+from jupyterhub.httpclient import fetch
 from traitlets.log import get_logger
 
 from carme.config import SessionSettings
@@ -22,6 +23,7 @@ from carme.units import format_duration
 from carme.view.client import AsyncViewClient
 from carme_spawner.cluster_state import IDLE_MAX_AGE_SECONDS
 
+_ANSWER_SECONDS = 10
 _FORGET_SECONDS = 600
 _BUSY_RATIO = 0.01
 """A GPU that was busy for a smaller part of the time is idle; the exporter has the same rule."""
@@ -156,23 +158,29 @@ class GpuIdleness:
 
 async def read_session(url: str, token: str) -> SessionActivity:
     """The activity of the session at `url` (with its base path); raises OSError or ValueError
-    without an answer."""
+    without an answer.
+
+    JupyterHub's client sends the token only to a server with the session's certificate.
+    """
     contents: list[list[dict[str, Any]]] = []
     for resource in ("kernels", "terminals"):
         try:
-            response = await AsyncHTTPClient().fetch(
+            response = await fetch(
                 f"{url}api/{resource}",
                 headers={"Authorization": f"token {token}"},
-                request_timeout=10,
-                raise_error=False,
+                timeout=ClientTimeout(total=_ANSWER_SECONDS),
+                allow_redirects=False,
+                raise_for_status=False,
             )
-        except Exception as error:  # tornado raises many types, and none may end a session
-            raise OSError(str(error)) from error
+            async with response:
+                body = await response.read()
+        except (ClientError, TimeoutError) as error:
+            raise OSError(f"api/{resource}: {error!r}") from error
         # Terminals can be switched off.
-        if response.code == 404 and resource == "terminals":
+        if response.status == 404 and resource == "terminals":
             contents.append([])
-        elif response.code != 200:
-            raise OSError(f"api/{resource} answers {response.code}")
+        elif response.status != 200:
+            raise OSError(f"api/{resource} answers {response.status}")
         else:
-            contents.append(json.loads(response.body))
+            contents.append(json.loads(body))
     return read_activity(*contents)

@@ -6,18 +6,24 @@ are in a file beside it that only the user can read: a token on a command line w
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 TRIES = 5
 REPORT_SECONDS = 120
+FOLDERS = {"PATH": "bin", "JUPYTER_PATH": "share", "JUPYTER_CONFIG_PATH": "config"}
+"""Variable to the folder of the session's files that it finds first."""
+RUNTIME_PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (the folder's name is random)
 
 
 def main(folder: Path) -> int:
@@ -25,10 +31,23 @@ def main(folder: Path) -> int:
     settings = json.loads((folder / "session.json").read_text(encoding="utf-8"))
     environment = {**os.environ, **settings["environment"]}
     environment.update(lay_out(folder, settings.get("files", {}), environment))
+    runtime = runtime_folder()
+    environment["JUPYTER_RUNTIME_DIR"] = runtime
+    try:
+        return run(folder, settings, environment)
+    finally:
+        shutil.rmtree(runtime, ignore_errors=True)
+
+
+def run(folder: Path, settings: "dict[str, Any]", environment: "dict[str, str]") -> int:
+    """Run Jupyter to its end, on a port that is free."""
+    # jupyterhub-singleuser takes its key and certificate from these, here both from one file.
+    for name in ("JUPYTERHUB_SSL_KEYFILE", "JUPYTERHUB_SSL_CERTFILE"):
+        environment[name] = str(folder / "server.pem")
     address = own_address(settings["hub_api_url"])
     for _ in range(TRIES):
         port = free_port(address)
-        bind = f"http://{address}:{port}{settings['base_url']}"
+        bind = f"https://{address}:{port}{settings['base_url']}"
         environment["JUPYTERHUB_SERVICE_URL"] = bind
         try:
             server = subprocess.Popen(settings["command"], env=environment, cwd=Path.home())
@@ -55,7 +74,7 @@ def lay_out(
 ) -> "dict[str, str]":
     """Write the files for Jupyter below `folder`; returns the variables by which it finds them.
 
-    Without the files only the time left is missing, so a full disk does not stop the start.
+    Without the files kernels would not be closed to other users, so the session does not start.
     """
     root = folder / "jupyter"
     try:
@@ -63,15 +82,36 @@ def lay_out(
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+            if path.parent.name == "bin":
+                path.chmod(0o700)
     except OSError as error:
-        print(f"carme: the time left will not be shown: {error}", flush=True)
-        return {}
+        raise SystemExit(
+            f"carme: the session's files cannot be written: {error}; "
+            "delete files in your home, then start the session again"
+        ) from None
     variables = {"CARME_JUPYTER": str(root)}
-    for name, folder_name in (("JUPYTER_PATH", "share"), ("JUPYTER_CONFIG_PATH", "config")):
+    for name, folder_name in FOLDERS.items():
         variables[name] = os.pathsep.join(
             filter(None, [str(root / folder_name), environment.get(name)])
         )
     return variables if files else {}
+
+
+def runtime_folder() -> str:
+    """A new folder for the connection files and unix sockets of kernels, of mode 0700.
+
+    Not in the home: its path may be longer than a socket's address can be, and a network file
+    system may not allow sockets.
+    """
+    for parent in RUNTIME_PARENTS:
+        try:
+            return tempfile.mkdtemp(prefix="carme-", dir=parent)
+        except OSError:
+            continue
+    raise SystemExit(
+        f"carme: none of {', '.join(RUNTIME_PARENTS)} can be written in this container, and "
+        "kernels need one of them for their sockets"
+    )
 
 
 def own_address(hub_api_url: str) -> str:

@@ -5,13 +5,17 @@ from collections.abc import Mapping
 from html import escape
 
 from jupyterhub.spawner import SpawnException
+from tornado import web
 
-from carme.errors import CarmeError, UnavailableError
+from carme.errors import BusyError, CarmeError, UnavailableError
 from carme.slurm.models import Job
 from carme.slurm.states import JobState
 
 NOTICE_SECONDS = 30
 """Slurm signals a session this long before its time limit, so that it ends cleanly."""
+
+RETRY_SECONDS = 5
+"""When to ask again after a refusal above a limit per user."""
 
 ENDED = {
     JobState.COMPLETED: "The session ended by itself.",
@@ -57,6 +61,13 @@ WAITS = {
 }
 
 
+FOREIGN_JOB = (
+    "The job that was reported for this session is not this session's. The hub does not touch that "
+    "job. Start the session again; if that does not help, ask the administrators: the hub's log "
+    "has the details."
+)
+
+
 def waiting(job: Job) -> str:
     """Why the job waits."""
     reason = job.reason.split(",")[0].strip("()") or "None"
@@ -95,8 +106,20 @@ def _ran_out(job: Job) -> bool:
 
 
 def http_status(error: CarmeError) -> int:
-    """503 while view, helper or Slurm is away; 400 for what they refuse."""
+    """429 above a limit per user; 503 while view, helper or Slurm is away; 400 for what they
+    refuse."""
+    if isinstance(error, BusyError):
+        return 429
     return 503 if isinstance(error, UnavailableError) else 400
+
+
+def http_error(error: CarmeError) -> web.HTTPError:
+    """The error as a response of the hub's API."""
+    response = web.HTTPError(http_status(error), str(error))
+    if isinstance(error, BusyError):
+        headers = {"Retry-After": str(error.retry_seconds)}
+        response.headers = headers  # type: ignore[attr-defined] # JupyterHub sends them
+    return response
 
 
 class SessionFailure(SpawnException):
@@ -121,5 +144,7 @@ class SessionFailure(SpawnException):
         super().__init__(message, reason=reason, message_html=html, status_code=status_code)
         self.problems = problems or {}
         """Field to message, when the options were wrong."""
+        if status_code == 429:
+            self.headers = {"Retry-After": str(RETRY_SECONDS)}  # JupyterHub sends it
         self.jupyterhub_message = message
         self.jupyterhub_html_message = html

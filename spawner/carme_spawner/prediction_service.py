@@ -19,7 +19,9 @@ class PredictionService:
         service = config.service
         self.token = token
         self._url = f"http://{service.listen}:{service.port}"
-        self._api = f"{self._url}{config.hub.base_url}services/{NAME}/api/v1"
+        path = f"{config.hub.base_url}services/{NAME}"
+        self._api = f"{self._url}{path}/api/v1"
+        self._callback_url = f"{config.hub.origin}{path}/oauth_callback"
 
     def entry(self) -> dict[str, Any]:
         """The service's entry in JupyterHub.services."""
@@ -28,6 +30,7 @@ class PredictionService:
             "url": self._url,
             "api_token": self.token,
             "oauth_no_confirm": True,
+            "oauth_redirect_uri": self._callback_url,
             "oauth_client_allowed_scopes": ["read:users!user"],
             "display": True,
         }

@@ -34,8 +34,8 @@ SHORT_FLAGS = frozenset("EHIKOQVXZhklsuv")
 # Variables of the session's own process, or set for each task: srun's tasks do not get them.
 OWN_PREFIXES = ("APPTAINER", "JPY_", "JUPYTERHUB_", "PMI", "SINGULARITY", "SLURM")
 OWN_VARIABLES = frozenset([
-    "CARME_RELAY", "CUDA_VISIBLE_DEVICES", "HOME", "HOSTNAME", "OLDPWD", "PWD",
-    "ROCR_VISIBLE_DEVICES", "SHLVL", "_",
+    "CARME_RELAY", "CUDA_VISIBLE_DEVICES", "HOME", "HOSTNAME", "JUPYTER_RUNTIME_DIR", "OLDPWD",
+    "PWD", "ROCR_VISIBLE_DEVICES", "SHLVL", "_",
 ])
 # fmt: on
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from traitlets.log import get_logger
 
-from carme.errors import CarmeError, DeniedError, UnavailableError
+from carme.errors import BusyError, CarmeError, DeniedError, UnavailableError
 from carme.images.catalogue import Catalogue, load_catalogue
 from carme.requests.placement import all_problems
 from carme.requests.resource_request import Problems
@@ -17,7 +18,7 @@ from carme.slurm.snapshot import Snapshot
 from carme_spawner import form
 from carme_spawner.cluster_state import FORM_MAX_AGE_SECONDS
 from carme_spawner.context import HubContext
-from carme_spawner.messages import SessionFailure
+from carme_spawner.messages import SessionFailure, http_status
 from carme_spawner.options import SessionOptions, defaults, option_problems, project_folders
 
 
@@ -26,7 +27,7 @@ class SpawnRequestChecker:
 
     def __init__(self, context: HubContext, user: str) -> None:
         self._config, self._helper = context.config, context.helper
-        self._cluster_state = context.cluster_state
+        self._cluster_state, self._questions = context.cluster_state, context.questions
         self._user = user
 
     @property
@@ -43,9 +44,12 @@ class SpawnRequestChecker:
     ) -> str:
         """The form, filled with the last session's options or the refused ones."""
         state = self._cluster_state
-        snapshot, catalogue, user = await asyncio.gather(
-            _unless_away(state.latest_snapshot()), self._catalogue(), state.slurm_user(self._user)
-        )
+        async with self._turn():
+            snapshot, catalogue, user = await asyncio.gather(
+                _unless_away(state.latest_snapshot()),
+                self._catalogue(),
+                state.slurm_user(self._user),
+            )
         values = defaults(self._config.session, snapshot, catalogue)
         if snapshot:
             values = with_allowed_hours(values, {}, snapshot, user, time.time())
@@ -65,11 +69,12 @@ class SpawnRequestChecker:
     async def check(self, raw: Mapping[str, Any]) -> SessionOptions:
         """The options in `raw`; raises SessionFailure if one of them is wrong."""
         state = self._cluster_state
-        snapshot, catalogue, user = await asyncio.gather(
-            _unless_away(state.fresh_snapshot(FORM_MAX_AGE_SECONDS)),
-            self._catalogue(),
-            state.slurm_user(self._user),
-        )
+        async with self._turn():
+            snapshot, catalogue, user = await asyncio.gather(
+                _unless_away(state.fresh_snapshot(FORM_MAX_AGE_SECONDS)),
+                self._catalogue(),
+                state.slurm_user(self._user),
+            )
         if snapshot is None:
             raise SessionFailure(
                 "Slurm cannot be reached at the moment. Try again in a minute.",
@@ -97,7 +102,9 @@ class SpawnRequestChecker:
                 image = await self._helper.check_image(self._user, options.own_image)
                 options = options.model_copy(update={"own_image": image.path})
             except UnavailableError as error:
-                raise SessionFailure(str(error), reason=error.reason, status_code=503) from error
+                raise SessionFailure(
+                    str(error), reason=error.reason, status_code=http_status(error)
+                ) from error
             except CarmeError as error:
                 problems = {"own_image": str(error)}
         if problems or options is None:
@@ -115,6 +122,17 @@ class SpawnRequestChecker:
         paths = {application.name: application.path for application in image.applications}
         default_path = next(iter(paths.values()), "/lab")
         return catalogue.path(image), image.size_bytes, paths.get(options.application, default_path)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for the user's turn to ask the view; SessionFailure above their limit."""
+        try:
+            async with self._questions.async_turn(self._user):
+                yield
+        except BusyError as error:
+            raise SessionFailure(
+                str(error), reason=error.reason, status_code=http_status(error)
+            ) from None
 
     async def _catalogue(self) -> Catalogue:
         images = self._config.images

@@ -18,13 +18,20 @@ from carme.requests.resource_request import ResourceRequest
 from carme_spawner.messages import NOTICE_SECONDS
 
 SHORT_SECONDS = 300
+NAME_PREFIX = "carme-"
+"""A session's job is named by this and the session."""
 JUPYTER_FILES = {
+    "bin/carme-tcp-kernel": "tcp_kernel.py",
+    "config/jupyter_config.py": "jupyter_config.py",
     "config/jupyter_server_config.py": "jupyter_server_config.py",
     "python/carme_session.py": "carme_session.py",
     "share/labextensions/carme-session/package.json": "package.json",
     "share/labextensions/carme-session/static/time_left.js": "time_left.js",
 }
-"""The server extension and the prebuilt JupyterLab extension: path in the session to our file."""
+"""Jupyter's settings, the server extension, the prebuilt JupyterLab extension, and the program for
+kernels that know only TCP: path in the session to our file."""
+KERNEL_CONFIG = "ipython_kernel_config.py"
+"""Settings of IPython kernels, which the job script binds into the container."""
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("carme_spawner", "templates"),
@@ -41,6 +48,8 @@ class SessionContainer:
     """The container of one session."""
 
     session: str
+    submission: str
+    """A random number, by which the hub recognises the job that it submitted."""
     image: Path
     size_bytes: int = 0
     """Of a published image; 0 for a user's own, whose file may have any name: such a name does not
@@ -60,6 +69,8 @@ def job_script(
     return _environment.get_template(template).render(
         request=request,
         container=container,
+        name_prefix=NAME_PREFIX,
+        kernel_config=KERNEL_CONFIG,
         apptainer=apptainer,
         gpu_flag=f"--{settings.gpu_flag}" if settings.gpu_flag else "",
         binds=[*settings.binds, *([container.project] if container.project else [])],
@@ -77,9 +88,11 @@ def session_files(
     base_url: str,
     options: Sequence[str],
     start_seconds: float,
+    certificate: str,
     task: str = "",
 ) -> dict[str, str]:
-    """File name to text. `task` is the script of tasks on further nodes; empty without any."""
+    """File name to text. `certificate` is the session's with its key. `task` is the script of tasks
+    on further nodes; empty without any."""
     secret = {
         "environment": dict(environment),
         "hub_api_url": environment["JUPYTERHUB_API_URL"],
@@ -93,6 +106,8 @@ def session_files(
         LOG_FILE: "",  # empties the log of an earlier session
         "session.json": json.dumps(secret),
         "launcher.py": _source("launcher.py"),
+        "server.pem": certificate,
+        KERNEL_CONFIG: _source(f"inside/{KERNEL_CONFIG}"),
     }
     if task:
         texts |= {"task.sh": task, "relay.py": _source("relay.py"), "srun": _source("srun.py")}

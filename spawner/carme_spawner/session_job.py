@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import pwd
+import socket
 import time
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from carme.errors import CarmeError, UnavailableError
@@ -14,6 +17,8 @@ from carme_spawner import messages
 from carme_spawner.cluster_state import STARTING_MAX_AGE_SECONDS
 from carme_spawner.context import HubContext
 from carme_spawner.messages import SessionFailure
+from carme_spawner.session_certificates import host_name
+from carme_spawner.session_files import NAME_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,10 @@ class SavedJob:
     submitted_at: float = 0
     address: str = ""
     port: int = 0
+    submission: str = ""
+    """The random number in the job's comment, drawn by the hub for this submission."""
+    slurm_submitted_at: int = 0
+    """When Slurm took the job, from Slurm; 0 until the job is confirmed to be this session's."""
 
 
 class SessionJob:
@@ -44,7 +53,9 @@ class SessionJob:
         self._context = context
         self._user, self._name = user, name
         self._reported = asyncio.Event()
+        self._confirmed = asyncio.Event()
         self._submission: asyncio.Future[None] | None = None
+        self._address_problem = ""
         self.last: Job | None = None
         """The job as it was last seen."""
         self.event: dict[str, Any] = {"progress": 5, "message": "Submitting the job to Slurm"}
@@ -60,6 +71,8 @@ class SessionJob:
         self.saved = SavedJob(**{name: state[name] for name in names})
         if self.saved.port:
             self._reported.set()
+        if self.saved.slurm_submitted_at:
+            self._confirmed.set()
 
     @property
     def submitting(self) -> bool:
@@ -73,8 +86,11 @@ class SessionJob:
 
     @property
     def url(self) -> str:
-        """The session's address for the hub."""
-        return f"http://{self.saved.address}:{self.saved.port}"
+        """The session's address for the hub and its proxy, which check the name in it."""
+        saved = self.saved
+        if not saved.submission:  # submitted by an older release of the hub, without a certificate
+            return f"http://{saved.address}:{saved.port}"
+        return f"https://{host_name(saved.address, saved.submission)}:{saved.port}"
 
     def report(self, port: int) -> None:
         """Record that the session listens on `port` of its node."""
@@ -82,19 +98,33 @@ class SessionJob:
         self._reported.set()
 
     async def submit(
-        self, script: str, files: dict[str, str], token_hash: str, in_use: tuple[str, ...] = ()
+        self,
+        script: str,
+        files: dict[str, str],
+        token_hash: str,
+        submission: str,
+        in_use: tuple[str, ...] = (),
     ) -> None:
-        """Submit the job. If the caller is cancelled, the submission goes on; `end` awaits it."""
+        """Submit the job. If the caller is cancelled, the submission goes on; `end` awaits it.
+
+        `submission` is the random number in the comment of the script's job.
+        """
 
         async def submit() -> None:
-            self.saved = SavedJob(token_hash=token_hash)
+            self.saved = SavedJob(token_hash=token_hash, submission=submission)
             self._reported.clear()
+            self._confirmed.clear()
             helper = self._context.helper
             submitted = await helper.submit(self._user, self._name, script, files, in_use)
             self.saved.job_id, self.saved.submitted_at = submitted.job_id, time.time()
 
         self._submission = asyncio.ensure_future(submit())
         await asyncio.shield(self._submission)
+
+    async def confirmed_id(self) -> int:
+        """The job's id, once Slurm has shown that it is this session's."""
+        await self._confirmed.wait()
+        return self.saved.job_id
 
     async def until_up(self) -> str:
         """The session's address, once it listens; raises SessionFailure if it never will."""
@@ -123,7 +153,7 @@ class SessionJob:
                     running_since = running_since or now
                     if now - running_since > settings.start_seconds:
                         limit = format_duration(settings.start_seconds)
-                        text = f"The session did not start within {limit}."
+                        text = f"The session did not start within {limit}.{self._address_problem}"
                         raise await self._failure(text, "start")
             progress, text = await self._progress(job)
             self.event = {"progress": progress, "message": text}
@@ -133,6 +163,8 @@ class SessionJob:
                 continue
             if not self.saved.address:
                 await self.read_job()
+            if not self.saved.address:
+                await asyncio.sleep(STARTING_MAX_AGE_SECONDS)
         self.event = {"progress": 90, "message": "The session is up"}
         return self.url
 
@@ -160,7 +192,10 @@ class SessionJob:
             reported.cancel()
 
     async def read_job(self, max_age_seconds: float = STARTING_MAX_AGE_SECONDS) -> Job | None:
-        """The job in a snapshot of at most this age; None while Slurm cannot be reached."""
+        """The job in a snapshot of at most this age; None while Slurm cannot be reached.
+
+        Raises SessionFailure if the job with this session's id is not this session's.
+        """
         try:
             snapshot = await self._context.cluster_state.fresh_snapshot(max_age_seconds)
         except CarmeError:
@@ -173,11 +208,54 @@ class SessionJob:
             if snapshot.taken_at < self.saved.submitted_at + UNSEEN_SECONDS:
                 return None
             return Job(id=self.saved.job_id, state=JobState.COMPLETED)
+        self._check_identity(job)
         self.last = job
         if job.state.active and job.nodes:
             node = next((n for n in snapshot.nodes if n.name == job.nodes[0]), None)
-            self.saved.address = (node.address if node else "") or job.nodes[0]
+            await self._find((node.address if node else "") or job.nodes[0])
         return job
+
+    async def _find(self, node: str) -> None:
+        """Save the IP address of the job's node, which Slurm may know by name."""
+        try:
+            infos = await asyncio.get_running_loop().getaddrinfo(
+                node, None, type=socket.SOCK_STREAM
+            )
+        except OSError as error:
+            log.warning("session %s of %s: node %s: %s", self._name, self._user, node, error)
+            self._address_problem = f" The hub cannot find the address of {node}: {error}."
+            return
+        self.saved.address, self._address_problem = str(infos[0][4][0]), ""
+
+    def _check_identity(self, job: Job) -> None:
+        """Raise SessionFailure unless `job` is the one that this session submitted.
+
+        Its number comes from the helper, which runs as the user, who may replace its answer. So the
+        job must be the user's and hold the random number of the submission. Once it is confirmed,
+        Slurm's time of submission is enough: users may change the comments of their jobs.
+        """
+        saved, name = self.saved, f"{NAME_PREFIX}{self._name}"
+        # The number is empty for a session that an older release of the hub submitted.
+        is_submitted = job.name == name and saved.submission in job.comment
+        is_confirmed = self._confirmed.is_set() and job.submitted_at == saved.slurm_submitted_at
+        if job.is_owned_by(self._user, self._uid) and (is_submitted or is_confirmed):
+            if job.submitted_at:
+                saved.slurm_submitted_at = job.submitted_at
+                self._confirmed.set()
+            return
+        log.warning(
+            "session %s of %s: job %s, which was reported as the session's, is job %r of %s with "
+            "comment %r; the hub does not touch it",
+            self._name, self._user, job.id, job.name[:100], job.user, job.comment[:200],
+        )  # fmt: skip
+        raise SessionFailure(messages.FOREIGN_JOB, reason="job", status_code=500)
+
+    @cached_property
+    def _uid(self) -> int:
+        try:
+            return pwd.getpwnam(self._user).pw_uid
+        except KeyError:
+            return -1
 
     async def _progress(self, job: Job | None) -> tuple[int, str]:
         if job is None:
@@ -194,9 +272,11 @@ class SessionJob:
 
     async def extend(self, seconds: int) -> int:
         """Extend the job by `seconds`; returns its new end in Unix seconds."""
+        if await self.read_job() is None and not self._confirmed.is_set():
+            raise UnavailableError("Slurm cannot be read at the moment", "try again in a minute")
         extended = await self._context.helper.extend(self._user, self.saved.job_id, seconds)
-        await self.read_job(0)
-        return extended.ends_at or 0
+        job = await self.read_job(0)
+        return (job.ends_at if job else extended.ends_at) or 0
 
     async def end(self, grace_seconds: float) -> None:
         """End the job: ask the session to end, then cancel; no error if it is gone already.
@@ -205,7 +285,7 @@ class SessionJob:
         """
         if self._submission and self.submitting:
             await asyncio.wait([self._submission])
-        if not self.saved.job_id or await self._has_ended():
+        if not self.saved.job_id or not await self._is_alive():
             return
         if grace_seconds and self.up:
             # The session ends its kernels and then itself, and with it the job.
@@ -234,8 +314,24 @@ class SessionJob:
             if await self._has_ended():
                 return None
 
+    async def _is_alive(self) -> bool:
+        """Whether this session's job is there to be ended; unknown counts as alive.
+
+        Waits while it is not confirmed that the job is this session's: no other job is touched.
+        """
+        pause, longest = RETRY_SECONDS
+        while not await self._has_ended():
+            if self._confirmed.is_set():
+                return True
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+        return False
+
     async def _has_ended(self) -> bool:
-        job = await self.read_job()
+        try:
+            job = await self.read_job()
+        except SessionFailure:
+            return True  # there is a job of this number, but it is not this session's
         return job is not None and (job.state.ended or job.state.ending)
 
     async def _has_ended_within(self, seconds: float) -> bool:

@@ -4,11 +4,14 @@ import asyncio
 import hashlib
 import hmac
 import pwd
+import secrets
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import batchspawner
 from sqlalchemy.orm import object_session
@@ -76,6 +79,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._idle_policy = IdlePolicy(self.carme.session)
         self._session_token = ("", float("-inf"))
         self._prediction: asyncio.Future[Any] | None = None
+        self._look: asyncio.Future[None] | None = None
 
     def _new_job(self) -> SessionJob:
         return SessionJob(self.context, self.user.name, self.session_name)
@@ -167,11 +171,12 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     async def submit_batch_script(self) -> str:
         """Submit the job; returns its id. Raises SessionFailure if Slurm refuses it."""
-        script, files = await self._script()
+        submission = secrets.token_hex(16)
+        script, files = await self._script(submission)
         # Folders of other sessions that must not be removed.
         in_use = tuple(other.session_name for other in self.user.spawners.values() if other.active)
         try:
-            await self._job.submit(script, files, _hash(self.api_token), in_use)
+            await self._job.submit(script, files, _hash(self.api_token), submission, in_use)
         except CarmeError as error:
             raise SessionFailure(
                 str(error), reason=error.reason, status_code=http_status(error)
@@ -182,18 +187,19 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self.job_id = str(job_id)
         self.log.info("%s: submitted job %s", self._log_name, job_id)
         if self._options:
-            service = self.context.prediction_service
-            self._prediction = asyncio.ensure_future(
-                service.keep_prediction(self.user.name, self._options, job_id)
-            )
+            self._prediction = asyncio.ensure_future(self._keep_prediction(self._options))
         return self.job_id
+
+    async def _keep_prediction(self, options: SessionOptions) -> None:
+        job_id = await self._job.confirmed_id()
+        await self.context.prediction_service.keep_prediction(self.user.name, options, job_id)
 
     async def _until_up(self) -> str:
         url = await self._job.until_up()
         self._save_state()
         return url
 
-    async def _script(self) -> tuple[str, dict[str, str]]:
+    async def _script(self, submission: str) -> tuple[str, dict[str, str]]:
         """The job script, and the files that it finds in its folder."""
         options = self._options
         if options is None:
@@ -204,6 +210,7 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         home = Path(pwd.getpwnam(self.user.name).pw_dir)
         container = SessionContainer(
             session=self.session_name,
+            submission=submission,
             image=image,
             size_bytes=size_bytes,
             folder=home.joinpath(*FOLDERS, self.session_name),
@@ -211,9 +218,13 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         )
         script = partial(job_script, self.carme, options, container)
         task = script("task.sh") if options.nodes > 1 else ""
-        start_seconds = self.carme.session.start_seconds
         files = session_files(
-            self.get_env(), self.server.base_url, self.get_args(), start_seconds, task
+            self.get_env(),
+            self.server.base_url,
+            self.get_args(),
+            self.carme.session.start_seconds,
+            self.context.certificates.issue(submission),
+            task,
         )
         return script(), files
 
@@ -222,15 +233,33 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         if not self._job.saved.job_id:
             # The hub stops only sessions that poll as alive, and this job must be stopped, too.
             return None if self._job.submitting else 0
+        try:
+            return await self._poll_job()
+        except SessionFailure as error:
+            self.log.warning("%s: %s", self._log_name, error.log_message)
+            self.ended_message = error.message
+            return 1
+
+    @property
+    def submission(self) -> str:
+        """The random number of the job's submission; empty without one."""
+        return self._job.saved.submission
+
+    def look_now(self) -> None:
+        """Look whether the job is over, without waiting for the next poll."""
+        if self.ready and (self._look is None or self._look.done()):
+            self._look = asyncio.ensure_future(self._look_now())
+
+    async def _look_now(self) -> None:
+        with suppress(SessionFailure):  # the poll tells of it
+            await self._job.read_job(0)  # the poll takes what is known of the last seconds
+        await self.poll_and_notify()
+
+    async def _poll_job(self) -> int | None:
         # A starting hub expects a running session to answer soon, and cancels it otherwise. So the
         # poll of a session that still waits, or has not reported its port, returns when it has.
         if self._check_pending and not self._job.up:
-            try:
-                await self._resume()
-            except SessionFailure as error:
-                self.log.warning("%s: %s", self._log_name, error.log_message)
-                self.ended_message = error.message
-                return 1
+            await self._resume()
         job = await self._job.read_job(RUNNING_MAX_AGE_SECONDS)
         if job is None or not (job.state.ended or job.state.ending):
             return 1 if await self._ended_for_idleness(job) else None
@@ -279,7 +308,10 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     async def get_url(self) -> str:
         """The session's address, from the port that it reported."""
-        return self._job.url
+        url = self._job.url
+        # A restarted hub takes over the address and the port from here, but not the protocol.
+        self.server.proto = urlsplit(url).scheme
+        return url
 
     async def stop(self, now: bool = False) -> None:
         """End the session, then its job; no error if it is gone already."""
@@ -320,6 +352,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     def clear_state(self) -> None:
         super().clear_state()
+        if self._prediction:
+            self._prediction.cancel()
         self._job.restore({})
         self._job = self._new_job()
         self._idle_policy = IdlePolicy(self.carme.session)

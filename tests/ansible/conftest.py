@@ -17,6 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOKS = ROOT / "ansible"
 CACHE = Path(os.environ.get("CARME_CACHE") or "/var/cache/carme") / "machines"
+HUB_URL = "https://hub.carme.test"
 PASSWORDS = {"alice": "alice-knows-this", "ada": "ada-knows-that"}
 RUNNING = ExitStack()
 DURATIONS: list[tuple[str, float]] = []
@@ -116,6 +117,7 @@ class Site:
                 for index, (name, password) in enumerate(PASSWORDS.items())
             ],
             **{f"{name}_package_file": str(path) for name, path in self.packages.items()},
+            "jupyterhub_url": HUB_URL,
             "prometheus_scrape_seconds": 5,
             "slurm_qos": [
                 {

@@ -117,6 +117,8 @@ WRONG = {
         "must be [days-]hours:minutes:seconds",
     ),
     "URL": ("vars/jupyterhub_url", "hub.example.org", "must look like https://"),
+    "URL without a name": ("vars/jupyterhub_url", "https://10.0.0.5", "names below the address"),
+    "session host": ("vars/jupyterhub_session_host", "front", "includes the hub's own host name"),
     "half a certificate": ("vars/jupyterhub_certificate", "/etc/hostname", "set both or none"),
     "missing file": (
         "vars/apptainer_package_file",

@@ -2,8 +2,8 @@
 
 60 s (CARME_BENCH_SECONDS) of predictions at 50 a second, advice at 2 a second and 1,000-point
 fronts one after the other, over HTTP, each request different. The service runs as on a cluster
-(waitress, its pool of processes, SQLite), with a view that answers from a recorded cluster and the
-hub's own token; no hub is asked, since its answers are kept for half a minute anyway.
+(its web server, its pool of processes, SQLite), with a view that answers from a recorded cluster
+and the hub's own token; no hub is asked, since its answers are kept for half a minute anyway.
 """
 
 import argparse

@@ -19,6 +19,7 @@ from carme.library.suite_runner import Suite, run_suite
 from carme.simulator.analysis.search import ExhaustiveSearch
 from carme.simulator.costs.collectives import send_seconds
 from carme.simulator.costs.memory import model_bytes
+from carme.simulator.costs.step import plan_step
 from carme.simulator.events import compiled_queues, models
 from carme.simulator.events.engine import Simulation
 from carme.simulator.events.operations import Compute, Transfer
@@ -26,6 +27,7 @@ from carme.simulator.papers import merpsys
 from carme.simulator.plans import Synchronous, averaging_schedule, package_sizes
 from carme.simulator.runs import simulate
 from carme.simulator.runs.queued import run_averaging
+from carme.simulator.workload import Workload
 
 WORKERS, ROUNDS, TRANSFER = 64, 500, 0.015
 TARGETS = {
@@ -35,6 +37,8 @@ TARGETS = {
     "sync_worker_steps_per_second": (20e6, "at least"),
     "sweep_1000_points_seconds": (2, "under"),
     "gpt_3072_gpus_seconds": (1, "under"),
+    "pipeline_1t_3072_gpus_ms": (1, "under"),
+    "fsdp_70b_512_gpus_ms": (1, "under"),
 }
 
 
@@ -191,6 +195,52 @@ def gpt():
     return min(timed(simulate, workload, cluster, plan)[0] for _ in range(3))
 
 
+def median_step_ms(workload, cluster, plans):
+    """Milliseconds of one step, the median over different plans; the library is warm."""
+    plan_step(workload, cluster, plans[0])
+    return 1000 * float(np.median([timed(plan_step, workload, cluster, p)[0] for p in plans]))
+
+
+def pipeline_1t():
+    """GPT with 10^12 parameters on 3,072 GPUs: 64 stages of 8 GPUs, 6 copies."""
+    workload = Workload(
+        name="gpt-1t",
+        transformer={
+            "hidden": 25600, "layers": 128, "heads": 160, "sequence": 2048, "vocabulary": 51200,
+        },
+        dataset={"samples": 10**6}, optimizer="adam", precision="fp16", framework="megatron",
+    )  # fmt: skip
+    plans = [
+        Synchronous(
+            gpus=3072, tensor=8, pipeline=64, batch=3072 + 6 * i, micro_batch=1, recompute="full",
+        )
+        for i in range(100)
+    ]  # fmt: skip
+    return median_step_ms(workload, library.cluster_of("3072xA100-80gb"), plans)
+
+
+def fsdp_70b():
+    """Llama 3 70B with FSDP on 512 GPUs."""
+    workload = Workload(
+        name="llama-70b",
+        transformer={
+            "hidden": 8192, "layers": 80, "heads": 64, "key_value_heads": 8, "sequence": 8192,
+            "vocabulary": 128256, "feed_forward": 28672, "position_encoding": "rotary",
+            "norm": "rms", "gated": True, "biases": False, "tied": False, "dropout": False,
+            "attention": "flash-2",
+        },
+        dataset={"samples": 10**6}, optimizer="adam", precision="bf16",
+    )  # fmt: skip
+    plans = [
+        Synchronous(
+            gpus=512, batch=512 * (1 + i), micro_batch=1 + i % 4, recompute="full",
+            sharding="weights", shard_group=(None, 8, 64)[i % 3],
+        )
+        for i in range(100)
+    ]  # fmt: skip
+    return median_step_ms(workload, library.cluster_of("512xH100"), plans)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
@@ -201,6 +251,8 @@ def main() -> None:
         "sync_worker_steps_per_second": sync_rate(),
         "sweep_1000_points_seconds": sweep(),
         "gpt_3072_gpus_seconds": gpt(),
+        "pipeline_1t_3072_gpus_ms": pipeline_1t(),
+        "fsdp_70b_512_gpus_ms": fsdp_70b(),
     }
     if as_json:
         print(json.dumps(figures))

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from carme.config import Config, parse
 from carme.local.cluster import LocalCluster
 from support.cluster import Cluster, wait_for
-from support.hub import User
+from support.hub import User, session_url
 
 CONCURRENT = 50
 FIRST_PORT = 19200
@@ -141,7 +141,7 @@ class Bench:
                 raise SystemExit(f"bench: the session of {user} did not start: {last}")
         elif answer.status_code != 201:
             raise SystemExit(f"bench: the hub says {answer.status_code}: {answer.text}")
-        self._until_answered(f"{self._url}/user/{user}/api")
+        self._until_answered(f"{session_url(self.cluster.config, user)}/api")
         return time.monotonic() - started
 
     # --- by plain sbatch --------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def lab(cluster, browser):
     def start(image):
         person.start(seconds=120, **TWO, image=image)
         login(page, cluster, person.name)
-        page.goto(f"{person.url}/user/{person.name}/lab")
+        page.goto(f"{person.session_url}/lab")
         open_lab(page, cluster, person.name)
         return page
 

@@ -169,7 +169,8 @@ PLAN_PREDICTION = {
     "step_time": figure(1, 1, 1, "s"), "idle": {"share": 0.1}, "notes": [],
     "average_gpu_power": figure(60, 50, 70, "W"), "peak_gpu_power": figure(70, 60, 80, "W"),
     "average_node_power": figure(90, 80, 99, "W"),
-    "memory": {"fits": True, "needed_bytes": 2**30, "capacity_bytes": 2**34, "why_not": ""},
+    "memory": {"fits": True, "needed_bytes": 2**30, "capacity_bytes": 2**34, "why_not": "",
+               "parts_bytes": {"weights": 2**29, "activations": 2**29, "data": 0}},
     "provenance": {"words": "uncalibrated", "calibrated": False},
 }  # fmt: skip
 
@@ -185,8 +186,9 @@ def show_plan(page, gpus):
     }
     for name, body in answers.items():
         answer_requests(page, f"{prefix}/api/v1/{name}", body)
-    inputs = ("gpus", "batch", "epochs", "samples", "precision", "own-name", "onnx")
+    inputs = ("gpus", "batch", "epochs", "samples", "precision")
     html = "".join(f"<input id={name} value=1>" for name in inputs)
+    html += "<input id=onnx type=file><input id=own-name><input id=dimensions>"
     html += "<form id=request><select id=workload></select></form><button id=upload></button>"
     html += "<div id=predictions></div><div id=upload-status></div>"
     head = f"<meta name=prefix content={prefix}><meta name=csrf content=x>"
@@ -201,6 +203,22 @@ def test_the_plan_shows_charged_and_whole_node_energy_below_a_path(page):
     cells = dict(zip(titles[1:], row.locator("td strong").all_inner_texts(), strict=False))
     assert cells["Charged energy"] == "0.2 kWh"
     assert cells["Whole-node energy"] == "0.4 kWh"
+
+
+@pytest.mark.parametrize(
+    ("file", "path"), [("net.onnx", "onnx?name=net&dimensions="), ("net.json", "huggingface")]
+)
+def test_an_upload_shows_what_its_workload_leaves_out(page, file, path):
+    show_plan(page, [{"type": "t4", "total": 4}])
+    warning = "operator Swirl is unknown: 3 % of the elements moved"
+    answer = {"workload": {"name": "net", "warnings": [warning]}}
+    answer_requests(page, f"/jupyter/services/carme/api/v1/workloads/{path}", answer)
+    page.locator("#onnx").set_input_files(
+        {"name": file, "mimeType": "application/octet-stream", "buffer": b"{}"}
+    )
+    page.locator("#upload").click()
+    expect(page.locator("#upload-status")).to_contain_text("Saved as net.")
+    expect(page.locator("#upload-status p")).to_have_text(warning)
 
 
 def test_the_plan_of_a_cluster_without_gpus_says_so(page):

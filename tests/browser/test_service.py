@@ -130,8 +130,16 @@ def test_advice_in_the_form_then_the_page_of_the_job(cluster, ann, screenshots):
     user = cluster.users[0]
     [job] = wait_for(lambda: cluster.jobs(user), 60, "a job")
     wait_for(lambda: cluster.jobs(user)[0]["state"] == "RUNNING", 60, "its start")
-    ann.goto(f"{cluster.config.hub.url}{PAGES}/jobs")
-    ann.get_by_role("link", name=job["id"]).click()
+    link = ann.get_by_role("link", name=job["id"])
+
+    def job_is_listed():
+        """The view may be seconds behind `squeue`, and the page shows what it had when opened."""
+        ann.goto(f"{cluster.config.hub.url}{PAGES}/jobs")
+        expect(ann.locator("#jobs")).not_to_have_text("…")
+        return link.count()
+
+    wait_for(job_is_listed, 60, "the job in the list")
+    link.click()
     expect(ann.locator("#job")).to_contain_text("Predicted when it was submitted", timeout=60_000)
     expect(ann.locator("#job")).to_contain_text("Left:")
     # The first values appear after two intervals of exporter and Prometheus.

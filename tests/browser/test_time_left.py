@@ -32,7 +32,7 @@ def page(browser, cluster, person):
 
 def test_time_left_more_time_and_the_warning(cluster, person, page, screenshots):
     person.start(**SMALL, hours=0.1)  # six minutes: from the beginning in the last ten
-    page.goto(f"{person.url}/user/{person.name}/lab")
+    page.goto(f"{person.session_url}/lab")
     open_lab(page, cluster, person.name)
     time_left = page.locator("#carme-time-left")
     expect(time_left).to_contain_text("min left", timeout=20_000)
@@ -58,13 +58,13 @@ def test_idle_gpus_are_told_in_jupyterlab(cluster, person, page):
     warning = "It did nothing with its GPU for 2 h. It ends at 14:05 unless you run something."
 
     def with_warning(route):
-        response = route.fetch()
-        assert response.json()["warning"] == "", "a session without GPUs has none"
-        route.fulfill(response=response, json={**response.json(), "warning": warning})
+        times = person.server("GET", "/carme/time").json()
+        assert times["warning"] == "", "a session without GPUs has none"
+        route.fulfill(json={**times, "warning": warning})
 
     person.start(**SMALL, hours=0.5)
     page.route("**/carme/time*", with_warning)
-    page.goto(f"{person.url}/user/{person.name}/lab")
+    page.goto(f"{person.session_url}/lab")
     open_lab(page, cluster, person.name)
     expect(page.locator("#carme-idle")).to_have_text("GPUs idle", timeout=20_000)
     expect(page.locator("#carme-idle")).to_have_attribute("title", warning)
@@ -83,12 +83,12 @@ def test_the_answers_of_the_extension(cluster, person):
     other = User(cluster, cluster.users[1])
     other.login()
     assert (
-        other.web.get(f"{person.url}/user/{person.name}/carme/time", timeout=20).status_code
+        other.web.get(f"{person.session_url}/carme/time", timeout=20).status_code
         in (
             403,
             404,
         )
-        or "/hub/" in other.web.get(f"{person.url}/user/{person.name}/carme/time", timeout=20).url
+        or "/hub/" in other.web.get(f"{person.session_url}/carme/time", timeout=20).url
     )
     token = other.api("POST", f"/users/{other.name}/tokens", json={"note": "x"}).json()["token"]
     import requests

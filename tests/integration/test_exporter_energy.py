@@ -9,6 +9,8 @@ import pytest
 from support.cluster import wait_for
 from support.exporter import Exporter, submit, wait_ended
 
+HELD_SECONDS = 280
+"""Jobs that a test cancels last so long at most: nothing that the test waits for takes longer."""
 BUSY = "timeout {0} sh -c 'while :; do :; done'"
 GPU = ("--gres=gpu:1", "--mem=100", "-t", "5")
 
@@ -22,6 +24,17 @@ def node(cluster):
 @pytest.fixture(scope="module")
 def exporter(cluster, node):
     return Exporter(cluster, node)
+
+
+def wait_held(exporter, *jobs):
+    """Wait until the exporter shows that each of the running jobs holds a GPU, all at once."""
+
+    def all_held():
+        held = exporter.values("carme_job_gpu_held")
+        ids = {dict(labels)["jobid"] for labels, value in held.items() if value == 1}
+        return ids >= {str(jobid) for jobid in jobs}
+
+    wait_for(all_held, 180, f"jobs {jobs} hold a GPU each")
 
 
 def charged(exporter, jobid):
@@ -38,25 +51,19 @@ def test_credentials_are_asked_for(exporter):
 
 def test_two_users_jobs_are_charged_what_the_cards_spent(cluster, node, exporter):
     ann, ben = cluster.users[:2]
-    # Longer than a collection interval, so that the exporter sees that they hold a GPU.
-    seconds = round(cluster.config.exporter.interval_seconds + 10)
     loads = [
-        BUSY.format(seconds),
-        f"for i in $(seq {seconds // 2}); do timeout 1 sh -c 'while :; do :; done'; sleep 1; done",
+        BUSY.format(HELD_SECONDS),
+        "while :; do timeout 1 sh -c 'while :; do :; done'; sleep 1; done",
     ]
     jobs = [
         submit(cluster, user, node, script, *GPU)
         for user, script in zip((ann, ben), loads, strict=True)
     ]
+    wait_held(exporter, *jobs)
     for user, jobid in zip((ann, ben), jobs, strict=True):
-        # The prolog's record exists before the first reading of its GPU.
-        wait_for(
-            lambda job=str(jobid): exporter.total("carme_job_gpu_held", jobid=job) == 1,
-            seconds + 20,
-            f"job {jobid} holds a GPU",
-        )
         [labels] = exporter.values("carme_job_info", jobid=str(jobid))
         assert dict(labels)["user"] == user
+    cluster.run(["scancel", *map(str, jobs)])
     wait_ended(cluster, exporter, *jobs)
     exporter.fresh()
     for jobid in jobs:
@@ -141,13 +148,9 @@ def test_a_lost_gpu_does_not_take_the_scrape_with_it(cluster, node, exporter):
 
 def test_top_shows_a_user_only_the_own_jobs(cluster, node, exporter):
     ann, ben = cluster.users[:2]
-    jobs = [submit(cluster, user, node, "sleep 20", *GPU) for user in (ann, ben)]
+    jobs = [submit(cluster, user, node, f"sleep {HELD_SECONDS}", *GPU) for user in (ann, ben)]
     try:
-        wait_for(
-            lambda: all(exporter.values("carme_job_gpu_held", jobid=str(jobid)) for jobid in jobs),
-            40,
-            "both jobs hold a GPU",
-        )
+        wait_held(exporter, *jobs)
         command = ["carme", "top", "--json", "--run", str(exporter.run), "--node", node]
 
         def top(user):

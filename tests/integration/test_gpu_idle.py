@@ -41,7 +41,7 @@ def run_code(user, code):
     """Start a kernel and have it run `code`; returns once it is busy."""
     kernel = user.server("POST", "/api/kernels", json={"name": "python3"}).json()["id"]
     cookies = "; ".join(f"{c.name}={c.value}" for c in user.web.cookies)
-    where = f"{user.url}/user/{user.name}/api/kernels/{kernel}/channels".replace("http", "ws", 1)
+    where = f"{user.session_url}/api/kernels/{kernel}/channels".replace("http", "ws", 1)
     head = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "version": "5.3"}
     message = {
         "header": {**head, "username": "", "session": uuid.uuid4().hex},
@@ -53,7 +53,8 @@ def run_code(user, code):
     }
 
     async def send():
-        request = HTTPRequest(where, headers={"Cookie": cookies, "Origin": user.url})
+        origin = user.session_url.partition("/user/")[0]
+        request = HTTPRequest(where, headers={"Cookie": cookies, "Origin": origin})
         socket = await websocket_connect(request)
         await socket.write_message(json.dumps(message))
         while True:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import requests
 
 from support.hub import User
 
@@ -131,3 +132,37 @@ def test_a_body_that_is_no_object_is_refused(ann):
 def test_the_message_says_what_is_allowed(ann):
     response = ann.spawn(partition="none", gpus=1)
     assert json.loads(response.text)["message"].startswith("Partition: there is no partition none")
+
+
+CALLS = {
+    "warnings": "read:servers",
+    "outlook?partition=cpu": "servers",
+    "advice?partition=cpu&workload=resnet-50": "servers",
+}
+"""Carme's endpoints at the hub that need a scope. What is free, every user may know."""
+
+
+def test_a_token_can_do_only_what_its_scopes_say(ann):
+    def token(*scopes):
+        body = {"note": "test", "scopes": [f"{scope}!user" for scope in scopes]}
+        response = ann.api("POST", f"/users/{ann.name}/tokens", json=body)
+        assert response.status_code == 201, response.text
+        return {"Authorization": f"token {response.json()['token']}"}
+
+    def status(path, headers, **kwargs):
+        method = "POST" if kwargs else "GET"
+        url = f"{ann.url}/hub/api/carme/{path}"
+        return requests.request(method, url, headers=headers, timeout=30, **kwargs).status_code
+
+    powerless = token("read:users:activity")
+    more = {"server": "", "minutes": 10}
+    ann.start(partition="cpu", gpus=0, cpus=1, memory_gb=1, hours=0.5)
+    try:
+        for path, scope in CALLS.items():
+            assert status(path, powerless) == 403, path
+            assert status(path, token(scope)) == 200, path
+        assert status("extend", powerless, json=more) == 403
+        assert status("extend", token("read:servers"), json=more) == 403
+        assert status("extend", token("servers"), json=more) == 200
+    finally:
+        ann.stop()

@@ -47,7 +47,7 @@ def test_recipe(builder: Builder, name: str) -> None:
     assert "rfc3987-syntax" not in inside, "it would make every start a second slower"
     started = time.monotonic()
     assert not builder.build(load_recipe(name)).is_new
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10  # a build takes minutes
 
 
 def test_image_holds_no_settings_of_this_machine(builder: Builder) -> None:

@@ -115,7 +115,7 @@ def test_unchanged_is_not_built_again(site: Site) -> None:
     first = site.build()
     started = time.monotonic()
     second = site.build()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10
     assert not second.is_new
     assert second.image == first.image
     assert site.build(force=True).is_new

@@ -73,7 +73,7 @@ def queue_reasons(cluster):
     [
         *("etc/secrets", "etc/supervisord.conf", "etc/slurm/slurmdbd.conf", "etc/munge"),
         *("state/hub", "etc/prometheus/password", "run/supervisor.sock", "run/rest"),
-        "run/carme/jobs",
+        *("run/carme/jobs", "log/hub.log", "log/proxy.log", "log/supervisord.log"),
     ],
 )
 def test_users_cannot_read_what_is_secret(cluster, path):

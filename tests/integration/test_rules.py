@@ -117,7 +117,8 @@ def test_rules_agree_with_the_exporters_and_with_what_was_done(
         )
         spent = sum(exporter.recorded_joules(int(jobid)) for exporter in exporters)
         assert spent > 1, name  # one second of an idle GPU is more: something was recorded
-        assert gpu == pytest.approx(spent, rel=0.02), name
+        # A joule is 20 ms of an idle GPU: how exactly the hook reads begin and end on a busy host.
+        assert gpu == pytest.approx(spent, rel=0.02, abs=1), name
     idle = prometheus.value(
         f'job:carme_gpu_idle_ratio:last{{jobid="{jobs["idle"]}"}}', exporter_totals.at
     )

@@ -99,7 +99,7 @@ def test_a_session_with_a_declared_workload(cluster, people):
     """Advice as in the form, then a start: the prediction is stored with the job, for its owner."""
     ann, ben, ada = people
     query = "&".join(f"{k}={v}" for k, v in {**ONE_GPU, "workload": "resnet-50"}.items())
-    headers = {"Referer": f"{ann.url}/hub/home", "X-XSRFToken": ann.user._xsrf("/hub/")}
+    headers = ann.user.hub_headers()
 
     def advice():
         url = f"{ann.url}/hub/api/carme/advice?{query}"
@@ -133,7 +133,7 @@ def test_a_session_with_a_declared_workload(cluster, people):
 def test_the_form_goes_on_without_the_service(cluster, people, away):
     ann = people[0]
     with cluster.without("service", frozen=away == "frozen"):
-        headers = {"Referer": f"{ann.url}/hub/home", "X-XSRFToken": ann.user._xsrf("/hub/")}
+        headers = ann.user.hub_headers()
         response = ann.user.web.get(
             f"{ann.url}/hub/api/carme/advice?partition=gpu&workload=resnet-50",
             headers=headers, timeout=20,

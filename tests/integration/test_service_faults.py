@@ -49,7 +49,8 @@ def job(cluster, ann):
 
 @pytest.fixture
 def ask_all(cluster, ann, job):
-    """`ask_all()`: send all requests at once, directly to the service; responses by request."""
+    """`ask_all()`: send all requests, as many at once as a user may, directly to the service;
+    responses by request."""
     base = f"http://127.0.0.1:{cluster.config.service.port}{API}"
 
     def answer_to(question):
@@ -59,7 +60,7 @@ def ask_all(cluster, ann, job):
 
     def ask():
         questions = [*QUESTIONS, ("GET", f"/jobs/{job}", None)]
-        with ThreadPoolExecutor(len(questions)) as threads:
+        with ThreadPoolExecutor(cluster.config.service.requests_at_once) as threads:
             responses = list(threads.map(answer_to, questions))
         for (method, path, _), response in zip(questions, responses, strict=True):
             details = (method, path, response.status_code, response.text[:300])

@@ -73,7 +73,7 @@ def test_the_server_goes_and_comes(service, server):
     assert response.status_code == 503
     assert "database" in response.json["detail"]
     prediction = service.ask("POST", "/predictions", body=RESNET)
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 10  # it does not wait for a timeout
     assert "database" in prediction.json["prediction"]["notes"][-1]
     server.start()
     assert service.ask("GET", "/predictions").status_code == 200

@@ -56,9 +56,9 @@ def test_nobody_sees_the_others_job(cluster, two):
 
 def test_nobody_reaches_the_others_server(two):
     ann, ben = two
-    response = ann.web.get(f"{ann.url}/user/{ben.name}/api/kernels", timeout=20)
+    response = ann.web.get(f"{ben.session_url}/api/kernels", timeout=20)
     assert response.status_code in (403, 404) or "/hub/" in response.url
-    assert requests.get(f"{ann.url}/user/{ann.name}/api/kernels", timeout=20).status_code == 403
+    assert requests.get(f"{ann.session_url}/api/kernels", timeout=20).status_code == 403
 
 
 def test_the_token_is_in_no_command_line_and_in_a_closed_file(cluster, two):

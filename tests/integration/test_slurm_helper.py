@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from carme.system.files import cache_dir
 from carme_containers import ensure_image
 from support.cluster import wait_for
-from support.slurm_live import Jobs, helper, view
+from support.images import trapped_image
+from support.slurm_live import Jobs, helper, python_as, view
 
 pytestmark = pytest.mark.cluster
 
@@ -159,3 +161,67 @@ def test_images(cluster: Any, tmp_path: Path) -> None:
     assert helper(cluster, "check_image", user=ann, path=str(closed))["error"] == "denied"
     assert helper(cluster, "check_image", user=ann, path="/etc/passwd")["error"] == "input"
     assert helper(cluster, "check_image", user=ann, path="/nowhere.sif")["error"] == "missing"
+
+
+@pytest.fixture
+def trap(cluster: Any) -> Iterator[tuple[Path, list[Path]]]:
+    """An image that notices when anything in it is run, and the files that it then writes."""
+    home = Path(f"~{cluster.users[0]}").expanduser()
+    marks = [home / "carme-trap", Path("/tmp/carme-trap")]
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="carme-trap-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield trapped_image(folder, cluster.config.images.apptainer, home, "carme-trap"), marks
+    for mark in marks:
+        mark.unlink(missing_ok=True)
+
+
+def test_nothing_of_an_image_runs_when_it_is_checked(
+    cluster: Any, jobs: Jobs, trap: tuple[Path, list[Path]]
+) -> None:
+    ann, (image, marks) = cluster.users[0], trap
+    checked = helper(cluster, "check_image", user=ann, path=str(image))
+    assert checked == {"path": str(image), "size_bytes": image.stat().st_size}
+    left = cluster.run(["pgrep", "--list-full", "--uid", ann, "--full", "sleep 98765|apptainer"])
+    assert ([mark for mark in marks if mark.exists()], left.stdout) == ([], "")
+
+    # The same image in a job springs the trap.
+    program = cluster.config.images.apptainer
+    job_id = jobs.submit(
+        ann, "-p", "cpu", command=f"{program} exec {image} jupyterhub-singleuser --version"
+    )
+    jobs.wait(job_id, lambda job: job.state.ended, "ends")
+    assert marks[0].exists()
+
+
+def test_a_check_reads_and_runs_nothing_of_a_signed_image_either(
+    cluster: Any, trap: tuple[Path, list[Path]]
+) -> None:
+    """Apptainer verifies the signature, within the limits of the check."""
+    ann, (image, marks) = cluster.users[0], trap
+    secret, public = image.with_name("key.pem"), image.with_name("key.pub")
+    for command in (
+        ["openssl", "genrsa", "-out", secret, "2048"],
+        ["openssl", "rsa", "-in", secret, "-pubout", "-out", public],
+    ):
+        subprocess.run(command, check=True, capture_output=True)
+    public.chmod(0o644)
+    program = cluster.config.images.apptainer
+    code = (
+        "import json, sys; from pathlib import Path\n"
+        "from carme.errors import CarmeError\n"
+        "from carme.helper.limited_call import call_limited\n"
+        "from carme.images.own_image import check_own_image\n"
+        "image, program, key = sys.argv[1:]\n"
+        "check = lambda: {'version': check_own_image(image, Path(program),"
+        " verify_key=Path(key)).jupyterhub}\n"
+        "try: print(json.dumps(call_limited(check, 60)))\n"
+        "except CarmeError as error: print(json.dumps(str(error)))\n"
+    )
+    arguments = (str(image), str(program), str(public))
+    assert "is not signed with this site's key" in python_as(cluster, ann, code, *arguments)
+    sign = [program, "sign", "--key", secret, image]
+    subprocess.run(sign, check=True, capture_output=True)
+    assert python_as(cluster, ann, code, *arguments) == {"version": "6.1.0"}
+    left = cluster.run(["pgrep", "--list-full", "--uid", ann, "--full", "sleep 98765|apptainer"])
+    assert ([mark for mark in marks if mark.exists()], left.stdout) == ([], "")

@@ -3,6 +3,7 @@
 from playwright.sync_api import Page, expect
 
 from support.cluster import Cluster
+from support.hub import session_url
 
 
 def login(page: Page, cluster: Cluster, user: str) -> None:
@@ -57,7 +58,7 @@ def open_lab(page: Page, cluster: Cluster, user: str) -> None:
     JupyterLab otherwise restores the tabs of the user's last session.
     """
     expect(page.locator(".jp-LabShell")).to_be_visible(timeout=60_000)
-    page.goto(f"{cluster.config.hub.url}/user/{user}/lab?reset")
+    page.goto(f"{session_url(cluster.config, user)}/lab?reset")
     expect(page.locator(".jp-LauncherCard").first).to_be_visible(timeout=60_000)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import requests
+
 from carme.config import Config, load, parse
 from carme.local import unix_users
 from carme.local.cluster import LocalCluster
@@ -90,6 +92,16 @@ class Cluster:
                 os.kill(pid, signal.SIGCONT)
             else:
                 self.start(service)
+
+    def wait_for_routes(self) -> None:
+        """Wait until the proxy knows the service: a hub that starts adds routes after its pages."""
+        hub = self.config.hub
+        url = f"{hub.origin}{hub.base_url}services/carme/healthz"
+
+        def is_routed() -> bool:
+            return requests.get(url, allow_redirects=False, timeout=20).status_code == 200
+
+        wait_for(is_routed, 120, "the proxy's route to the service")
 
     def pid(self, service: str) -> int:
         return self.local.supervisor.processes()[service].pid

@@ -2,10 +2,21 @@
 
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 
+import support.session_names  # noqa: F401 (resolves them)
+from carme.config import Config
+from carme_spawner.session_origins import SessionOrigins
 from support.cluster import Cluster, wait_for
+
+
+def session_url(config: Config, user: str) -> str:
+    """Where a browser finds the user's sessions."""
+    scheme, _, rest = config.hub.origin.partition("://")
+    host = SessionOrigins(config.hub).host_of(user, "", "user")
+    return f"{scheme}://{rest.replace(config.hub.host, host, 1)}{config.hub.base_url}user/{user}"
 
 
 class User:
@@ -14,6 +25,7 @@ class User:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.name = cluster, name
         self.url = cluster.config.hub.url
+        self.session_url = session_url(cluster.config, name)
         self.web = requests.Session()
         self.web.trust_env = False
 
@@ -39,15 +51,24 @@ class User:
 
     def api(self, method: str, path: str, **kwargs: Any) -> requests.Response:
         """Call the hub's REST API."""
-        headers = {"Referer": f"{self.url}/hub/home", "X-XSRFToken": self._xsrf("/hub/")}
-        return self.web.request(
-            method, f"{self.url}/hub/api{path}", headers=headers, timeout=60, **kwargs
-        )
+        url = f"{self.url}/hub/api{path}"
+        return self.web.request(method, url, headers=self.hub_headers(), timeout=60, **kwargs)
 
-    def _xsrf(self, path: str) -> str:
-        return next(
-            (c.value or "" for c in self.web.cookies if c.name == "_xsrf" and c.path == path), ""
-        )
+    def hub_headers(self) -> dict[str, str]:
+        """What a page of the hub sends with a request."""
+        return {"Referer": f"{self.url}/hub/home", "X-XSRFToken": self._xsrf(f"{self.url}/hub/")}
+
+    def _xsrf(self, url: str) -> str:
+        """The XSRF token that the server behind `url` gave; empty before the first page."""
+        parts = urlsplit(url)
+        tokens = {
+            cookie.path: cookie.value or ""
+            for cookie in self.web.cookies
+            if cookie.name == "_xsrf"
+            and cookie.domain.removesuffix(".local") == parts.hostname
+            and parts.path.startswith(cookie.path)
+        }
+        return tokens[max(tokens, key=len)] if tokens else ""
 
     def spawn(self, **options: Any) -> requests.Response:
         """Ask for a session and return at once."""
@@ -71,8 +92,8 @@ class User:
 
     def server(self, method: str, path: str, **kwargs: Any) -> requests.Response:
         """Call the Jupyter API of the user's session, through the proxy."""
-        base = f"{self.url}/user/{self.name}"
-        if not self._xsrf(f"/user/{self.name}/"):
+        base = self.session_url
+        if not self._xsrf(f"{base}/"):
             self.web.get(f"{base}/lab", timeout=30)
-        headers = {"X-XSRFToken": self._xsrf(f"/user/{self.name}/"), "Referer": base}
+        headers = {"X-XSRFToken": self._xsrf(f"{base}/"), "Referer": base}
         return self.web.request(method, f"{base}{path}", headers=headers, timeout=30, **kwargs)

@@ -54,6 +54,8 @@ SSH_OPTIONS = (
     *("-o", "LogLevel=ERROR", "-o", "ConnectTimeout=5", "-o", "BatchMode=yes"),
 )
 
+INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
+
 
 @dataclass
 class Machine:
@@ -67,6 +69,8 @@ class Machine:
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:
+        # Several hosts share this limit of root's, and systemd does not boot without a watch.
+        INOTIFY.write_text(str(max(int(INOTIFY.read_text()), 1024)))
         argv = [
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--boot"),
             *(f"--directory={self.root}", f"--machine=ct-{self.name}"),

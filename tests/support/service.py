@@ -79,6 +79,8 @@ class SmallView:
                 Partition(name="cpu", nodes=("cpu1",)),
             ),
         )
+        self.jobs = {}
+        """By job id: a job that was submitted after the snapshot."""
         self.reports = {}
         """By job id: what a report holds."""
         self.listed = None
@@ -106,6 +108,7 @@ class SmallView:
                 path = connection.recv(65536).split(b" ")[1].decode()
                 self.asked.append(path)
                 report = self.reports.get(path.removeprefix("/reports/"))
+                job = self.jobs.get(path.removeprefix("/jobs/"))
                 user = path.partition("/rights?user=")[2]
                 rights = self.rights.get(user, UserRights(user=user)) if user else None
                 if rights and self.rights_seconds:
@@ -116,6 +119,8 @@ class SmallView:
                     self._send(connection, "200 OK", self.snapshot.model_dump_json())
                 elif rights:
                     self._send(connection, "200 OK", rights.model_dump_json())
+                elif job:
+                    self._send(connection, "200 OK", job.model_dump_json())
                 elif report:
                     self._send(connection, "200 OK", report.model_dump_json())
                 elif self.listed and path.startswith("/reports?"):
@@ -174,7 +179,7 @@ class Service:
     def close(self):
         self.context.cluster.close()
         self.context.tasks.close()
-        self.context.sandbox.close()
+        self.context.sandboxes.close()
         self.context.store.engine.dispose()
         self.view.close()
         self.stop_hub()

@@ -38,14 +38,19 @@ def make_calibration(caller: Caller, body: CalibrationRequest) -> CalibrationAns
     if not steps:
         raise InputError("no steps", "send steps (batch, gpus, seconds of each) or a job_id")
     check_points(body.plan, workload, {(step.batch, step.gpus) for step in steps})
-    calibration = fit(workload, cluster, body.plan, steps)
+    # In another process: it takes seconds, in which this one would answer nobody.
+    calibration = context.tasks.call(caller.name, fit, workload, cluster, body.plan, steps)
     if body.steps is None:
         calibration = _from_history(calibration, body.job_id)
     row = CalibrationRow(
         user=caller.name, workload=workload.name, gpu=cluster.node.gpu.name,
         body=calibration.model_dump(mode="json"),
     )  # fmt: skip
-    context.store.add(row)
+    most = context.config.service.stored_calibrations
+    if not context.store.add_calibration(row, most):
+        raise InputError(
+            f"you have stored calibrations of {most} workloads and GPUs already", "delete one first"
+        )
     context.forget_calibrations()
     return _answer_of(row)
 

@@ -119,7 +119,7 @@ def _wait(
         resources = resources.model_copy(update={"account": "", "qos": ""})
     result = outlook(resources, snapshot, user, now, context.config.session.max_nodes)
     if is_estimate := result.needs_slurm_estimate:
-        result = with_expected_start(result, _expected_start(view, resources), now)
+        result = with_expected_start(result, _expected_start(view, resources, user.name), now)
     words = _wait_words(result, is_estimate)
     if user.rights is None:
         words += " (your accounts and QoS cannot be read now, so their limits are not considered)"
@@ -127,14 +127,14 @@ def _wait(
 
 
 def _expected_start(
-    view: ViewClient, request: ResourceRequest
+    view: ViewClient, request: ResourceRequest, user: str
 ) -> ExpectedStart | InputError | None:
     try:
-        return view.expected_start(request)
+        return view.expected_start(request, user)
     except InputError as error:
         return error
     except CarmeError:
-        # The view asks Slurm at most six times a minute for all users: no answer is no failure.
+        # The view asks Slurm a few times a minute for each user: no answer is no failure.
         return None
 
 

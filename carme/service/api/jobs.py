@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as ResultTimeoutError
 from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -33,7 +31,6 @@ TIMEOUT_SECONDS = 1.8
 """Slurm's accounting may take a minute; a page should not."""
 T = TypeVar("T")
 api = Api()
-_threads = ThreadPoolExecutor(4, "jobs")
 
 
 @api.endpoint("GET", "/jobs")
@@ -43,7 +40,10 @@ def list_jobs(caller: Caller, query: JobsQuery) -> JobPage:
     if not caller.admin and query.user not in (None, caller.name):
         return JobPage(items=())
     job_list = _within_timeout(
+        context,
+        caller,
         lambda: context.cluster.client.reports(
+            for_user=caller.name,
             since=query.since or int(time.time()) - LOOK_BACK_SECONDS,
             until=query.until,
             user=query.user if caller.admin else caller.name,
@@ -51,7 +51,7 @@ def list_jobs(caller: Caller, query: JobsQuery) -> JobPage:
             partition=query.partition,
             state=query.state,
             limit=query.cursor + query.limit,
-        )
+        ),
     )
     items = tuple(job for job in job_list.jobs if caller.may_see(job.user))[query.cursor :]
     next_cursor = query.cursor + query.limit
@@ -84,17 +84,20 @@ def find_job(context: ServiceContext, caller: Caller, job_id: int) -> JobReport:
     """The job's report; MissingError if there is none that the caller may see."""
     if not 0 < job_id < 2**31:
         raise MissingError(f"no job {job_id}", "GET jobs lists yours")
-    job = _within_timeout(lambda: context.cluster.client.report(job_id))
+    client = context.cluster.client
+    job = _within_timeout(context, caller, lambda: client.report(job_id, caller.name))
     if not caller.may_see(job.user):
         # The view's message for a missing job: it must not reveal that the job exists.
         raise no_such_job(job_id)
     return job
 
 
-def _within_timeout(read: Callable[[], T]) -> T:
+def _within_timeout(context: ServiceContext, caller: Caller, read: Callable[[], T]) -> T:
     try:
-        return _threads.submit(read).result(timeout=TIMEOUT_SECONDS)
-    except ResultTimeoutError:
+        return context.job_questions.call(
+            caller.name, context.job_threads, read, seconds=TIMEOUT_SECONDS
+        )
+    except TimeoutError:
         raise UnavailableError(
             "Slurm's accounting or Prometheus does not answer in time", "try again in a moment"
         ) from None

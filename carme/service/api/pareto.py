@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -12,7 +13,7 @@ from flask import Response
 from pydantic import ValidationError
 
 from carme import library
-from carme.errors import CarmeError, InputError, MissingError, UnavailableError
+from carme.errors import InputError, MissingError
 from carme.library.suite_runner import Suite
 from carme.predict.coefficients import Provenance, Source
 from carme.predict.simulation_limits import check_ranges
@@ -57,18 +58,27 @@ def make_pareto(caller: Caller, body: ParetoRequest) -> Any:
     A small suite is answered at once (200), a large one is a task (202): follow its `events`.
     """
     context = current_context()
-    suite, points, provenance, cost = _suite(context, caller, body)
-    if len(points) * cost <= context.config.service.points_at_once:
-        outcomes = [suite.evaluate(point) for point in points]
-        return _result(outcomes, body.objectives, body.wish, provenance)
-    task = context.tasks.start(caller.name, suite, points, (body.objectives, body.wish, provenance))
+    with context.calculations.turn(caller.name):
+        suite, points, provenance, cost = _suite(context, caller, body)
+        if len(points) * cost <= context.config.service.points_at_once:
+            outcomes = [suite.evaluate(point) for point in points]
+            return _result(outcomes, body.objectives, body.wish, provenance)
+    summarize = partial(_json_result, body.objectives, body.wish, provenance)
+    task = context.tasks.start(caller.name, suite, points, cost, summarize)
     return _answer_of(task), 202
 
 
-@api.endpoint("GET", "/tasks/<string:task_id>")
-def get_task(caller: Caller, task_id: str) -> TaskAnswer:
+@api.endpoint("GET", "/tasks/<string:task_id>", answer=TaskAnswer)
+def get_task(caller: Caller, task_id: str) -> Any:
     """The progress of a task, and its result when it is done."""
-    return _answer_of(current_context().tasks.get(caller.name, task_id))
+    task = current_context().tasks.get(caller.name, task_id)
+    answer = _answer_of(task)
+    if task.state != "done":
+        return answer
+    # The result is JSON already: to make it again would take seconds for a large suite.
+    fields = answer.model_dump_json(exclude={"result"}).encode()
+    body = b'%s,"result":%s}' % (fields[:-1], task.result)
+    return Response(body, mimetype="application/json")
 
 
 @api.endpoint("DELETE", "/tasks/<string:task_id>")
@@ -83,13 +93,11 @@ def cancel_task(caller: Caller, task_id: str) -> TaskAnswer:
 def follow_task(caller: Caller, task_id: str) -> Response:
     """Progress as server-sent events: `progress` with done and total, at last `end`.
 
-    The number of open streams is limited; above it the answer is 503: GET the task instead.
+    A user has two open streams, and all users together six; above it GET the task instead.
     """
     context = current_context()
     task = context.tasks.get(caller.name, task_id)
-    give_back = context.streams.take(caller.name)
-    if give_back is None:
-        raise UnavailableError("too many streams are open", "GET the task every few seconds")
+    place = context.streams.enter(caller.name)
 
     def events() -> Iterator[str]:
         for state, done in task.follow():
@@ -98,7 +106,7 @@ def follow_task(caller: Caller, task_id: str) -> Response:
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     response = Response(events(), mimetype="text/event-stream", headers=headers)
-    response.call_on_close(give_back)
+    response.call_on_close(place.leave)
     return response
 
 
@@ -184,18 +192,20 @@ def _result(
     )
 
 
+def _json_result(
+    objectives: tuple[FigureName, ...],
+    wish: ParetoObjective | None,
+    provenance: Provenance,
+    outcomes: list[Outcome],
+) -> bytes:
+    return _result(outcomes, objectives, wish, provenance).model_dump_json().encode()
+
+
 def _answer_of(task: BackgroundTask) -> TaskAnswer:
-    front_answer = None
-    if task.state == "done":
-        objectives, wish, provenance = task.context
-        try:
-            front_answer = _result(task.outcomes, objectives, wish, provenance)
-        except CarmeError as error:
-            task.error = str(error)
+    """The progress of a task, without its result."""
     return TaskAnswer(
-        id=task.id, state=task.state, done=task.done, total=task.total, error=task.error,
-        result=front_answer,
-    )  # fmt: skip
+        id=task.id, state=task.state, done=task.done, total=task.total, error=task.error
+    )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from functools import partial
 
 from carme.errors import InputError, MissingError
 from carme.predict.prediction import Prediction, predict
@@ -25,7 +27,10 @@ from carme.service.request_resolution import (
     with_count,
 )
 from carme.service.store import PredictionRow
+from carme.simulator.plans import Synchronous
 
+QUICK_MILLISECONDS = 20.0
+"""Longer simulations run in another process: in this one they would delay all answers."""
 api = Api()
 
 
@@ -36,7 +41,7 @@ def prediction_for(
     workload = find_workload(context, caller, body.workload, body.samples)
     cluster, count = find_hardware(context, body.hardware)
     plan = with_count(body.plan, count)
-    check_plan(plan, workload)
+    milliseconds = check_plan(plan, workload)
     calibration, notes = find_calibration(
         context, caller, workload.name, cluster.node.gpu.name, body.calibration
     )
@@ -46,9 +51,14 @@ def prediction_for(
         raise InputError(
             f"the plan asks for {plan.gpus} GPUs", f"the hardware has {available} GPUs"
         )
-    prediction = predict(
-        workload, cluster, plan, calibration, context.rates, scaling=body.scaling, detail=detail
-    )
+    arguments = (workload, cluster, plan, calibration, context.rates)
+    call = partial(predict, *arguments, scaling=body.scaling, detail=detail)
+    # Plans of other kinds are simulated worker by worker, which is slow.
+    if isinstance(plan, Synchronous) and milliseconds <= QUICK_MILLISECONDS:
+        with context.calculations.turn(caller.name):
+            prediction = call()
+    else:
+        prediction = context.tasks.call(caller.name, call)
     return prediction.model_copy(update={"notes": (*prediction.notes, *notes)})
 
 
@@ -78,10 +88,15 @@ def make_session_prediction(caller: Caller, body: SessionPredictionRequest) -> P
 
 
 def _check_job(context: ServiceContext, caller: Caller, job_id: int | None) -> None:
-    """A user may name a job of their own only; the hub vouches for the jobs that it starts."""
-    if job_id is None or caller.via == "hub":
+    """A prediction may name a job of its user only, also if the hub stores it: the hub has the
+    number of a session's job from a program of the user."""
+    if job_id is None:
         return
     job = context.cluster.snapshot().job(job_id)
+    if job is None:
+        # The view may have seen it since.
+        with suppress(MissingError):
+            job = context.cluster.client.job(job_id)
     if job is None or job.user != caller.name:
         raise MissingError(
             f"you have no job {job_id} in the queue", "name a waiting or running job of yours"
@@ -96,7 +111,7 @@ def _store(
         body=prediction.model_dump(mode="json"), source=prediction.provenance.source,
         kind="session" if caller.via == "hub" else "job",
     )  # fmt: skip
-    context.store.add(row)
+    context.store.add(row, most=context.config.service.stored_predictions)
     return answer_of(row)
 
 

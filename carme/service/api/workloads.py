@@ -7,11 +7,13 @@ from sqlalchemy.exc import IntegrityError
 
 from carme import library
 from carme.errors import InputError, MissingError
+from carme.library.huggingface import from_config
 from carme.predict.simulation_limits import check_workload
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
 from carme.service.models import (
+    HuggingFaceConfig,
     OnnxQuery,
     PageQuery,
     WorkloadAnswer,
@@ -23,8 +25,6 @@ from carme.service.store import WorkloadRow, next_cursor
 from carme.service.uploads import read_upload
 from carme.simulator.workload import Workload
 
-MAX_WORKLOADS = 200
-"""Stored workloads of one user."""
 api = Api()
 
 
@@ -48,15 +48,34 @@ def add_workload(caller: Caller, body: Workload) -> WorkloadAnswer:
 def add_onnx(caller: Caller, query: OnnxQuery) -> WorkloadAnswer:
     """Store the workload in an ONNX file, sent as the body.
 
-    Only the graph is read: weights are not loaded, and external data files never opened.
+    Only the graph is read: weights are not loaded, and external data files never opened. The
+    answer's `warnings` name what the workload leaves out or assumes, with its share.
     """
     context = current_context()
-    workload = read_upload(context.sandbox, request.get_data(), query.name or "")
+    sizes = [text.strip() for text in query.dimensions.split(",") if text.strip()]
+    dimensions = library.parse_dimensions(sizes)
+    with context.sandboxes.process(caller.name) as sandbox:
+        # Read only now: a file may be large, and one of each user is in memory.
+        workload = read_upload(sandbox, request.get_data(), query.name or "", dimensions)
     if query.samples is not None:
         if not 1 <= query.samples <= 10**13:
             raise InputError("samples must be from 1 to 10^13")
         workload = with_samples(workload, query.samples)
     return store_workload(context, caller, workload)
+
+
+@api.endpoint("POST", "/workloads/huggingface", status=201)
+def add_config(caller: Caller, body: HuggingFaceConfig) -> WorkloadAnswer:
+    """Store the transformer that a Hugging Face `config.json` describes.
+
+    The answer's `warnings` name what the workload leaves out or assumes, with its share.
+    """
+    dimensions = {"sequence": body.sequence} if body.sequence else {}
+    workload = from_config(body.config, body.name, "config", dimensions)
+    workload = workload.model_copy(update={"sources": {"transformer": "uploaded config.json"}})
+    if body.samples is not None:
+        workload = with_samples(workload, body.samples)
+    return store_workload(current_context(), caller, workload)
 
 
 @api.endpoint("GET", "/workloads/<string:name>")
@@ -86,10 +105,17 @@ def store_workload(context: ServiceContext, caller: Caller, workload: Workload) 
     if name in library.names("workloads"):
         raise InputError(f"{name} is the name of a bundled workload", "choose another name")
     check_workload(workload)
+    most_bytes = context.config.service.most_body_bytes
+    size = len(workload.model_dump_json())
+    if size > most_bytes:
+        raise InputError(
+            f"the workload has {size:,} bytes, above {most_bytes:,}", "merge equal layers"
+        )
     old = context.store.newest(WorkloadRow, caller.name, name=name)
     if old is None:
-        count = len(context.store.page(WorkloadRow, caller.name, MAX_WORKLOADS, None))
-        if count >= MAX_WORKLOADS:
+        most = context.config.service.stored_workloads
+        count = len(context.store.page(WorkloadRow, caller.name, most, None))
+        if count >= most:
             raise InputError(f"you have stored {count} workloads already", "delete one first")
     try:
         row = WorkloadRow(user=caller.name, name=name, body=workload.model_dump(mode="json"))

@@ -65,6 +65,8 @@
     const memory = prediction.memory;
     const list = carme.add(section, "ul");
     carme.add(list, "li", "Memory: " + carme.bytes(memory.needed_bytes) + " of " + carme.bytes(memory.capacity_bytes) + " per GPU" + (memory.fits ? ", fits" : ", does not fit: " + memory.why_not), memory.fits ? "" : "problem");
+    const parts = Object.entries(memory.parts_bytes).filter(([, size]) => size > 0).sort((a, b) => b[1] - a[1]);
+    carme.add(list, "li", "Memory by use: " + parts.map(([name, size]) => name + " " + carme.bytes(size)).join(", "), "small");
     if (prediction.limit) {
       const limit = prediction.limit;
       let text = "Limit: " + limit.limit + "; each GPU reaches " + Math.round(100 * limit.efficiency) + " % of its speed alone";
@@ -112,13 +114,23 @@
     history.replaceState(null, "", "?" + query);
   }
 
+  // "sequence=512" as the field of a request.
+  function sequence(dimensions) {
+    const size = dimensions.match(/sequence=(\d+)/);
+    return size ? { sequence: Number(size[1]) } : {};
+  }
+
   async function upload() {
     const box = field("upload-status");
     const file = field("onnx").files[0];
     if (!file) { box.textContent = "Choose a file first."; return; }
-    const name = field("own-name").value || file.name.replace(/\.onnx$/, "").toLowerCase().replace(/[^a-z0-9._-]+/g, "-");
-    const { workload } = await carme.ask("/workloads/onnx?name=" + encodeURIComponent(name), file);
+    const name = field("own-name").value || file.name.replace(/\.(onnx|json)$/, "").toLowerCase().replace(/[^a-z0-9._-]+/g, "-");
+    const dimensions = field("dimensions").value;
+    const { workload } = file.name.endsWith(".json")
+      ? await carme.ask("/workloads/huggingface", { name, config: JSON.parse(await file.text()), ...sequence(dimensions) })
+      : await carme.ask("/workloads/onnx?" + new URLSearchParams({ name, dimensions }), file);
     box.textContent = "Saved as " + workload.name + ".";
+    for (const warning of workload.warnings) carme.add(box, "p", warning, "soft small");
     await showWorkloads(workload.name);
     predict();
   }

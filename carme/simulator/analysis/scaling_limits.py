@@ -17,6 +17,8 @@ from carme.simulator.workload import Workload
 
 COMPUTE = "compute"
 """The limit where no cause costs a noticeable time."""
+SIZES = {"gpus", "nodes", "expert", "shard_group"}
+"""Fields of a plan that depend on the number of its GPUs."""
 NOTICEABLE = 0.1
 """A loss below this share of the run does not count as a limit."""
 
@@ -52,7 +54,7 @@ def scaling_limits(
 
     The cluster may have any number of nodes of its type.
     """
-    model_parallel = plan.tensor * plan.pipeline
+    model_parallel = plan.model_parallel
     counts, count = [], model_parallel
     while count <= max_gpus:
         counts.append(count)
@@ -84,9 +86,9 @@ def scaling_point(
 ) -> ScalingPoint:
     """The limit at the plan's GPU count, from its step and its result."""
     best = per_sample = step.kernel_seconds * plan.data_parallel / step.samples
-    model_parallel = plan.tensor * plan.pipeline
+    model_parallel = plan.model_parallel
     if plan.gpus > model_parallel:
-        one_copy = Synchronous(**plan.model_dump(exclude={"gpus"}), gpus=model_parallel)
+        one_copy = Synchronous(**plan.model_dump(exclude=SIZES), gpus=model_parallel)
         try:
             single = plan_step(workload, cluster, one_copy)
             best = min(per_sample, single.kernel_seconds / single.samples)
@@ -104,7 +106,7 @@ def _points(
         nodes = -(-gpus // cluster.node.gpus)
         larger = cluster.model_copy(update={"nodes": max(nodes, cluster.nodes)})
         try:
-            scaled = Synchronous(**plan.model_dump(exclude={"gpus"}), gpus=gpus)
+            scaled = Synchronous(**plan.model_dump(exclude=SIZES), gpus=gpus)
             step = plan_step(workload, larger, scaled)
         except InputError:
             break  # fewer samples than copies: the batch cannot be divided further

@@ -11,6 +11,8 @@ from carme.simulator.costs.collectives import (
     CollectiveGroup,
     all_reduce_bytes,
     collective_group,
+    gradient_group,
+    placed_node,
     send_seconds,
 )
 from carme.simulator.costs.memory import model_bytes
@@ -26,12 +28,12 @@ from carme.simulator.plans import (
     ParameterServer,
     Synchronous,
     averaging_schedule,
-    jitter_factors,
     package_count,
     require,
     single_gpu_plan,
 )
 from carme.simulator.runs.asynchronous import thread_seconds
+from carme.simulator.runs.jitter import Jitter
 from carme.simulator.runs.queued import package_seconds, push_pull_seconds
 from carme.simulator.runs.result import startup
 from carme.simulator.workload import Floats, Workload
@@ -42,6 +44,13 @@ MAX_UPDATES = 20_000
 """Updates of an asynchronous plan in a window."""
 SENDERS = frozenset({"all-reduce", "worker 0", "slave 0", "update"})
 """Processes of the event models that use the first GPU's link."""
+SPINNING = frozenset({"barrier", "all-reduce in layers"})
+"""Waits in a collective: its kernel spins, which NVML counts as utilisation, until the slowest
+worker has arrived and the data are reduced."""
+EXPORTER_PERIOD = 0.05
+"""Seconds between samples of the exporter's job profiles."""
+STEP_SAMPLES = (40, 200)
+"""Samples of a step: at least, and at most."""
 
 
 class Window(NamedTuple):
@@ -73,7 +82,7 @@ def simulate_window(
         f"at most {MAX_WORKERS}: take a smaller count, their steps look alike",
     )
     idle_watts = cluster.node.gpu.power.idle_watts
-    jitter = jitter_factors(plan, steps, plan.gpus, np.random.default_rng(plan.seed))
+    jitter = Jitter.of(plan).factors(steps, plan.gpus, np.random.default_rng(plan.seed))
     size = model_bytes(workload, plan)
     step_plan = plan if isinstance(plan, Synchronous) else single_gpu_plan(plan)
     step = step or plan_step(workload, cluster, step_plan)
@@ -85,13 +94,17 @@ def simulate_window(
             else:
                 steps = 1
                 shard = shard_workload(workload, cluster, plan)
-                all_reduce_seconds = float(step.bucket_all_reduce_seconds.sum())
+                # What is left of the all-reduces after the last backward pass.
+                all_reduce_seconds = (
+                    step.exposed_communication_seconds - step.tensor_parallel_seconds
+                )
                 forward_seconds, backward_seconds, message_seconds = stage_seconds(shard)
                 report = models.pipeline(
                     forward_seconds,
                     backward_seconds,
                     message_seconds,
                     shard.micro_batches,
+                    plan.interleave,
                     all_reduce_seconds=all_reduce_seconds,
                     **watts,
                 )
@@ -141,11 +154,10 @@ def simulate_window(
 
 def _network_rate(step: Step, cluster: Cluster, plan: Synchronous) -> float:
     """Bytes per second out of a node during the all-reduces of gradients."""
-    group = collective_group(plan.data_parallel, cluster.node, plan.tensor * plan.pipeline)
+    group = gradient_group(plan, placed_node(cluster.node, plan))
     seconds = float(step.bucket_all_reduce_seconds.sum())
-    # All groups on the node send; the stages of a pipeline have a link each.
-    groups = group.sharing / plan.pipeline
-    sent = groups * all_reduce_bytes(step.gradient_bytes, CollectiveGroup(1, group.nodes))
+    # All groups on the node send.
+    sent = group.sharing * all_reduce_bytes(step.gradient_bytes, CollectiveGroup(1, group.nodes))
     return sent / seconds if seconds else 0.0
 
 
@@ -211,12 +223,21 @@ def series(window: Window, period_seconds: float) -> dict[str, Floats]:
     """What an exporter on the first GPU's node would sample: shares (0..1) and bytes per second."""
     report = window.report
     first_gpu = next(r.name for r in report.resources if r.busy_watts)
-    busy, links = [], []
+    computing, spinning, links = [], [], []
     for record in report.records():
+        interval = (record.start, record.end)
         if record.resource == first_gpu and record.end > record.start:
-            busy.append((record.start, record.end))
+            computing.append(interval)
+        elif record.process == first_gpu and record.label in SPINNING:
+            spinning.append(interval)
         elif record.process in SENDERS and (record.size_bytes or record.label == "update"):
-            links.append((record.start, record.end))
+            links.append(interval)
+            if record.resource == f"all-reduce of {first_gpu}":
+                spinning.append(interval)
+    busy = computing + spinning
+    if busy and first_gpu.startswith("stage"):
+        # Between micro-batches, the kernel that receives the next one spins.
+        busy = [(min(start for start, _ in busy), max(end for _, end in busy))]
 
     def sampled(intervals: list[tuple[float, float]], level: float) -> Floats:
         pairs = np.array(intervals, dtype=float).reshape(-1, 2)
@@ -226,7 +247,7 @@ def series(window: Window, period_seconds: float) -> dict[str, Floats]:
     network = sampled(links, window.bytes_per_second)
     return {
         "gpu_utilization": sampled(busy, 1.0),
-        "gpu_memory_utilization": sampled(busy, window.step.memory_busy_share),
+        "gpu_memory_utilization": sampled(computing, window.step.memory_busy_share),
         "network_sent": network,
         "network_received": network.copy(),
     }
@@ -248,7 +269,16 @@ def sample(
     return np.asarray(np.diff(total) / period_seconds)
 
 
-def burst_figures(window: Window, period_seconds: float = 0.05) -> dict[str, Bursts]:
-    """Burst seconds, idle seconds and burst amount of each of the four resources."""
+def sample_period(window: Window) -> float:
+    """Seconds between samples: those of the exporter, or less if a step needs it, or more if the
+    step is long."""
+    step_seconds = window.report.seconds / window.steps
+    return max(min(EXPORTER_PERIOD, step_seconds / STEP_SAMPLES[0]), step_seconds / STEP_SAMPLES[1])
+
+
+def burst_figures(window: Window, period_seconds: float | None = None) -> dict[str, Bursts]:
+    """Burst seconds, idle seconds and burst amount of each of the four resources, sampled every
+    `period_seconds`; as finely as the step needs if unset."""
+    period_seconds = period_seconds or sample_period(window)
     sampled = series(window, period_seconds)
     return {name: bursts(sampled[name], period_seconds) for name in RESOURCES}

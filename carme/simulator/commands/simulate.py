@@ -43,7 +43,8 @@ from carme.units import (
 def simulate(name: str, replicas: int | None, as_json: bool, **options: Any) -> None:
     """Show what training WORKLOAD takes: time, energy, memory, and what limits it.
 
-    WORKLOAD is a bundled name (carme workloads), a .toml or an .onnx file.
+    WORKLOAD is a bundled name (carme workloads), a .toml file, an .onnx file or the config.json
+    of a Hugging Face model.
     """
     workload, cluster, plan = simulation_inputs(name, options)
     result = run_simulation(workload, cluster, plan)
@@ -56,6 +57,8 @@ def simulate(name: str, replicas: int | None, as_json: bool, **options: Any) -> 
         replica_quantiles = runs.quantiles()
     if as_json:
         document = result.to_dict()
+        if workload.warnings:
+            document["warnings"] = workload.warnings
         if limits:
             document["limit"] = limits.limit
             document["next_limit"] = limits.next_limit
@@ -74,8 +77,8 @@ def simulate(name: str, replicas: int | None, as_json: bool, **options: Any) -> 
         time = replica_quantiles["seconds"]
         low, high = format_duration(time["0.05"]), format_duration(time["0.95"])
         console.print(f"90 % of {replicas} replicas take {low} to {high}")
-    for operator in workload.unknown_operators:
-        click.echo(f"estimated from its tensors: operator {operator}", err=True)
+    for warning in workload.warnings:
+        click.echo(f"warning: {warning}", err=True)
 
 
 def _print(console: Console, result: SimulationResult, limits: ScalingLimits | None) -> None:
@@ -97,7 +100,9 @@ def _print(console: Console, result: SimulationResult, limits: ScalingLimits | N
         whole = format_joules(result.whole_node_joules)
         grid.add_row("whole-node energy", whole, "also of what the job does not hold")
     memory = result.memory
-    fits = "fits" if memory.fits else f"[red]does not fit[/]: {memory.why_not()}"
+    largest = sorted(memory.parts().items(), key=lambda part: -part[1])[:3]
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+    fits = f"fits; {parts}" if memory.fits else f"[red]does not fit[/]: {memory.why_not()}"
     grid.add_row("memory", f"{format_bytes(memory.total)} of {format_bytes(memory.capacity)}", fits)
     if result.clock < 0.995:
         grid.add_row("clock", f"{result.clock:.0%}", "lowered by the power cap")
@@ -129,13 +134,11 @@ def _print(console: Console, result: SimulationResult, limits: ScalingLimits | N
 @click.option(
     "--hertz",
     type=click.FloatRange(0.1, 1e6),
-    default=20.0,
-    show_default=True,
-    help="Sampling rate of the bursts.",
+    help="Sampling rate of the bursts. Default: 20, or as many as a step needs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The burst figures for programs.")
 def timeline(
-    name: str, steps: int, output: Path | None, hertz: float, as_json: bool, **options: Any
+    name: str, steps: int, output: Path | None, hertz: float | None, as_json: bool, **options: Any
 ) -> None:
     """Run a few steps of WORKLOAD operation by operation.
 
@@ -143,7 +146,7 @@ def timeline(
     exporter's samples of such a job would give.
     """
     window = simulate_window(*simulation_inputs(name, options), steps)
-    figures = burst_figures(window, 1 / hertz)
+    figures = burst_figures(window, 1 / hertz if hertz else None)
     if output:
         write_file(output, json.dumps(chrome_trace(window)))
         click.echo(f"{output}: {window.report.operations} operations", err=True)

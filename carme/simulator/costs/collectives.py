@@ -16,7 +16,7 @@ from math import ceil, log2
 from typing import NamedTuple, TypeVar
 
 from carme.simulator.hardware import LinkModel, NodeModel
-from carme.simulator.plans import AllReduce
+from carme.simulator.plans import AllReduce, BasePlan, Synchronous
 from carme.simulator.workload import Floats
 
 T = TypeVar("T", float, Floats)
@@ -42,6 +42,20 @@ def collective_group(gpus: int, node: NodeModel, stride: int = 1) -> CollectiveG
     if gpus <= per_node:
         return CollectiveGroup(gpus, 1, sharing)
     return CollectiveGroup(per_node, ceil(gpus / per_node), sharing)
+
+
+def placed_node(node: NodeModel, plan: BasePlan) -> NodeModel:
+    """The node with as many GPUs as the plan uses of it."""
+    if plan.nodes is None or -(-plan.gpus // plan.nodes) == node.gpus:
+        return node
+    return node.model_copy(update={"gpus": -(-plan.gpus // plan.nodes)})
+
+
+def gradient_group(plan: Synchronous, node: NodeModel) -> CollectiveGroup:
+    """The GPUs that reduce the gradients of the same weights.
+
+    Ranks count tensor-parallel GPUs first, then context and data, then stages (Megatron-LM)."""
+    return collective_group(plan.replicas, node, plan.tensor)
 
 
 class AllReduceCost(NamedTuple):
@@ -99,10 +113,45 @@ def broadcast_seconds(size: float, group: CollectiveGroup, node: NodeModel) -> f
     return node.collective_seconds + ceil(log2(group.size)) * latency + size / rate
 
 
-def send_seconds(size: float, node: NodeModel, crosses_nodes: bool) -> float:
-    """Seconds of one point-to-point message; between nodes it uses one adapter."""
-    link = node.network if crosses_nodes else node.gpu_link
-    return link.latency_seconds + size / link.rate
+def gather_costs(
+    group: CollectiveGroup, node: NodeModel, algorithm: AllReduce = "auto"
+) -> list[AllReduceCost]:
+    """The cost of an all-gather, or of a reduce-scatter, of `size` bytes over all GPUs: half of an
+    all-reduce."""
+    launch = node.collective_seconds if group.size > 1 else 0.0
+    return [
+        AllReduceCost(launch + (cost.latency_seconds - launch) / 2, cost.seconds_per_byte / 2)
+        for cost in all_reduce_costs(group, node, algorithm)
+    ]
+
+
+def gather_seconds(size: float, group: CollectiveGroup, node: NodeModel) -> float:
+    """Seconds of an all-gather or a reduce-scatter of `size` bytes over the group."""
+    if size <= 0 or group.size <= 1:
+        return 0.0
+    return min(cost.seconds(size) for cost in gather_costs(group, node))
+
+
+def all_to_all_seconds(size: float, group: CollectiveGroup, node: NodeModel) -> float:
+    """Seconds in which each GPU sends `size` bytes, an equal part to each GPU of the group."""
+    if size <= 0 or group.size <= 1:
+        return 0.0
+    n, g = group.size, group.per_node
+    inside_seconds = size * (g - 1) / n / node.gpu_link.rate
+    if group.nodes == 1:
+        return node.collective_seconds + node.gpu_link.latency_seconds + inside_seconds
+    outside_seconds = size * (n - g) / n * g / _network_rate(node, group)
+    latency = node.network.latency_seconds * log2(group.nodes)
+    return node.collective_seconds + latency + max(inside_seconds, outside_seconds)
+
+
+def send_seconds(size: float, node: NodeModel, crosses_nodes: bool, senders: int = 1) -> float:
+    """Seconds of one point-to-point message. Between nodes it uses one adapter; `senders` on the
+    node that send at the same time share its adapters."""
+    if not crosses_nodes:
+        return node.gpu_link.latency_seconds + size / node.gpu_link.rate
+    share = min(node.adapters / senders, 1.0)
+    return node.network.latency_seconds + size / (node.network.rate * share)
 
 
 def _bottleneck(

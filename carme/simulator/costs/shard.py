@@ -1,10 +1,7 @@
 """The shard of a workload that one GPU gets under a synchronous plan: layers, samples and kernel
 times. Step time and memory are computed from it.
 
-Kernel times come from a roofline whose matrix products come in tiles and waves. A GEMM is cut in
-tiles (128 x 128 on GPUs) that the multiprocessors compute in waves. A product too small to fill a
-wave leaves multiprocessors idle, which makes skinny products slow. Each kernel takes the longer of
-its product and its memory traffic.
+Layers are grouped in units that no plan cuts: blocks of a transformer, single layers of others.
 """
 
 from __future__ import annotations
@@ -15,175 +12,166 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carme.errors import InputError
-from carme.simulator.hardware import (
-    BYTES_PER_ELEMENT,
-    CappedGpu,
-    Cluster,
-    Gpu,
-    Precision,
-    under_cap,
-)
+from carme.simulator.costs.collectives import placed_node
+from carme.simulator.costs.kernels import kernel_work, layer_times
+from carme.simulator.frameworks import FRAMEWORKS
+from carme.simulator.hardware import CappedGpu, Cluster, NodeModel, under_cap
 from carme.simulator.plans import Synchronous, require
+from carme.simulator.precision import PRECISIONS, PrecisionRecipe
+from carme.simulator.transformer_costs import Split, transformer_costs
 from carme.simulator.workload import Floats, LayerArrays, Optimizer, Workload
 
-# A product with few tiles is also split along its depth, in pieces no shorter than this.
-SPLIT_DEPTH = 512
-
-
-class LayerTimes(NamedTuple):
-    """Seconds of each layer (repeats included) for one batch on one GPU."""
-
-    forward_seconds: Floats
-    backward_seconds: Floats
-    clock_bound_share: float
-    """Share of the total that scales with the clock: products, not memory traffic or launches."""
-    activity: float
-    """Mean draw above idle, as a share of the draw above idle in large products."""
-    memory_busy_share: float
-    """Share of the time in which memory is read or written."""
-
-
-def gemm_seconds(
-    m: Floats, n: Floats, k: Floats, count: Floats, gpu: Gpu, flops_per_second: float
-) -> Floats:
-    """Seconds of `count` products m x k times k x n on a GPU that computes `flops_per_second`."""
-    height = np.where(m <= gpu.tile // 2, gpu.tile // 2, gpu.tile)  # libraries have half tiles, too
-    width = np.where(n <= gpu.tile // 2, gpu.tile // 2, gpu.tile)
-    tiles = np.maximum(np.ceil(m / height) * np.ceil(n / width) * count, 1)
-    splits = np.maximum(np.floor(np.minimum(gpu.units / tiles, k / SPLIT_DEPTH)), 1)
-    waves = np.ceil(tiles * splits / gpu.units)
-    seconds: Floats = waves * 2 * height * width * (k / splits) / (flops_per_second / gpu.units)
-    return np.where(m * n * k > 0, seconds, 0.0)
-
-
-def layer_times(
-    arrays: LayerArrays, batch: float, gpu: Gpu, precision: Precision, launch_seconds: float
-) -> LayerTimes:
-    """Forward and backward seconds of each layer for `batch` samples at full clock."""
-    flops_per_second = gpu.peak_flops[precision] * gpu.efficiency(precision)
-    element_bytes = BYTES_PER_ELEMENT[precision]
-    bandwidth = gpu.memory_bandwidth * gpu.bandwidth_efficiency
-    # Attention has one product for each head and sample; other layers have one for the batch.
-    is_grouped = arrays.groups > 1
-    m = np.where(is_grouped, arrays.rows, arrays.rows * batch)
-    count = np.where(is_grouped, arrays.groups * batch, 1.0)
-    n, k = arrays.columns, arrays.depth
-    elements = (arrays.inputs + arrays.outputs) * batch + arrays.parameters / arrays.kernels
-    memory_traffic_seconds = elements * element_bytes / bandwidth
-    kernel_count = arrays.repeat * arrays.kernels
-    launch_overhead_seconds = arrays.launches * gpu.kernel_seconds
-
-    # Depthwise (one filter for each group): no tensor product, a plain loop that memory limits.
-    n = np.where(is_grouped & (n < 8), 0.0, n)
-
-    memory_traffic_seconds *= np.where(m * n * k > 0, gpu.operand_passes, 1.0)
-    combine = np.maximum if gpu.overlaps_memory else np.add
-    forward_product_seconds = gemm_seconds(m, n, k, count, gpu, flops_per_second)
-    input_gradient_seconds = gemm_seconds(m, k, n, count, gpu, flops_per_second)
-    weight_gradient_seconds = gemm_seconds(k, n, m, count, gpu, flops_per_second)
-    has_product = forward_product_seconds > 0
-    forward_seconds = (
-        combine(forward_product_seconds, memory_traffic_seconds) + launch_overhead_seconds
-    )
-    backward_seconds = np.where(
-        has_product,
-        combine(input_gradient_seconds, memory_traffic_seconds)
-        + combine(weight_gradient_seconds, memory_traffic_seconds)
-        + 2 * launch_overhead_seconds,
-        2 * memory_traffic_seconds + launch_overhead_seconds,
-    )
-    passes = np.where(has_product, 3.0, 2.0)
-    product_seconds = float(
-        kernel_count @ (forward_product_seconds + input_gradient_seconds + weight_gradient_seconds)
-    )
-    seconds = float(kernel_count @ (forward_seconds + backward_seconds))
-    # The host launches kernels while the GPU computes: the slower of the two sets the time.
-    host_factor = max(float(arrays.repeat @ passes) * launch_seconds / seconds, 1.0)
-    total_seconds = seconds * host_factor
-    all_launches_seconds = float(kernel_count @ (passes * launch_overhead_seconds))
-    memory_bound_seconds = max(seconds - product_seconds - all_launches_seconds, 0.0)
-    return LayerTimes(
-        forward_seconds=forward_seconds * kernel_count * host_factor,
-        backward_seconds=backward_seconds * kernel_count * host_factor,
-        clock_bound_share=min(product_seconds / total_seconds, 1.0),
-        activity=(product_seconds + gpu.power.memory_share * memory_bound_seconds) / total_seconds,
-        memory_busy_share=min(
-            3 * float(kernel_count @ memory_traffic_seconds) / total_seconds, 1.0
-        ),
-    )
-
-
-Rows = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
 
 class Shard(NamedTuple):
-    """One GPU's part of a workload. Row times are of one layer and one micro-batch."""
+    """One GPU's part of a workload. Times are of one unit and one micro-batch."""
 
     workload: Workload
     cluster: Cluster
+    node: NodeModel
+    """A node with as many GPUs as the plan uses of it."""
     plan: Synchronous
-    precision: Precision
+    recipe: PrecisionRecipe
     optimizer: Optimizer
     arrays: LayerArrays
-    """The layers, divided by tensor parallelism."""
-    stages: list[Rows]
-    """Rows of `arrays` that each pipeline stage runs, in order."""
+    """The layers, divided by tensor, context and expert parallelism."""
+    unit_of_row: Indices
+    order: Indices
+    """The units in the order they run."""
+    virtual_stage: Indices
+    """Of each entry of `order`."""
+    counts: Floats
+    """counts[v, u]: how often virtual stage v runs unit u."""
+    row_forward_seconds: Floats
+    """Kernel seconds of each row of `arrays`."""
     forward_seconds: Floats
-    """Seconds of each row."""
+    """Kernel seconds of each unit."""
     backward_seconds: Floats
-    """Seconds of each row: gradients of inputs and weights, and recomputation."""
+    """Of each unit: gradients of inputs and weights, and recomputation."""
+    parameters: Floats
+    """Of each unit, experts included."""
+    expert_parameters: Floats
     capped_gpu: CappedGpu
     memory_busy_share: float
     """Share of the kernels' time in which memory is read or written."""
-    parameters: float
-    """Of the stage that has the most."""
     global_batch: int
     micro_batch: int
     micro_batches: int
 
     @property
-    def element_bytes(self) -> int:
-        return BYTES_PER_ELEMENT[self.precision]
+    def stage_counts(self) -> Floats:
+        """counts[s, u]: how often each stage runs unit u, over its chunks."""
+        plan = self.plan
+        if plan.interleave == 1:
+            return self.counts
+        chunks = self.counts.reshape(plan.interleave, plan.pipeline, -1)
+        return np.asarray(chunks.sum(axis=0))
+
+    def by_unit(self, rows: Floats) -> Floats:
+        """Sums of a column of `arrays` over the rows of each unit."""
+        return unit_sums(rows, self.unit_of_row)
+
+    @property
+    def is_block(self) -> Floats:
+        """1 for the units that recomputation covers: transformer blocks, and all other layers."""
+        blocks = np.ones(len(self.parameters))
+        if self.workload.transformer:
+            blocks[[0, -1]] = 0.0
+        return blocks
+
+
+def unit_sums(rows: Floats, unit_of_row: Indices) -> Floats:
+    """Sums over the rows of each unit."""
+    return np.asarray(np.bincount(unit_of_row, weights=rows), dtype=float)
 
 
 def shard_workload(workload: Workload, cluster: Cluster, plan: Synchronous) -> Shard:
     """The shard of one GPU. Raises InputError if the workload cannot be divided by this plan."""
     precision, gpu = plan.precision or workload.precision, cluster.node.gpu
-    require(
-        precision in gpu.peak_flops,
-        f"{gpu.name} has no {precision}",
-        f"it has {', '.join(gpu.peak_flops)}; set the precision",
-    )
+    recipe = PRECISIONS[precision]
+    for number_type in (recipe.compute, recipe.activations):
+        require(
+            gpu.computes(number_type),
+            f"{gpu.name} has no {number_type}",
+            f"it has {', '.join(gpu.peak_flops)}; set the precision",
+        )
     local_batch, global_batch = batch_sizes(workload, plan)
     micro_batch = plan.micro_batch or (local_batch if plan.pipeline == 1 else 1)
     micro_batch = min(micro_batch, local_batch)
-    arrays = _tensor_parallel(workload, plan)
-    times = layer_times(arrays, micro_batch, gpu, precision, cluster.node.launch_seconds)
+    arrays = _divided(workload, plan)
+    launch = FRAMEWORKS[plan.framework or workload.framework]
+    host_seconds = cluster.node.launch_seconds
+    if host_seconds is None:
+        host_seconds = launch.host_seconds
+    work = kernel_work(
+        arrays, micro_batch, gpu, precision, launch.device_share, launch.elementwise_share
+    )
+    if plan.adapters:
+        frozen = arrays.parameters > 0
+        work = work._replace(weight_gradient=np.where(frozen, 0.0, work.weight_gradient))
+    times = layer_times(work, gpu, host_seconds)
     capped_gpu = under_cap(gpu, times.activity, plan.power_cap_watts)
-    slowdown = times.clock_bound_share / capped_gpu.clock + 1 - times.clock_bound_share
-    slowdown *= cluster.node.contention_factor(cluster.node.shared_compute, plan.gpus)
-    forward_seconds = times.forward_seconds / arrays.repeat * slowdown
-    backward_seconds = times.backward_seconds / arrays.repeat * slowdown
-    if plan.recompute == "full":
-        backward_seconds = backward_seconds + forward_seconds
-    stages = _stages(workload, forward_seconds + backward_seconds, plan.pipeline)
-    return Shard(
+    if capped_gpu.clock != 1:
+        times = layer_times(work, gpu, host_seconds, capped_gpu.clock)
+    contention = cluster.node.contention_factor(cluster.node.shared_compute, plan.gpus)
+    row_forward = times.forward_seconds / arrays.repeat * contention
+    row_backward = times.backward_seconds / arrays.repeat * contention
+    if workload.transformer:
+        unit_of_row = arrays.block.astype(np.intp)
+        first_rows = np.searchsorted(unit_of_row, np.arange(unit_of_row[-1] + 1))
+        units = np.arange(unit_of_row[-1] + 1)
+        order = np.repeat(units, arrays.repeat[first_rows].astype(np.intp))
+    else:
+        unit_of_row, order = np.arange(len(row_forward)), workload.sequence
+    forward_seconds = unit_sums(row_forward, unit_of_row)
+    backward_seconds = unit_sums(row_backward, unit_of_row)
+    virtual_stage = _virtual_stages(workload, plan, order, forward_seconds + backward_seconds)
+    virtual, units_count = plan.pipeline * plan.interleave, len(forward_seconds)
+    cells = np.bincount(virtual_stage * units_count + order, minlength=virtual * units_count)
+    shard = Shard(
         workload=workload,
         cluster=cluster,
+        node=placed_node(cluster.node, plan),
         plan=plan,
-        precision=precision,
+        recipe=recipe._replace(
+            gradients=plan.gradient_type or recipe.gradients,
+            states=plan.state_type or recipe.states,
+        ),
         optimizer=plan.optimizer or workload.optimizer,
         arrays=arrays,
-        stages=stages,
+        unit_of_row=unit_of_row,
+        order=order,
+        virtual_stage=virtual_stage,
+        counts=cells.reshape(virtual, units_count).astype(float),
+        row_forward_seconds=row_forward,
         forward_seconds=forward_seconds,
         backward_seconds=backward_seconds,
+        parameters=unit_sums(arrays.parameters, unit_of_row),
+        expert_parameters=unit_sums(arrays.parameters * (arrays.experts > 0), unit_of_row),
         capped_gpu=capped_gpu,
         memory_busy_share=times.memory_busy_share,
-        parameters=max(float(arrays.parameters[rows].sum()) for rows in stages),
         global_batch=global_batch,
         micro_batch=micro_batch,
         micro_batches=-(-local_batch // micro_batch),
     )
+    if plan.recompute == "none":
+        return shard
+    if plan.recompute == "selective":
+        again = unit_sums(row_forward * arrays.selective, unit_of_row)
+    else:
+        again = forward_seconds * shard.is_block * recomputed_share(shard)
+    return shard._replace(backward_seconds=backward_seconds + again)
+
+
+def recomputed_share(shard: Shard) -> float:
+    """Share of the blocks of a GPU that `recompute = "full"` computes again."""
+    if shard.plan.recompute != "full":
+        return 0.0
+    if shard.plan.recompute_layers is None:
+        return 1.0
+    blocks = float((shard.stage_counts @ shard.is_block).max())
+    return min(shard.plan.recompute_layers / blocks, 1.0)
 
 
 def batch_sizes(workload: Workload, plan: Synchronous) -> tuple[int, int]:
@@ -199,46 +187,60 @@ def batch_sizes(workload: Workload, plan: Synchronous) -> tuple[int, int]:
     return -(-scaled // plan.data_parallel), scaled
 
 
-def _tensor_parallel(workload: Workload, plan: Synchronous) -> LayerArrays:
-    if plan.tensor == 1:
+def _divided(workload: Workload, plan: Synchronous) -> LayerArrays:
+    """The layers after tensor, context and expert parallelism."""
+    split = Split(plan.tensor, plan.context, plan.expert, plan.sequence_parallel)
+    if split[:3] == (1, 1, 1):
         return workload.arrays
     transformer = workload.transformer
     if transformer is None:
         raise InputError(
-            f"tensor parallelism of {workload.name}", "only transformers can be cut that way"
+            f"tensor, context or expert parallelism of {workload.name}",
+            "only transformers can be cut that way",
         )
     require(
         transformer.heads % plan.tensor == 0,
         f"{transformer.heads} attention heads over {plan.tensor} GPUs",
         f"use a divisor of {transformer.heads}",
     )
-    return LayerArrays.of(transformer.costs(plan.tensor))
+    if plan.expert > 1:
+        require(
+            transformer.experts is not None,
+            f"expert parallelism of {workload.name}",
+            "it has no experts; use expert = 1",
+        )
+        experts = transformer.experts.count if transformer.experts else 1
+        require(
+            experts % plan.expert == 0,
+            f"{experts} experts over {plan.expert} GPUs",
+            f"use a divisor of {experts}",
+        )
+    return LayerArrays.of(transformer_costs(transformer, split))
 
 
-def _stages(workload: Workload, seconds: Floats, pipeline: int) -> list[Rows]:
-    """Contiguous layers of about equal time; a transformer is cut between blocks."""
-    sequence = workload.sequence
-    if pipeline == 1:
-        return [sequence]
+def _virtual_stages(
+    workload: Workload, plan: Synchronous, order: Indices, seconds: Floats
+) -> Indices:
+    """The virtual stage of each unit in `order`: contiguous ones of about equal time, of a
+    transformer as many blocks in each."""
+    virtual = plan.pipeline * plan.interleave
+    if virtual == 1:
+        return np.zeros(len(order), dtype=np.intp)
     transformer = workload.transformer
-    layers = transformer.layers if transformer else len(sequence)
+    layers = transformer.blocks if transformer else len(order)
     require(
-        pipeline <= layers,
-        f"a {pipeline}-way pipeline of {layers} layers",
+        virtual <= layers,
+        f"a {plan.pipeline}-way pipeline of {layers} layers"
+        + (f" with {plan.interleave} parts each" if plan.interleave > 1 else ""),
         f"use at most {layers} stages",
     )
     if transformer:
-        # Every stage gets as many blocks; the first also embeds, the last computes the loss.
-        block = np.full(len(sequence), layers - 1)
-        block[0] = 0
-        inner = (len(sequence) - 4) // layers
-        block[1:-3] = np.repeat(np.arange(layers), inner)
-        stage = block * pipeline // layers
-    else:
-        elapsed = np.cumsum(seconds[sequence])
-        stage = np.searchsorted(elapsed / elapsed[-1] * pipeline, np.arange(1, pipeline))
-        # Every stage gets at least one layer, whatever the times.
-        stage = np.maximum(stage, np.arange(1, pipeline))
-        stage = np.minimum(stage, layers - np.arange(pipeline - 1, 0, -1))
-        stage = np.searchsorted(stage, np.arange(layers), side="right")
-    return [sequence[stage == s] for s in range(pipeline)]
+        # The first stage also embeds, the last computes the loss.
+        block = np.concatenate([[0], np.arange(layers), [layers - 1]])
+        return np.asarray(block * virtual // layers)
+    elapsed = np.cumsum(seconds[order])
+    edges = np.searchsorted(elapsed / elapsed[-1] * virtual, np.arange(1, virtual))
+    # Every stage gets at least one layer, whatever the times.
+    edges = np.maximum(edges, np.arange(1, virtual))
+    edges = np.minimum(edges, layers - np.arange(virtual - 1, 0, -1))
+    return np.searchsorted(edges, np.arange(layers), side="right")

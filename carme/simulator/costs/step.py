@@ -6,22 +6,31 @@ factor of the slowest worker: it multiplies kernel times, not communication.
 
 from __future__ import annotations
 
-from math import inf, log2
+from math import ceil, inf, log2
 from typing import NamedTuple
 
 import numpy as np
 
 from carme.simulator.costs.collectives import (
     all_reduce_costs,
-    all_reduce_seconds,
     collective_group,
+    placed_node,
     send_seconds,
+)
+from carme.simulator.costs.communication import (
+    gradient_buckets,
+    layer_traffic,
+    weight_gather_seconds,
 )
 from carme.simulator.costs.memory import Memory, measured_memory, shard_memory
 from carme.simulator.costs.shard import Shard, batch_sizes, shard_workload
-from carme.simulator.hardware import Cluster, check_cap, under_cap, wait_watts
-from carme.simulator.plans import BasePlan, Synchronous, makespan, require
+from carme.simulator.hardware import Cluster, NodeModel, check_cap, under_cap, wait_watts
+from carme.simulator.pipeline_schedule import makespan
+from carme.simulator.plans import BasePlan, Synchronous, require
+from carme.simulator.precision import BYTES_PER_ELEMENT
 from carme.simulator.workload import OPTIMIZER_STATES, Floats, Workload
+
+MAX_MEASURED_BUCKETS = 10_000
 
 
 class Step(NamedTuple):
@@ -34,7 +43,8 @@ class Step(NamedTuple):
     bubble_seconds: float
     """Idle in the pipeline, messages between stages included."""
     tensor_parallel_seconds: float
-    """All-reduces inside layers, which nothing hides."""
+    """Communication inside layers that nothing hides: of tensor, context and expert parallelism,
+    and gathers of sharded weights."""
     bucket_ready_seconds: Floats
     """When each gradient bucket is ready, from the start of the step; grows with jitter."""
     bucket_all_reduce_seconds: Floats
@@ -98,17 +108,29 @@ def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
     if workload.measured:
         return _measured_step(workload, cluster, plan)
     shard = shard_workload(workload, cluster, plan)
-    kernel_seconds, forward_seconds, bubble_seconds = _pipeline(shard)
-    bucket_ready_seconds, bucket_all_reduce_seconds = _buckets(
-        shard, kernel_seconds, bubble_seconds
+    traffic = layer_traffic(shard)
+    forward = shard.stage_counts @ shard.forward_seconds
+    kernels = forward + shard.stage_counts @ shard.backward_seconds
+    inside = shard.stage_counts @ (traffic.forward_seconds + traffic.backward_seconds)
+    busiest = int(np.argmax(kernels + inside))
+    micro_batches = shard.micro_batches
+    kernel_seconds = float(kernels[busiest]) * micro_batches
+    layer_seconds = float(inside[busiest]) * micro_batches
+    bubble_seconds = 0.0
+    if plan.pipeline > 1:
+        total_seconds, _ = makespan(*stage_seconds(shard), micro_batches, plan.interleave)
+        bubble_seconds = total_seconds - kernel_seconds - layer_seconds
+    buckets = gradient_buckets(shard, kernel_seconds + bubble_seconds)
+    gather_seconds = weight_gather_seconds(
+        shard, float(forward[busiest]), float(kernels[busiest] - forward[busiest])
     )
     return Step(
         kernel_seconds=kernel_seconds,
-        forward_seconds=forward_seconds,
+        forward_seconds=float(forward[busiest]) * micro_batches,
         bubble_seconds=bubble_seconds,
-        tensor_parallel_seconds=_tensor_parallel_seconds(shard),
-        bucket_ready_seconds=bucket_ready_seconds,
-        bucket_all_reduce_seconds=bucket_all_reduce_seconds,
+        tensor_parallel_seconds=layer_seconds + gather_seconds + buckets.exposed_seconds,
+        bucket_ready_seconds=buckets.ready_seconds,
+        bucket_all_reduce_seconds=buckets.all_reduce_seconds,
         update_seconds=_update_seconds(shard),
         overhead_seconds=cluster.node.step_seconds + workload.step_overhead_seconds,
         data_loading_seconds=_step_loading_seconds(workload, cluster, plan, shard.global_batch),
@@ -116,14 +138,29 @@ def plan_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
         wait_watts=wait_watts(cluster.node.gpu, plan.power_cap_watts),
         clock=shard.capped_gpu.clock,
         samples=shard.global_batch,
-        gradient_bytes=shard.parameters * shard.element_bytes if plan.data_parallel > 1 else 0.0,
+        gradient_bytes=_gradient_bytes(shard),
         memory=shard_memory(shard),
         memory_busy_share=shard.memory_busy_share,
     )
 
 
+def _gradient_bytes(shard: Shard) -> float:
+    """Bytes of the gradients that a GPU reduces in a step."""
+    if shard.plan.replicas == 1:
+        return 0.0
+    parameters = float((shard.stage_counts @ shard.parameters).max())
+    return parameters * BYTES_PER_ELEMENT[shard.recipe.gradients]
+
+
 def check_size(cluster: Cluster, plan: BasePlan) -> None:
     """Raises InputError if the plan has more GPUs than the cluster."""
+    if plan.nodes is not None:
+        require(
+            plan.nodes <= cluster.nodes
+            and plan.nodes <= plan.gpus <= plan.nodes * cluster.node.gpus,
+            f"{plan.gpus} GPUs on {plan.nodes} nodes of {cluster.name}",
+            f"it has {cluster.nodes} nodes with {cluster.node.gpus} GPUs each",
+        )
     require(
         plan.gpus <= cluster.gpus,
         f"{plan.gpus} GPUs on {cluster.name}",
@@ -132,112 +169,82 @@ def check_size(cluster: Cluster, plan: BasePlan) -> None:
 
 
 def stage_seconds(shard: Shard) -> tuple[list[float], list[float], list[float]]:
-    """Seconds of a micro-batch's forward and backward pass on each stage, and of each message from
-    a stage to the next."""
-    forward_seconds = [float(shard.forward_seconds[rows].sum()) for rows in shard.stages]
-    backward_seconds = [float(shard.backward_seconds[rows].sum()) for rows in shard.stages]
-    plan, node = shard.plan, shard.cluster.node
-    # Nodes are filled with tensor-parallel GPUs first, then stages: messages may leave the node.
-    leaves_node = plan.tensor * plan.pipeline > node.gpus
-    sample_bytes = shard.element_bytes * shard.micro_batch
-    message_seconds = [
-        send_seconds(float(shard.arrays.outputs[rows[-1]]) * sample_bytes, node, leaves_node)
-        for rows in shard.stages[:-1]
-    ]
-    return forward_seconds, backward_seconds, message_seconds
+    """Seconds of a micro-batch's forward and backward pass on each virtual stage, communication
+    inside the layers included, and of each message from one to the next."""
+    traffic = layer_traffic(shard)
+    forward_seconds = shard.counts @ (shard.forward_seconds + traffic.forward_seconds)
+    backward_seconds = shard.counts @ (shard.backward_seconds + traffic.backward_seconds)
+    return forward_seconds.tolist(), backward_seconds.tolist(), _message_seconds(shard)
 
 
-def _pipeline(shard: Shard) -> tuple[float, float, float]:
-    """Kernel seconds of the busiest stage, its forward seconds, and its idle seconds in the
-    pipeline (the bubble)."""
-    forward_seconds, backward_seconds, message_seconds = stage_seconds(shard)
-    kernel_seconds, stage = max(
-        (f + b, -s) for s, (f, b) in enumerate(zip(forward_seconds, backward_seconds, strict=True))
-    )
-    kernel_seconds *= shard.micro_batches
-    bubble_seconds = 0.0
-    if message_seconds:
-        total_seconds, _ = makespan(
-            forward_seconds, backward_seconds, message_seconds, shard.micro_batches
-        )
-        bubble_seconds = total_seconds - kernel_seconds
-    return kernel_seconds, forward_seconds[-stage] * shard.micro_batches, bubble_seconds
-
-
-def _tensor_parallel_seconds(shard: Shard) -> float:
-    """All-reduces inside transformer blocks: two forward, two backward, two for recomputation."""
-    transformer, plan, node = shard.workload.transformer, shard.plan, shard.cluster.node
-    if plan.tensor == 1 or transformer is None:
-        return 0.0
-    elements = shard.micro_batch * transformer.sequence * transformer.hidden
-    group = collective_group(plan.tensor, node)
-    seconds = all_reduce_seconds(elements * shard.element_bytes, group, node, plan.all_reduce)
-    per_layer = 6 if plan.recompute == "full" else 4
-    layers = -(-transformer.layers // plan.pipeline)
-    # Every micro-batch passes every stage, so these all-reduces lengthen the bubble, too.
-    slots = shard.micro_batches + plan.pipeline - 1
-    return per_layer * layers * slots * seconds
-
-
-def _buckets(shard: Shard, kernel_seconds: float, bubble_seconds: float) -> tuple[Floats, Floats]:
-    """When each gradient bucket is ready, and the seconds of its all-reduce."""
-    plan, node = shard.plan, shard.cluster.node
-    if plan.data_parallel == 1:
-        return np.empty(0), np.empty(0)
-    group = collective_group(plan.data_parallel, node, plan.tensor * plan.pipeline)
-    algorithms = all_reduce_costs(group, node, plan.all_reduce)
-    if plan.overlap and plan.pipeline == 1:
-        rows = shard.stages[0][::-1]
-        # The last micro-batch's backward pass, layer by layer from the end.
-        elapsed = np.cumsum(shard.backward_seconds[rows])
-        gradient_bytes = np.cumsum(shard.arrays.parameters[rows] * shard.element_bytes)
-        bucket = np.ceil(gradient_bytes / plan.bucket_bytes)
-        last_row = np.append(np.flatnonzero(np.diff(bucket)), len(rows) - 1)
-        size = np.diff(gradient_bytes[last_row], prepend=0.0)
-        ready = kernel_seconds - elapsed[-1] + elapsed[last_row]
-        ready, size = ready[size > 0], size[size > 0]
+def _message_seconds(shard: Shard) -> list[float]:
+    """Of the messages between virtual stages. Tensor-parallel GPUs send a part of it each."""
+    plan, node = shard.plan, shard.node
+    virtual = plan.pipeline * plan.interleave
+    if virtual == 1:
+        return []
+    transformer = shard.workload.transformer
+    if transformer:
+        elements = np.full(virtual - 1, transformer.sequence * transformer.hidden / plan.context)
     else:
-        size = np.array([shard.parameters * shard.element_bytes])
-        # The first stage of a pipeline ends last, so its all-reduce follows the whole schedule.
-        ready = np.array([kernel_seconds + bubble_seconds])
-    return ready, np.min([cost.seconds(size) for cost in algorithms], axis=0)
+        last = np.searchsorted(shard.virtual_stage, np.arange(1, virtual)) - 1
+        elements = shard.arrays.outputs[shard.order[last]]
+    sizes = elements * shard.micro_batch * BYTES_PER_ELEMENT[shard.recipe.activations] / plan.tensor
+    # Nodes are filled with the GPUs of one stage first: messages leave the node at its border.
+    stage_gpus = plan.gpus // plan.pipeline
+    senders = min(stage_gpus, node.gpus)
+    seconds = {}
+    for size in set(sizes.tolist()):
+        seconds[size] = [send_seconds(size, node, crosses, senders) for crosses in (False, True)]
+    leaves = [
+        stage_gpus >= node.gpus or (s + 1) * stage_gpus % node.gpus == 0 or s == plan.pipeline - 1
+        for s in range(plan.pipeline)
+    ]
+    inside = plan.gpus <= node.gpus
+    return [
+        seconds[size][leaves[v % plan.pipeline] and not inside]
+        for v, size in enumerate(sizes.tolist())
+    ]
 
 
 def _update_seconds(shard: Shard) -> float:
     """The optimizer reads and writes weights, gradients and state once."""
-    node = shard.cluster.node
+    node, plan, recipe = shard.cluster.node, shard.plan, shard.recipe
     gpu = node.gpu
-    state = 2 * 4 * (OPTIMIZER_STATES[shard.optimizer] + 1)
-    moved_bytes = shard.parameters * (state + 3 * shard.element_bytes)
-    if shard.plan.shard_optimizer:
-        moved_bytes /= shard.plan.data_parallel
+    weight_bytes = BYTES_PER_ELEMENT[recipe.weights]
+    updated_bytes = max(weight_bytes, BYTES_PER_ELEMENT[recipe.master] if recipe.master else 0)
+    state_bytes = OPTIMIZER_STATES[shard.optimizer] * BYTES_PER_ELEMENT[recipe.states]
+    parameters = float((shard.stage_counts @ shard.parameters).max())
+    if plan.sharded != "none":
+        parameters /= plan.shards
+    if plan.adapters:
+        parameters = 0.0
+    moved_bytes = parameters * (2 * (state_bytes + updated_bytes) + 3 * weight_bytes)
     seconds = moved_bytes / (gpu.memory_bandwidth * gpu.bandwidth_efficiency) + gpu.kernel_seconds
-    return seconds * node.contention_factor(node.shared_update, shard.plan.gpus)
+    return seconds * node.contention_factor(node.shared_update, plan.gpus)
 
 
 def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> Step:
     """A step whose compute time was measured; the plan can only be data parallel."""
     require(
-        plan.tensor == plan.pipeline == 1,
+        plan.model_parallel == plan.expert == 1,
         f"{workload.name} is known by measured steps, so its layers cannot be cut",
-        "use tensor = 1 and pipeline = 1",
+        "use tensor = pipeline = context = expert = 1",
     )
     node = cluster.node
     local_batch, global_batch = batch_sizes(workload, plan)
     capped_gpu = under_cap(node.gpu, 1.0, plan.power_cap_watts)
     compute = workload.measured_seconds(node.gpu.name, local_batch) / capped_gpu.clock
     compute *= node.contention_factor(node.shared_compute, plan.gpus)
-    has_gradients = plan.data_parallel > 1
-    gradient_bytes = workload.parameter_count * 4 if has_gradients else 0.0
-    group = collective_group(plan.data_parallel, node)
-    all_reduce = all_reduce_seconds(gradient_bytes, group, node, plan.all_reduce)
+    gradient_bytes = workload.parameter_count * 4 if plan.data_parallel > 1 else 0.0
+    ready, all_reduce = _measured_buckets(compute, gradient_bytes, node, plan)
     return Step(
         kernel_seconds=compute,
         forward_seconds=compute / 3,
         bubble_seconds=0.0,
         tensor_parallel_seconds=0.0,
-        bucket_ready_seconds=np.array([compute]) if has_gradients else np.empty(0),
-        bucket_all_reduce_seconds=np.array([all_reduce]) if has_gradients else np.empty(0),
+        bucket_ready_seconds=ready,
+        bucket_all_reduce_seconds=all_reduce,
         update_seconds=0.0,
         overhead_seconds=node.step_seconds + workload.step_overhead_seconds,
         data_loading_seconds=_step_loading_seconds(workload, cluster, plan, global_batch),
@@ -249,6 +256,24 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
         memory=measured_memory(workload, cluster, plan.optimizer or workload.optimizer),
         memory_busy_share=0.5,  # a measured time does not tell it
     )
+
+
+def _measured_buckets(
+    compute: float, gradient_bytes: float, node: NodeModel, plan: Synchronous
+) -> tuple[Floats, Floats]:
+    """When each gradient bucket of a measured step is ready, and the seconds of its all-reduce.
+
+    The layers are unknown, so gradients come evenly over the backward pass, two thirds of the step.
+    """
+    if not gradient_bytes:
+        return np.empty(0), np.empty(0)
+    count = ceil(gradient_bytes / plan.bucket_bytes) if plan.overlap else 1
+    count = min(count, MAX_MEASURED_BUCKETS)
+    ready = compute * (1 / 3 + 2 / 3 * np.arange(1, count + 1) / count)
+    group = collective_group(plan.data_parallel, placed_node(node, plan))
+    costs = all_reduce_costs(group, node, plan.all_reduce)
+    sizes = np.full(count, gradient_bytes / count)
+    return ready, np.min([cost.seconds(sizes) for cost in costs], axis=0)
 
 
 def _parsing_rate(workload: Workload, loader: str | None) -> float:
@@ -272,7 +297,7 @@ def _step_loading_seconds(
     if data.at_start or not data.sample_bytes:
         return 0.0
     if storage:
-        nodes = -(-plan.gpus // cluster.node.gpus)
+        nodes = plan.nodes or -(-plan.gpus // cluster.node.gpus)
         rate = min(rate, storage.bandwidth, storage.reader_bandwidth * nodes)
     return global_batch * data.sample_bytes / rate
 

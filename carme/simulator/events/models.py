@@ -22,7 +22,7 @@ from carme.simulator.events.operations import (
     Transfer,
     Wait,
 )
-from carme.simulator.plans import ScheduleSlot, stage_schedule
+from carme.simulator.pipeline_schedule import ScheduleSlot, stage_schedule
 from carme.simulator.workload import Floats
 
 
@@ -180,16 +180,23 @@ def pipeline(
     backward_seconds: list[float],
     message_seconds: list[float],
     micro_batches: int,
+    interleave: int = 1,
     *,
     all_reduce_seconds: float = 0.0,
     idle_watts: float = 0.0,
     busy_watts: float = 0.0,
 ) -> TraceReport:
     """One step of a 1F1B pipeline as a task graph: stages are devices, messages are tasks, and
-    each stage's gradients are reduced after its last backward pass."""
+    each stage's gradients are reduced after its last backward pass. The seconds are of virtual
+    stages, `chunk * stages + stage`."""
     simulation = Simulation()
-    stages = len(forward_seconds)
-    work = [(s, slot) for s in range(stages) for slot in stage_schedule(s, stages, micro_batches)]
+    virtual = len(forward_seconds)
+    stages = virtual // interleave
+    work = [
+        (s, slot)
+        for s in range(stages)
+        for slot in stage_schedule(s, stages, micro_batches, interleave)
+    ]
     # Tasks may wait for ones that are added later, so all numbers are known before.
     number = {key: index for index, key in enumerate(work)}
     devices = [
@@ -200,14 +207,16 @@ def pipeline(
     messages: list[tuple[str, float, int]] = []
     for (s, slot), before in zip(work, [None, *work], strict=False):
         after = [number[before]] if before and before[0] == s else []
-        source = s + 1 if slot.backward else s - 1
-        if 0 <= source < stages:
+        v = slot.chunk * stages + s
+        source = v + 1 if slot.backward else v - 1
+        if 0 <= source < virtual:
             after.append(len(work) + len(messages))
             name = f"{_title(slot)} to stage {s}"
-            messages.append((name, message_seconds[min(s, source)], number[source, slot]))
+            sent = source % stages, slot._replace(chunk=source // stages)
+            messages.append((name, message_seconds[min(v, source)], number[sent]))
         elif slot.backward:
-            after.append(number[s, ScheduleSlot(False, slot.micro_batch)])
-        seconds = backward_seconds[s] if slot.backward else forward_seconds[s]
+            after.append(number[s, slot._replace(backward=False)])
+        seconds = backward_seconds[v] if slot.backward else forward_seconds[v]
         label = "backward" if slot.backward else "forward"
         graph.add(_title(slot), Compute(devices[s], seconds, label=label), after)
     for name, seconds, sent_by in messages:
@@ -215,7 +224,7 @@ def pipeline(
     if all_reduce_seconds:
         for s in range(stages):
             link = simulation.link(f"all-reduce of stage {s}", bandwidth=1.0)
-            last = number[s, ScheduleSlot(True, micro_batches - 1)]
+            last = number[s, ScheduleSlot(True, micro_batches - 1, 0)]
             graph.add("all-reduce", Transfer(link, all_reduce_seconds, label="all-reduce"), [last])
     graph.start(simulation)
     return simulation.run()

@@ -1,18 +1,24 @@
 """Published figures beside simulated ones: a module for each paper, a row for each figure."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+Origin = Literal["printed", "worked out", "identity"]
+"""Of the figure that is compared with: the paper prints it; it was worked out from what the paper
+prints; or it is printed, but the inputs were computed from it, so that it must come out."""
 
 
 class PublishedFigure(NamedTuple):
-    """A published figure beside the simulated one; without a band it is only shown."""
+    """A figure of a paper beside the simulated one; without a band it is only shown."""
 
     figure: str
-    published: str
+    reference: str
+    """The paper's figure, or what was worked out from it."""
     simulated: float
     unit: str = ""
     low: float = float("-inf")
     high: float = float("inf")
     note: str = ""
+    origin: Origin = "printed"
 
     @property
     def has_band(self) -> bool:
@@ -26,19 +32,21 @@ class PublishedFigure(NamedTuple):
 def around(
     figure: str,
     *,
-    published: float,
+    reference: float,
     simulated: float,
     unit: str = "",
     band: float,
     note: str = "",
+    origin: Origin = "printed",
 ) -> PublishedFigure:
-    """A row whose band is the published figure ± `band`."""
+    """A row whose band is the reference ± `band`."""
     return PublishedFigure(
         figure=figure,
-        published=f"{published:g}",
+        reference=f"{reference:g}",
         simulated=simulated,
         unit=unit,
-        low=published - band,
-        high=published + band,
+        low=reference - band,
+        high=reference + band,
         note=note,
+        origin=origin,
     )

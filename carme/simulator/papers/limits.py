@@ -28,7 +28,7 @@ def rows(workloads: Mapping[str, Workload], node: NodeModel) -> list[PublishedFi
         return scaling_limits(workloads[name], cluster, plan, max_gpus)
 
     parameters = workloads["vgg-19"].parameter_count / 1e6
-    figures = [around("VGG-19, million parameters", published=144, simulated=parameters, band=1.0)]
+    figures = [around("VGG-19, million parameters", reference=144, simulated=parameters, band=1.0)]
     for name, batch in BATCHES.items():
         points = limits(name, batch, max_gpus=256)
         stall = points.stalls_at or points.points[-1].gpus
@@ -39,20 +39,26 @@ def rows(workloads: Mapping[str, Workload], node: NodeModel) -> list[PublishedFi
         figures += [
             PublishedFigure(
                 stalls,
-                published="a few dozen",
+                reference="a few dozen",
                 simulated=stall,
                 unit="nodes",
                 low=4,
                 high=48,
                 note=cause,
             ),
-            PublishedFigure(named, published="yes", simulated=number, low=1, high=2, note=cause),
+            PublishedFigure(named, reference="yes", simulated=number, low=1, high=2, note=cause),
         ]
     larger, usual = (limits("alexnet", batch).stalls_at or 4096 for batch in (1024, 256))
     title = "alexnet: a batch 4 times as large stalls later by"
     return [
         *figures,
         PublishedFigure(
-            title, published="later", simulated=larger / usual, unit="x", low=1.0, high=8
+            title,
+            reference="later",
+            simulated=larger / usual,
+            unit="x",
+            low=1.0,
+            high=8,
+            origin="worked out",
         ),
     ]

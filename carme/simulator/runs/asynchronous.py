@@ -18,11 +18,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from carme.simulator.costs.collectives import all_reduce_seconds, collective_group
+from carme.simulator.costs.collectives import (
+    all_reduce_seconds,
+    collective_group,
+    placed_node,
+)
 from carme.simulator.costs.memory import model_bytes
 from carme.simulator.costs.step import Step, check_size, plan_step
 from carme.simulator.hardware import Cluster
-from carme.simulator.plans import Asynchronous, lognormal_factors, require, single_gpu_plan
+from carme.simulator.plans import Asynchronous, require, single_gpu_plan
+from carme.simulator.runs.jitter import Jitter, lognormal_factors
 from carme.simulator.runs.result import (
     Distribution,
     Segment,
@@ -69,7 +74,7 @@ def simulate_staleness(
     gpus: int,
     sub_batch: int,
     samples: int,
-    jitter: float = 0.0,
+    jitter: Jitter = Jitter(),  # noqa: B008  # immutable
     update_jitter: float = 0.0,
     updates: int = 2000,
     seed: int = 0,
@@ -83,7 +88,7 @@ def simulate_staleness(
         f"{gpus * rounds:,.0f} gradients in {updates:,} updates",
         f"at most {MAX_GRADIENTS:,}: lower sample_steps, or is one of the times in another unit?",
     )
-    gradient = gradient_seconds * lognormal_factors(jitter, (gpus, int(rounds)), rng)
+    gradient = gradient_seconds * jitter.factors(int(rounds), gpus, rng).T
     return staleness_statistics(gradient, update, sub_batch=sub_batch, samples=samples)
 
 
@@ -127,7 +132,7 @@ def thread_seconds(
     workload: Workload, cluster: Cluster, plan: Asynchronous, step: Step
 ) -> tuple[float, float]:
     """Seconds of one gradient and of one update: measured, or computed from one GPU's step."""
-    group = collective_group(plan.gpus, cluster.node)
+    group = collective_group(plan.gpus, placed_node(cluster.node, plan))
     all_reduce = all_reduce_seconds(model_bytes(workload, plan), group, cluster.node)
     gradient = plan.gradient_seconds or step.kernel_seconds + step.overhead_seconds
     return gradient, plan.update_seconds or all_reduce + step.update_seconds
@@ -145,7 +150,7 @@ def run_asynchronous(workload: Workload, cluster: Cluster, plan: Asynchronous) -
         gpus=plan.gpus,
         sub_batch=step.samples,
         samples=samples,
-        jitter=plan.jitter,
+        jitter=Jitter.of(plan),
         update_jitter=plan.update_jitter,
         updates=plan.sample_steps,
         seed=plan.seed,

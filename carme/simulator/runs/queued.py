@@ -19,11 +19,11 @@ from carme.simulator.plans import (
     Averaging,
     ParameterServer,
     averaging_schedule,
-    jitter_factors,
     package_count,
     package_sizes,
     single_gpu_plan,
 )
+from carme.simulator.runs.jitter import Jitter
 from carme.simulator.runs.result import (
     Distribution,
     Segment,
@@ -52,7 +52,7 @@ def run_parameter_server(
     step = plan_step(workload, cluster, single_gpu_plan(plan))
     transfer = push_pull_seconds(workload, cluster, plan)
     rounds = max(plan.sample_steps // plan.gpus, 20)
-    jitter = jitter_factors(plan, rounds, plan.gpus, np.random.default_rng(plan.seed))
+    jitter = Jitter.of(plan).factors(rounds, plan.gpus, np.random.default_rng(plan.seed))
     compute_seconds = (step.kernel_seconds + step.overhead_seconds) * jitter.T
     _, end = shared_link(np.ascontiguousarray(compute_seconds), transfer)
     # Mean seconds between two pushes of a worker, over the second half of the run.

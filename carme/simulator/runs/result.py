@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from carme.simulator.costs.collectives import broadcast_seconds, collective_group
+from carme.simulator.costs.collectives import broadcast_seconds, collective_group, placed_node
 from carme.simulator.costs.memory import Memory, model_bytes
 from carme.simulator.costs.step import initial_loading_seconds
 from carme.simulator.hardware import Cluster, NodeModel
@@ -190,7 +190,7 @@ def startup(workload: Workload, cluster: Cluster, plan: BasePlan) -> list[Segmen
     load, skew = initial_loading_seconds(workload, cluster, plan)
     segments = [Segment("startup", plan.startup_seconds, idle), Segment("load", load, idle)]
     if plan.broadcast and plan.gpus > 1:
-        group = collective_group(plan.gpus, cluster.node)
+        group = collective_group(plan.gpus, placed_node(cluster.node, plan))
         seconds = broadcast_seconds(model_bytes(workload, plan), group, cluster.node)
         segments.append(Segment("broadcast", seconds + skew, idle))
     return segments
@@ -212,8 +212,8 @@ def charged_host_watts(node: NodeModel, plan: BasePlan) -> tuple[float, float]:
 
 
 def node_count(node: NodeModel, plan: BasePlan) -> int:
-    """The nodes of a plan, whose GPUs fill one node after the other."""
-    return -(-plan.gpus // node.gpus)
+    """The nodes of a plan; unless it names their number, its GPUs fill one after the other."""
+    return plan.nodes or -(-plan.gpus // node.gpus)
 
 
 def _training_host_watts(node: NodeModel, plan: BasePlan) -> float:

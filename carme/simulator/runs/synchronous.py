@@ -6,10 +6,11 @@ from math import ceil
 
 import numpy as np
 
-from carme.simulator.costs.collectives import all_reduce_bytes, collective_group
+from carme.simulator.costs.collectives import all_reduce_bytes, gradient_group, placed_node
 from carme.simulator.costs.step import Step, plan_step
-from carme.simulator.hardware import Cluster, watts
-from carme.simulator.plans import Synchronous, slowest_factors
+from carme.simulator.hardware import Cluster, unmeasured_cap, watts
+from carme.simulator.plans import Synchronous
+from carme.simulator.runs.jitter import Jitter
 from carme.simulator.runs.result import (
     QUANTILES,
     Segment,
@@ -27,11 +28,11 @@ def run_synchronous(
     """The whole run: startup, then the steps; `step` is one, if `plan_step` has computed it."""
     step = step or plan_step(workload, cluster, plan)
     epochs, steps = _epochs_and_steps(workload, plan, step)
-    jittered = plan.jitter or plan.jitter_samples
-    drawn = int(min(max(steps, 1), plan.sample_steps)) if jittered else 1
-    times = step.seconds(slowest_factors(plan, drawn, plan.gpus, np.random.default_rng(plan.seed)))
-    quantiles = np.quantile(times, QUANTILES).tolist() if jittered else []
-    group = collective_group(plan.data_parallel, cluster.node, plan.tensor * plan.pipeline)
+    jitter = Jitter.of(plan)
+    drawn = int(min(max(steps, 1), plan.sample_steps)) if jitter else 1
+    times = step.seconds(jitter.slowest(drawn, plan.gpus, np.random.default_rng(plan.seed)))
+    quantiles = np.quantile(times, QUANTILES).tolist() if jitter else []
+    group = gradient_group(plan, placed_node(cluster.node, plan))
     segments = step_segments(step, float(times.mean()), steps, cluster)
     return totals(
         workload,
@@ -46,8 +47,15 @@ def run_synchronous(
         bytes_sent_per_step=all_reduce_bytes(step.gradient_bytes, group),
         clock=step.clock,
         step_quantiles={f"{q:g}": v for q, v in zip(QUANTILES, quantiles, strict=False)},
-        notes=() if step.memory.fits else (f"does not fit: {step.memory.why_not()}",),
+        notes=_notes(step, cluster, plan),
     )
+
+
+def _notes(step: Step, cluster: Cluster, plan: Synchronous) -> tuple[str, ...]:
+    notes = [] if step.memory.fits else [f"does not fit: {step.memory.why_not()}"]
+    if reason := unmeasured_cap(cluster.node.gpu, plan.power_cap_watts):
+        notes.append(f"{reason}: figures under this cap are a guess")
+    return tuple(notes)
 
 
 def _epochs_and_steps(workload: Workload, plan: Synchronous, step: Step) -> tuple[float, float]:

@@ -29,6 +29,7 @@ _VIEW = {
     "last_read_seconds": "carme_view_read_seconds",
     "requests": "carme_view_requests_total",
     "refresh_requests": "carme_view_refreshes_total",
+    "refusals": "carme_view_refusals_total",
 }
 _ENDS_WITHIN_SECONDS = 3600
 """Only jobs that end soon have a series for it: a full queue would be thousands."""
@@ -69,6 +70,8 @@ METRICS = metric_group(
     ("view_requests_total", "counter", "", "Requests that it answered."),
     ("view_refreshes_total", "counter", "",
      "Requests among them for a newer snapshot."),
+    ("view_refusals_total", "counter", "",
+     "Requests that it refused because a user reached a limit."),
 )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""A Jupyter server extension: the time that the session has left, more time on request, and the
-warning for idle GPUs.
+"""A Jupyter server extension: the time that the session has left, more time on request, the
+warning for idle GPUs, and pages without tokens.
 
 Runs in the session with the image's own Jupyter. It reads everything from the hub, with the
 session's own token, so that it also shows an extension that was made elsewhere.
@@ -13,6 +13,7 @@ from contextlib import suppress
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
+from tornado.ioloop import IOLoop
 
 KEEP_SECONDS = 30
 """The hub's reply is kept this long, for all open tabs."""
@@ -25,6 +26,23 @@ def _jupyter_server_extension_points():
 def _load_jupyter_server_extension(app):
     base = app.web_app.settings["base_url"].rstrip("/")
     app.web_app.add_handlers(".*$", [(f"{base}/carme/time", TimeHandler)])
+    # JupyterHub's own extension may be loaded later, and then sets its hook.
+    IOLoop.current().add_callback(hide_token, app.web_app.settings)
+
+
+def hide_token(settings):
+    """Keep the user's token out of JupyterLab's page, where any script could read it.
+
+    JupyterLab then uses the session's cookie, which scripts cannot read.
+    """
+    page_config_hook = settings.get("page_config_hook")
+
+    def hook(handler, page_config):
+        if page_config_hook:
+            page_config = page_config_hook(handler, page_config)
+        return {**page_config, "token": ""}
+
+    settings["page_config_hook"] = hook
 
 
 class TimeHandler(APIHandler):

@@ -21,6 +21,7 @@ inside() {
 {% for bind in binds %}
     --bind {{ bind | quote }} \
 {% endfor %}
+    --bind {{ (container.folder ~ "/" ~ kernel_config ~ ":/etc/ipython/" ~ kernel_config ~ ":ro") | quote }} \
 {% if request.nodes > 1 %}
     ${CARME_RELAY:+--bind "$CARME_RELAY"} --bind {{ (container.folder ~ "/srun:/usr/local/bin/srun:ro") | quote }} \
 {% endif %}

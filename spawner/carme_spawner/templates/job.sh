@@ -1,11 +1,10 @@
 #!/bin/bash
-#SBATCH --job-name=carme-{{ container.session }}
+#SBATCH --job-name={{ name_prefix }}{{ container.session }}
 {% for option in request.sbatch_options() %}
 #SBATCH {{ option }}
 {% endfor %}
-{% if container.size_bytes %}
-#SBATCH --comment=carme-image={{ container.image.name }}
-{% endif %}
+{% set image = "carme-image=" ~ container.image.name ~ "," if container.size_bytes else "" %}
+#SBATCH --comment={{ image }}carme-submission={{ container.submission }}
 {% if notice_seconds %}
 #SBATCH --signal=B:TERM@{{ notice_seconds }}
 {% endif %}

@@ -68,6 +68,7 @@ def test_a_restored_file_belongs_to_the_user_of_its_service(evaluate: Evaluate) 
     assert databases == {
         "hub.sqlite": {"folder": "/var/lib/carme", "owner": "hubby"},
         "cookie_secret": {"folder": "/var/lib/carme", "owner": "hubby"},
+        "session-authority.pem": {"folder": "/var/lib/carme", "owner": "hubby"},
         "service.sqlite": {"folder": "/var/lib/carme-service", "owner": "oracle"},
     }
     files = evaluate("restore_files", **variables)

@@ -119,9 +119,10 @@ def test_hub_and_proxy_are_checked_below_the_path_of_the_hub(
         if service.name in ("proxy", "hub"):
             service.health_check()
         if service.name == "proxy":
-            error_target = service.command.argv[-1]
+            argv = service.command.argv
     base = path.rstrip("/")
-    assert error_target == f"http://127.0.0.1:8081{base}/hub/error"
+    assert argv[argv.index("--error-target") + 1] == f"http://127.0.0.1:8081{base}/hub/error"
+    assert "--host-routing" in argv  # sessions are at *.localhost
     assert urls == [f"http://127.0.0.1:{port}{base}/hub/health" for port in (16888, 8081)]
 
 

@@ -18,7 +18,7 @@ from carme_containers.build_environment import (
     prepare,
 )
 from carme_containers.build_log import BuildLog, build_step, explain_log
-from carme_containers.builder import check_space
+from carme_containers.builder import check_space, take_file
 from carme_containers.docker_engine import FileServer
 from carme_containers.node_images import files_in_jobs, open_files
 from carme_containers.recipe import Manifest, Recipe
@@ -133,8 +133,8 @@ def test_what_is_inside() -> None:
 
 
 def test_files_named_in_jobs() -> None:
-    comments = "carme-image=base-1.0-abc.sif\n(null)\nmine, carme-image=app-2-def.sif x\n"
-    comments += "carme-image=../x.sif\n"
+    comments = "carme-image=base-1.0-abc.sif,carme-submission=4f\n(null)\n"
+    comments += "mine, carme-image=app-2-def.sif x\ncarme-image=../x.sif\n"
     assert files_in_jobs(comments) == {"base-1.0-abc.sif", "app-2-def.sif"}
 
 
@@ -164,3 +164,43 @@ def test_file_server_shows_its_folders_and_nothing_else(tmp_path: Path) -> None:
                 urlopen(address)
             assert caught.value.code == 404
             caught.value.close()
+
+
+def test_built_file_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    built = tmp_path / "out/x.sif"
+    built.write_bytes(b"image")
+    with built.open("r+b") as still_open:
+        taken = take_file(built, tmp_path / "x.sif")
+        still_open.write(b"OTHER")
+    assert taken.read_bytes() == b"image"
+    assert not built.exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder", "nothing"])
+def test_only_a_file_of_its_own_is_taken_from_a_build(tmp_path: Path, kind: str) -> None:
+    """Otherwise a build could make root publish a file that only root can read."""
+    secret, built = tmp_path / "secret", tmp_path / "x.sif"
+    secret.write_text("secret")
+    secret.chmod(0o600)
+    if kind == "link":
+        built.symlink_to(secret)
+    elif kind == "hard link":
+        built.hardlink_to(secret)
+    elif kind == "pipe":
+        os.mkfifo(built)
+    elif kind == "folder":
+        built.mkdir()
+    with pytest.raises(UnavailableError, match=r"x\.sif cannot be used"):
+        take_file(built, tmp_path / "taken")
+    assert not (tmp_path / "taken").exists()
+    assert secret.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_ownership_does_not_follow_links(tmp_path: Path) -> None:
+    (tmp_path / "secret").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    BuildUser("nobody", 65534, 65534, switch=True).take_ownership(tmp_path / "link")
+    assert (tmp_path / "secret").stat().st_uid == 0
+    assert (tmp_path / "link").lstat().st_uid == 65534

@@ -158,3 +158,11 @@ def test_variant_changes_words_needs_and_version() -> None:
     assert recipe.manifest.gpu.use == "required"
     assert recipe.arguments == {"TORCH": "2.13.0"}
     assert "GPU" in recipe.manifest.title
+
+
+def test_link_that_leaves_the_recipe_is_refused(folder: Path) -> None:
+    (folder / "one/inner").symlink_to("verify")
+    assert load_recipe("one", (folder,)).hash
+    (folder / "one/outer").symlink_to("/etc/passwd")
+    with pytest.raises(InputError, match="leaves the recipe"):
+        load_recipe("one", (folder,)).hash  # noqa: B018 (it reads the files)

@@ -141,10 +141,7 @@ def test_an_image_has_its_real_path_and_size(tmp_path: Path) -> None:
     image = tmp_path / "base.sif"
     image.write_bytes(sif_bytes())
     (tmp_path / "latest.sif").symlink_to(image)
-    program = tmp_path / "apptainer"
-    program.write_text("#!/bin/sh\necho 6.0.0\n")
-    program.chmod(0o755)
-    config = Config.model_validate({"images": {"own_images": True, "apptainer": str(program)}})
+    config = Config.model_validate({"images": {"own_images": True}})
     helper = Helper(config, tmp_path, SlurmCommandRunner(5, {}))
     answer = run_verb(helper, "check-image", json.dumps({"path": f"{tmp_path}/latest.sif"}))
     assert answer == {"path": str(image), "size_bytes": image.stat().st_size}

@@ -131,7 +131,7 @@ def test_constant_power_is_plotted_constant(scrape_seconds: int, tmp_path: Path)
         reporter = JobReporter(settings, lambda: begin + 1e6)
         for number in jobs:
             plot = asyncio.run(
-                reporter.report(number, Snapshot(taken_at=begin), history)
+                reporter.report(number, Snapshot(taken_at=begin), history, "ann")
             ).power_plot
             assert plot
             assert plot.step_seconds % scrape_seconds == 0
@@ -278,26 +278,26 @@ async def history(since: int, until: int | None) -> list[HistoryJob]:
 
 def test_without_prometheus_slurm_still_answers() -> None:
     snapshot = Snapshot(taken_at=NOW)
-    report = answers(lambda a: a.report(7, snapshot, history))
+    report = answers(lambda a: a.report(7, snapshot, history, "ann"))
     assert "Prometheus does not answer" in report.problem
     assert report.asked.gpu_count == 2
-    listed = answers(lambda a: a.listing(JobFilter(since=0), snapshot, history))
+    listed = answers(lambda a: a.listing(JobFilter(since=0), snapshot, history, "ann"))
     assert [job.id for job in listed.jobs] == [8, 7]
     assert "Prometheus does not answer" in listed.problem
     with pytest.raises(MissingError, match="no job 9"):
-        answers(lambda a: a.report(9, snapshot, history))
+        answers(lambda a: a.report(9, snapshot, history, "ann"))
 
 
 def test_the_queue_knows_better_what_runs() -> None:
     running = Job(id=7, user="ann", state=JobState.RUNNING, started_at=9990)
     waiting = Job(id=9, user="ann", state=JobState.PENDING, submitted_at=9995)
     snapshot = Snapshot(taken_at=NOW, jobs=(running, waiting))
-    listed = answers(lambda a: a.listing(JobFilter(since=0), snapshot, history))
+    listed = answers(lambda a: a.listing(JobFilter(since=0), snapshot, history, "ann"))
     assert [(job.id, job.state.value) for job in listed.jobs] == [
         (9, "PENDING"),
         (7, "RUNNING"),
         (8, "COMPLETED"),
     ]
-    only = answers(lambda a: a.listing(JobFilter(since=0, limit=1), snapshot, history))
+    only = answers(lambda a: a.listing(JobFilter(since=0, limit=1), snapshot, history, "ann"))
     assert (len(only.jobs), only.left_out) == (1, 2)
-    assert answers(lambda a: a.idle([], 60)).jobs == {}
+    assert answers(lambda a: a.idle([], 60, "hub")).jobs == {}

@@ -199,7 +199,7 @@ def test_a_cluster_file_from_slurm_can_be_read_back(tmp_path):
 
 def test_unknown_gpus_and_none_at_all(tmp_path):
     path = tmp_path / "slurm.toml"
-    path.write_text(describe_nodes([Node("n", {"mi300x": 8})]))
+    path.write_text(describe_nodes([Node("n", {"imagined": 8})]))
     assert "No bundled GPU" in path.read_text()
     assert library.cluster(str(path)).gpus == 8
     with pytest.raises(InputError, match="no node has GPUs"):
@@ -215,7 +215,7 @@ def test_unknown_gpus_and_none_at_all(tmp_path):
         ("virtual-a100", "a100"),
         ("quadro_rtx_6000", "rtx-6000"),
         ("gtx_titan_x", "titan-x"),
-        ("mi250", None),
+        ("imagined", None),
     ],
 )
 def test_slurm_names_are_understood(slurm, ours):

@@ -41,8 +41,10 @@ def test_sluids(tmp_path: Path) -> None:
     (scope / "s8FXKTA79XAR0U").mkdir()  # U is no digit of theirs
     (scope / "snapshot").mkdir()
     (scope / "s8FXKTA79XAR00/step_batch/slurm/cgroup.procs").write_text("41\n42\n")
-    (proc / "42").mkdir(parents=True)
-    (proc / "42/cmdline").write_bytes(b"slurmstepd: [123.batch]\0")
+    for pid, jobid, uid in (("41", 666, 1001), ("42", 123, 0)):
+        (proc / pid).mkdir(parents=True)
+        (proc / pid / "cmdline").write_bytes(b"slurmstepd: [%d.batch]\0" % jobid)
+        (proc / pid / "status").write_text("Name:\tx\nUid:" + 4 * f"\t{uid}" + "\nGid:\t0\n")
     [job] = find_jobs(cgroup)
     assert (job.jobid, job.sluid) == (None, "s8FXKTA79XAR00")
     assert jobid_of(job, proc) == 123

@@ -130,13 +130,12 @@ def test_a_slow_estimate_of_the_start_does_not_delay_the_advice(two_nodes):
     assert answer["wait"]["words"] == "would wait; when it starts is not known"
 
 
-def test_figures_for_fewer_nodes_than_asked_say_so_and_lead_to_no_advice(two_nodes):
-    answer = advice(two_nodes, nodes=2, gpus=1)
-    assert (answer["prediction"]["gpus"], answer["prediction"]["nodes"]) == (2, 1)
-    [note] = answer["notes"]
-    assert "2 x a100 on 1 node" in note
-    assert "spread over 2 nodes" in note
-    assert answer["suggestions"] == []
+def test_figures_are_for_as_many_nodes_as_were_asked_for(two_nodes):
+    spread, filled = (advice(two_nodes, nodes=n, gpus=2 // n)["prediction"] for n in (2, 1))
+    assert (spread["gpus"], spread["nodes"]) == (2, 2)
+    assert (filled["gpus"], filled["nodes"]) == (2, 1)
+    assert spread["time"]["value"] > filled["time"]["value"]
+    assert advice(two_nodes, nodes=2, gpus=1)["notes"] == []
 
 
 def test_more_nodes_than_there_are_is_said(two_nodes):

@@ -2,10 +2,12 @@
 
 import base64
 import hashlib
+import time
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from carme.slurm.models import Job
 from support.service import API, OWN
 
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "1xV100"}}
@@ -38,6 +40,7 @@ def test_admins_see_all_and_delete_nothing_of_others(service):
 def test_the_hub_speaks_for_a_user_with_the_services_own_token(service):
     headers = {"Authorization": f"token {OWN}", "Carme-User": "ann"}
     body = {**RESNET, "keep": True, "job_id": 17}
+    service.view.jobs["17"] = Job(id=17, user="ann")
     answer = service.client.post(f"{API}/predictions", headers=headers, json=body)
     assert answer.json["user"] == "ann"
     nobody = service.client.get(f"{API}/predictions", headers={"Authorization": f"token {OWN}"})
@@ -48,8 +51,30 @@ def test_the_hub_speaks_for_a_user_with_the_services_own_token(service):
     assert service.ask("POST", "/predictions", who="ben", body=body).status_code == 404
 
 
+@pytest.mark.parametrize("path", ["predictions", "session-predictions"])
+@pytest.mark.parametrize("owner", ["ben", "", None])
+def test_nobody_stores_a_prediction_with_a_job_of_others(service, path, owner):
+    """Also not through the hub, which has the number from a program that runs as the user."""
+    service.view.missing = True
+    if owner is not None:
+        service.view.jobs["17"] = Job(id=17, user=owner)
+    body = {"workload": "resnet-50", "job_id": 17}
+    if path == "predictions":
+        body |= {"hardware": {"gpus": "1xV100"}, "keep": True}
+    else:
+        body |= {"partition": "gpu", "gpus": 1, "gpu_type": "virtual-a100", "epochs": 1}
+    hub = {"Authorization": f"token {OWN}", "Carme-User": "ann"}
+    for headers in (hub, {"Authorization": "token token-ann"}):
+        answer = service.client.post(f"{API}/{path}", headers=headers, json=body)
+        assert (answer.status_code, "no job 17" in answer.json["detail"]) == (404, True)
+    assert service.ask("GET", "/predictions").json["items"] == []
+    service.view.jobs["17"] = Job(id=17, user="ann")
+    answer = service.client.post(f"{API}/{path}", headers=hub, json=body)
+    assert (answer.status_code, answer.json["job_id"]) == (200, 17)
+
+
 def login(service, token="token-ann"):
-    name = service.context.sessions.open(token)
+    name = service.context.sessions.open("ann", token)
     service.client.set_cookie("carme-service", name, path="/services/carme")
     return service.context.sessions.csrf(name)
 
@@ -65,6 +90,22 @@ def test_a_cookie_may_read_and_changes_need_the_pages_csrf_token(service):
     assert service.client.post(path, json=RESNET, headers=right).status_code == 200
     elsewhere = {**right, "Sec-Fetch-Site": "cross-site"}
     assert service.client.post(path, json=RESNET, headers=elsewhere).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "status"),
+    [
+        ("same-origin", "cors", 200),
+        ("none", "navigate", 200),
+        ("same-site", "navigate", 200),
+        ("same-site", "cors", 403),
+        ("cross-site", "no-cors", 403),
+    ],
+)
+def test_pages_of_other_origins_read_nothing_with_the_cookie(service, site, mode, status):
+    login(service)
+    headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
+    assert service.client.get(f"{API}/predictions", headers=headers).status_code == status
 
 
 def test_a_session_ends_with_its_token(service):
@@ -108,7 +149,7 @@ def begin_login(service):
 def test_a_login_through_the_hub(service):
     query = begin_login(service)
     assert query["client_id"] == "service-carme"
-    assert query["redirect_uri"] == "/services/carme/oauth_callback"
+    assert query["redirect_uri"] == "http://127.0.0.1:8000/services/carme/oauth_callback"
     back = f"/services/carme/oauth_callback?state={query['state']}"
     assert service.client.get(f"{back}&code=bad").status_code == 403
     done = service.client.get(f"{back}&code=good")
@@ -157,3 +198,33 @@ def test_sizes_and_rates(tmp_path):
 def test_metrics_are_for_prometheus(service):
     assert service.client.get("/services/carme/metrics").status_code == 401
     assert service.client.get("/services/carme/healthz").json["database"] == "ok"
+
+
+def test_wrong_tokens_neither_flood_the_hub_nor_keep_others_out(service):
+    """A right token is found without the hub; after many wrong ones of a peer nobody is asked."""
+    asked = []
+    check = service.context.hub._user_of
+
+    def slow_check(token):
+        asked.append(token)
+        time.sleep(0.01)
+        return check(token)
+
+    service.context.hub._user_of = slow_check
+    stranger = {"REMOTE_ADDR": "10.0.0.66"}
+
+    def ask(token, **environ):
+        headers = {"Authorization": f"token {token}"}
+        return service.client.get(f"{API}/predictions", headers=headers, environ_base=environ)
+
+    assert ask("token-ann", **stranger).status_code == 200
+    answers = [ask(f"wrong-{number}", **stranger) for number in range(100)]
+    assert {answer.status_code for answer in answers} == {401, 429}
+    assert int(answers[-1].headers["Retry-After"]) > 0
+    assert len(asked) < 60
+    assert ask("token-ann", **stranger).status_code == 200
+    assert ask("token-ben").status_code == 200  # of another peer, and new
+    # A token that was right before is asked about again, whoever sends it.
+    service.context.hub._users.clear()
+    assert ask("token-ann", **stranger).status_code == 200
+    assert ask("token-ada", **stranger).status_code == 429

@@ -42,7 +42,7 @@ def test_a_login(service):
     address = urlsplit(sent.headers["Location"])
     assert address.geturl().startswith("https://example.org/jupyter/hub/api/oauth2/authorize?")
     query = parse_qs(address.query)
-    assert query["redirect_uri"] == [f"{PREFIX}/oauth_callback"]
+    assert query["redirect_uri"] == [f"https://example.org{PREFIX}/oauth_callback"]
     back = {"base_url": "https://example.org"}  # the cookie is for HTTPS only
     service.client.set_cookie(
         "carme-service-login", f"abc verifier {PREFIX}/explore?x=1", path=PREFIX,

@@ -8,6 +8,7 @@ from carme.jobs.models import JobReport, MeasuredUsage
 from carme.predict.prediction import Prediction
 from carme.service.outcomes import LOST, record
 from carme.service.store import PredictionRow, Store
+from carme.slurm.models import Job
 from carme.slurm.states import JobState
 from support.database import check_upgrade
 from support.service import API, OWN
@@ -24,6 +25,7 @@ def keep(service, job_id):
     """A prediction made for a session, as the hub does."""
     headers = {"Authorization": f"token {OWN}", "Carme-User": "ann"}
     body = {**RESNET, "keep": True, "job_id": job_id}
+    service.view.jobs[str(job_id)] = Job(id=job_id, user="ann")
     answer = service.client.post(f"{API}/predictions", json=body, headers=headers)
     return Prediction.model_validate(answer.json["prediction"])
 
@@ -142,3 +144,14 @@ def test_a_prediction_of_the_first_version_is_still_shown(service):
 
 def test_a_database_of_the_first_version_is_brought_up(tmp_path):
     check_upgrade(Store(f"sqlite:///{tmp_path}/old.sqlite"))
+
+
+def test_a_number_that_slurm_gave_to_another_users_job_is_lost(service):
+    keep(service, 1)
+    end(service, 1, 100)
+    service.view.reports["1"] = service.view.reports["1"].model_copy(update={"user": "ben"})
+    context = service.context
+    assert record(context.store, context.cluster, time.time()) == 0, "the accounting may be late"
+    assert record(context.store, context.cluster, time.time() + 86400) == 1
+    [row] = service.context.store.page(PredictionRow, "ann", 1, None, job_id=1)
+    assert (row.ended_as, row.measured_seconds) == ("LOST", None)

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from carme.errors import CarmeError
+from carme.errors import CarmeError, InputError
 from carme.library import commands
 from carme.simulator.commands import cluster, pareto, simulate, validate
 
@@ -216,6 +216,22 @@ def test_a_cluster_file_is_checked(tmp_path):
     )
 
 
+def test_an_unknown_gpu_is_predicted_from_its_data_sheet():
+    sheet = ["--gpu-flops", "bf16=989e12", "--gpu-flops", "fp32=67e12"]
+    size = ["--gpu-memory", "85e9", "--gpu-bandwidth", "3.35e12"]
+    arguments = ["llama-3-8b", "--gpus", "8xX100", "--sharding", "weights", "--batch", "8"]
+    result = invoke(simulate.simulate, *arguments, *sheet, *size, "--epochs", "0.001", "--json")
+    assert "between 1/2 and 2 times" in result.stderr
+    known = invoke(
+        simulate.simulate, *arguments[:2], "8xH100", *arguments[3:], "--epochs", "0.001", "--json"
+    )
+    seconds = [json.loads(r.stdout)["seconds"] for r in (result, known)]
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.6)
+    for wrong in (["--gpu-flops", "bf16"], sheet, [*sheet, "--gpu-memory", "1"], size):
+        error = CliRunner().invoke(simulate.simulate, [*arguments, *wrong]).exception
+        assert isinstance(error, InputError), wrong
+
+
 @pytest.mark.parametrize("paper", validate.PAPERS)
 def test_the_papers_figures_come_out(paper):
     result = invoke(validate.reproduce, paper)
@@ -225,11 +241,66 @@ def test_the_papers_figures_come_out(paper):
     assert sum(row["band"] is not None for row in rows) >= 6
 
 
+PRINTED = {
+    "merpsys": ("45", "10", "335", "8.25"),
+    "sprint": ("165.1", "1779", "170.1", "1462", "166.6", "1245", "171.5", "1128"),
+    "limits": ("144", "a few dozen"),
+    "candle": (
+        "10.3", "22", "above 3", "153", "48", "43.72", "4.65", "37.65", "5.3", "67.68", "55.93",
+        "34.23", "52.44", "22.31", "28.59", "78.25", "78", "75.24", "79.5", "69.7", "77.11",
+        "55.45", "55.44", "48.63", "56.62", "45.86", "53.91", "6.5",
+    ),
+}  # fmt: skip
+"""Figures in the papers' texts."""
+
+
+@pytest.mark.parametrize("paper", validate.PAPERS)
+def test_only_what_a_paper_prints_is_called_published(paper):
+    rows = json.loads(invoke(validate.reproduce, paper, "--json").stdout)
+    nodes = {"8", "7", "12"} if paper == "sprint" else {"yes"}
+    published = {row["published"] for row in rows} - {None}
+    assert published - nodes == set(PRINTED[paper])
+    assert all(row["band"] for row in rows), "every figure is judged"
+    for row in rows:
+        assert (row["origin"] == "worked out") == (row["published"] is None)
+        by_construction = "closed form" in row["figure"] or "computed from it" in row["note"]
+        assert (row["origin"] == "identity") == by_construction
+
+
 def test_a_figure_outside_its_band_is_exit_code_1(monkeypatch):
     from carme.simulator.papers import PublishedFigure
 
-    rows = [PublishedFigure("figure", published="1", simulated=3.0, unit="s", low=0.5, high=1.5)]
+    rows = [PublishedFigure("figure", reference="1", simulated=3.0, unit="s", low=0.5, high=1.5)]
     monkeypatch.setitem(validate.PAPERS, "limits", lambda: rows)
     result = invoke(validate.reproduce, "limits")
     assert result.exit_code == 1
     assert "outside" in result.output
+
+
+def test_an_onnx_file_needs_sizes_and_its_warnings_are_shown(tmp_path):
+    onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
+    make, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = make.make_graph(
+        [
+            make.make_node("MatMul", ["x", "w"], ["h"]),
+            make.make_node("Swirl", ["h"], ["y"], domain="mine"),
+        ],
+        "net",
+        [make.make_tensor_value_info("x", kind, ["N", "tokens", 8])],
+        [make.make_tensor_value_info("y", kind, None)],
+        [onnx.TensorProto(name="w", data_type=kind, dims=(8, 4))],
+    )
+    opsets = [make.make_opsetid("", 20), make.make_opsetid("mine", 1)]
+    path = tmp_path / "net.onnx"
+    path.write_bytes(make.make_model(graph, opset_imports=opsets).SerializeToString())
+    words = (str(path), "--gpus", "1xV100")
+    assert "leaves sizes open: tokens" in refused(simulate.simulate, *words)
+    assert "NAME=SIZE" in refused(simulate.simulate, *words, "--dimension", "tokens")
+    toml = ("resnet-50", "--gpus", "1xV100", "--dimension", "tokens=5")
+    assert "no open dimensions" in refused(simulate.simulate, *toml)
+    words = (*words, "--dimension", "tokens=128")
+    result = CliRunner().invoke(simulate.simulate, words)
+    assert result.exit_code == 0, result.output
+    assert "warning: operator Swirl" in result.output
+    document = json.loads(CliRunner().invoke(simulate.simulate, (*words, "--json")).stdout)
+    assert "% of the elements moved" in document["warnings"][0]

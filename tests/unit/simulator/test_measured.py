@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from carme.errors import InputError, MissingError
-from carme.simulator.commands.validate import accuracies, validate
+from carme.measurements.commands import validate
+from carme.measurements.traces import accuracies
 
 FOLDER = os.environ.get("CARME_DATA")
 # Mean errors that the documentation promises; a change that makes one worse should be seen.

@@ -25,7 +25,9 @@ from carme.simulator.analysis.timeline import (
     series,
     simulate_window,
 )
+from carme.simulator.costs.step import plan_step
 from carme.simulator.plans import Asynchronous, Averaging, ParameterServer, Synchronous
+from carme.simulator.workload import Workload
 
 RESNET = library.workload("resnet-50")
 CLUSTER = library.cluster_of("8xV100")
@@ -147,16 +149,75 @@ def test_the_twelve_figures_of_a_communication_bound_job():
     plan = Synchronous(gpus=8, batch=64, overlap=False)
     window = simulate_window(library.workload("bert-base"), cluster, plan, 40)
     figures = burst_figures(window, 0.01)
-    gpu, sent = figures["gpu_utilization"], figures["network_sent"]
-    assert gpu.pattern == sent.pattern == "BIB"
+    memory, sent = figures["gpu_memory_utilization"], figures["network_sent"]
+    assert memory.pattern == sent.pattern == "BIB"
     step = window.step.nominal_seconds
-    assert gpu.burst_seconds + gpu.idle_seconds == pytest.approx(step, rel=0.1)
+    assert memory.burst_seconds + memory.idle_seconds == pytest.approx(step, rel=0.1)
     assert sent.burst_seconds == pytest.approx(
         float(window.step.bucket_all_reduce_seconds.sum()), abs=0.02
     )
     total = float(series(window, 0.01)["network_sent"].sum()) * 0.01
     # A ring over two nodes: each sends its half twice.
     assert total == pytest.approx(40 * window.step.gradient_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("network", ["ethernet-1", "infiniband-edr"])
+def test_a_collective_that_spins_counts_as_utilisation(network):
+    """As NVML counts it: only the host's time and late samples leave the GPU idle."""
+    cluster = library.cluster_of("8xV100", network=network)
+    cluster = cluster.model_copy(update={"nodes": 2})
+    plan = Synchronous(gpus=16, batch=512, overlap=False, jitter=0.1, loader="raw")
+    window = simulate_window(library.workload("resnet-50"), cluster, plan, 10)
+    step = window.step
+    idle = step.overhead_seconds * 10 / window.report.seconds
+    sampled = series(window, window.report.seconds / 1000)
+    assert sampled["gpu_utilization"].mean() == pytest.approx(1 - idle, abs=0.002)
+    computing = sampled["gpu_memory_utilization"].mean() / step.memory_busy_share
+    assert computing < 0.97 - idle
+
+
+def test_a_stage_spins_between_its_micro_batches():
+    plan = Synchronous(gpus=8, pipeline=8, batch=8)
+    window = simulate_window(
+        library.workload("gpt-1.3b"), library.cluster_of("8xA100-80gb"), plan, 1
+    )
+    sampled = series(window, window.report.seconds / 1000)
+    assert sampled["gpu_utilization"].mean() > 0.99
+    assert sampled["gpu_memory_utilization"].mean() < 0.7 * window.step.memory_busy_share
+
+
+def test_bursts_of_a_short_step_are_seen():
+    """A step of 50 ms: at 20 Hz, every sample would be a mean of a whole step."""
+    cluster = library.cluster_of("8xV100", network="ethernet-10")
+    cluster = cluster.model_copy(update={"nodes": 2})
+    plan = Synchronous(gpus=16, batch=64, overlap=False, loader="raw")
+    window = simulate_window(library.workload("resnet-50"), cluster, plan, 4)
+    step = window.step.nominal_seconds
+    assert step < 0.2
+    sent = burst_figures(window)["network_sent"]
+    assert sent.pattern == "BIB"
+    reducing = float(window.step.bucket_all_reduce_seconds.sum())
+    assert sent.burst_seconds == pytest.approx(reducing, abs=step / 20)
+    assert sent.idle_seconds == pytest.approx(step - reducing, abs=step / 20)
+
+
+def test_measured_steps_hide_their_all_reduce():
+    node = library.node("dgx-1-v100")
+    known = {"gpu": node.gpu.name, "batch": 32, "seconds": 0.3}
+    fields = {"measured": [known], "parameters": 25e6, "dataset": {"samples": 10_000}}
+    workload = Workload.model_validate({"name": "measured", **fields})
+    cluster = library.cluster_of("16xV100", network="ethernet-10")
+
+    def step(**more):
+        return plan_step(workload, cluster, Synchronous(gpus=16, batch=512, **more))
+
+    exposed, hidden = step(overlap=False), step()
+    all_reduce = float(exposed.bucket_all_reduce_seconds.sum())
+    assert exposed.nominal_seconds - exposed.overhead_seconds == pytest.approx(0.3 + all_reduce)
+    assert len(hidden.bucket_ready_seconds) == 4  # 100 MB in buckets of 25 MB
+    assert hidden.bucket_ready_seconds[-1] == pytest.approx(0.3)
+    assert hidden.bucket_ready_seconds[0] == pytest.approx(0.3 * (1 / 3 + 2 / 3 / 4))
+    assert 0.3 < hidden.nominal_seconds < exposed.nominal_seconds - 0.5 * min(all_reduce, 0.15)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@
 #SBATCH --mem=4096M
 #SBATCH --time=0-01:30:00
 #SBATCH --gres=gpu:a100:2
-#SBATCH --comment=carme-image=base.sif
+#SBATCH --comment=carme-image=base.sif,carme-submission=4f4f
 #SBATCH --signal=B:TERM@30
 #SBATCH --no-requeue
 
@@ -25,6 +25,7 @@ inside() {
   exec /usr/bin/apptainer --quiet exec --cleanenv --pwd "$PWD" \
     --nv \
     --bind /data:/data:ro \
+    --bind /home/ann/.carme/sessions/default/ipython_kernel_config.py:/etc/ipython/ipython_kernel_config.py:ro \
     "$image" "$@"
 }
 # bash hands a signal to a trap only while it waits, so the container runs in the background.

@@ -91,10 +91,10 @@ def test_a_slow_estimate_of_the_start_is_not_waited_for(serving):
         serving.cluster.seconds = 0.5
         resources = ResourceRequest(partition="gpu")
         with pytest.raises(TimeoutError):
-            await state.expected_start(resources)
+            await state.expected_start(resources, "ann")
         while state._starts:
             await asyncio.sleep(0.05)
-        assert (await state.expected_start(resources)).starts_at == 5
+        assert (await state.expected_start(resources, "ann")).starts_at == 5
 
     asyncio.run(run())
 

@@ -15,6 +15,7 @@ import jinja2
 import pytest
 from batchspawner import BatchSpawnerBase
 from jupyterhub import apihandlers
+from prometheus_client import CollectorRegistry, generate_latest
 from tornado.web import HTTPError
 from traitlets.config import Config as HubConfig
 
@@ -24,8 +25,15 @@ from carme.slurm.models import Job
 from carme.slurm.states import JobState
 from carme_spawner import CarmeSpawner, configure
 from carme_spawner.context import HubContext
+from support.generators import metrics_reference
 
 hub_configuration = sys.modules[configure.__module__]
+
+
+@pytest.fixture(autouse=True)
+def working_folder(monkeypatch, tmp_path):
+    """The hub keeps its certificate authority in its working folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 def configured(monkeypatch, url="http://127.0.0.1:8000", **sections):
@@ -149,3 +157,16 @@ def test_a_login_does_not_wait_for_ever_for_a_home(monkeypatch, tmp_path):
     make_home = configured(monkeypatch).Authenticator.post_auth_hook
     with pytest.raises(HTTPError, match="home folder"):
         asyncio.run(make_home(SimpleNamespace(log=Mock()), None, {"name": "ann"}))
+
+
+def test_the_reference_has_the_hubs_own_metrics(monkeypatch):
+    registry = CollectorRegistry()
+    monkeypatch.setattr(hub_configuration, "REGISTRY", registry)
+    configured(monkeypatch)
+    text = generate_latest(registry).decode()
+    names = set(re.findall("^# TYPE (carme_[a-z_]+) counter", text, re.MULTILINE))
+    assert names == {metric.name for metric in metrics_reference.HUB}
+    limits = set(re.findall('limit="([a-z ]+)"', text))
+    assert limits == {
+        "requests", "questions", "changes of jobs", "checks of images", "extensions",
+    }  # fmt: skip

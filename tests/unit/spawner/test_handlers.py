@@ -11,11 +11,13 @@ from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.web import HTTPError
 
 from carme.config import Config
-from carme.errors import DeniedError, InputError, UnavailableError
+from carme.errors import BusyError, DeniedError, InputError, UnavailableError
+from carme.fair_use import FairGate
 from carme.requests.slurm_user import SlurmUser
 from carme.slurm.models import ExpectedStart
 from carme_spawner.handlers import (
     AdviceHandler,
+    EndedHandler,
     ExtendHandler,
     OutlookHandler,
     PortReport,
@@ -75,6 +77,7 @@ def test_batchspawners_endpoint_is_not_served():
     ("error", "status"),
     [
         (UnavailableError("the view is away"), 503),
+        (BusyError("you already have 5 extensions in progress"), 429),
         (DeniedError("the site allows no more time"), 400),
         (InputError("too much"), 400),
     ],
@@ -85,13 +88,51 @@ def test_more_time_is_not_a_wrong_request_while_the_view_is_away(error, status):
 
     spawner = SimpleNamespace(ready=True, extend=extend)
     handler = SimpleNamespace(
-        current_user=SimpleNamespace(spawners={"": spawner}),
+        current_user=SimpleNamespace(name="ann", spawners={"": spawner}),
+        get_auth_token=lambda: None,
+        has_scope=lambda scope: True,
         request=SimpleNamespace(body=b'{"server": "", "minutes": 60}'),
     )
     with pytest.raises(HTTPError) as caught:
         asyncio.run(ExtendHandler.post(handler))
     assert caught.value.status_code == status
     assert error.message in caught.value.log_message
+    assert hasattr(caught.value, "headers") == (status == 429)
+
+
+def one_question_at_a_time():
+    return FairGate("questions", 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("header", "looked"),
+    [
+        ("session 5d", ["ann's"]),
+        ("session 5", []),
+        ("session ", []),
+        ("", []),
+        ("token 5d", []),
+    ],
+)
+def test_the_end_of_a_job_makes_the_hub_look_at_its_session_only(header, looked):
+    looks = []
+
+    def spawner(name, submission):
+        return SimpleNamespace(submission=submission, look_now=lambda: looks.append(name))
+
+    users = {
+        1: SimpleNamespace(spawners={"": spawner("ann's", "5d"), "x": spawner("ann's second", "")}),
+        2: SimpleNamespace(spawners={"": spawner("ben's", "77")}),
+        3: SimpleNamespace(spawners={"": object()}),  # of another spawner class
+    }
+    statuses = []
+    handler = SimpleNamespace(
+        request=SimpleNamespace(headers={"Authorization": header} if header else {}),
+        users=users,
+        set_status=statuses.append,
+    )
+    asyncio.run(EndedHandler.post(handler))
+    assert (looks, statuses) == (looked, [204])
 
 
 def test_an_image_is_not_wrong_while_the_helper_is_away(snapshot, catalogue, monkeypatch):
@@ -107,7 +148,10 @@ def test_an_image_is_not_wrong_while_the_helper_is_away(snapshot, catalogue, mon
     )
     config = Config.model_validate({"images": {"own_images": True}})
     context = SimpleNamespace(
-        config=config, helper=SimpleNamespace(check_image=away), cluster_state=state
+        config=config,
+        helper=SimpleNamespace(check_image=away),
+        cluster_state=state,
+        questions=one_question_at_a_time(),
     )
     checker = SpawnRequestChecker(context, "ann")
     monkeypatch.setattr(checker, "_catalogue", lambda: answer(catalogue))
@@ -127,6 +171,9 @@ def ask(handler, context, **query):
 
         def __init__(self):
             self._context = context
+
+        def has_scope(self, scope):
+            return True
 
         def get_query_argument(self, name):
             return query[name]
@@ -151,9 +198,9 @@ def cluster_of(snapshot, expected=None):
     state = SimpleNamespace(
         latest_snapshot=lambda: answer(snapshot),
         slurm_user=lambda user: answer(SlurmUser(user)),
-        expected_start=lambda request: answer(expected),
+        expected_start=lambda request, user: answer(expected),
     )
-    return SimpleNamespace(config=Config(), cluster_state=state)
+    return SimpleNamespace(config=Config(), cluster_state=state, questions=one_question_at_a_time())
 
 
 def test_nothing_starts_now_while_slurm_is_away(snapshot):
@@ -197,7 +244,31 @@ def test_the_status_of_a_failed_advice_says_whose_fault_it_is(code, status):
         response = HTTPResponse(request, code, buffer=io.BytesIO(b'{"detail": "no", "hint": ""}'))
         raise HTTPClientError(code, response=response)
 
-    context = SimpleNamespace(prediction_service=SimpleNamespace(post=post))
+    service = SimpleNamespace(post=post)
+    context = SimpleNamespace(prediction_service=service, questions=one_question_at_a_time())
     with pytest.raises(HTTPError) as caught:
         ask(AdviceHandler, context, partition="gpu")
     assert caught.value.status_code == status
+
+
+@pytest.mark.parametrize("handler", [OutlookHandler, AdviceHandler])
+def test_too_many_questions_of_a_user_are_refused(snapshot, handler):
+    context = cluster_of(snapshot)
+    context.prediction_service = None  # is not asked
+    ticket = context.questions.enter("ann")
+    with pytest.raises(HTTPError) as caught:
+        ask(handler, context, partition="gpu")
+    assert caught.value.status_code == 429
+    assert caught.value.headers["Retry-After"] == "5"
+    ticket.leave()
+    assert ask(OutlookHandler, context, partition="gpu")[0] == 200
+
+
+def test_too_many_checks_of_a_user_are_refused(snapshot):
+    context = cluster_of(snapshot)
+    context.helper = None  # is not asked
+    context.questions.enter("ann")
+    with pytest.raises(SessionFailure, match="1 questions in progress") as caught:
+        asyncio.run(SpawnRequestChecker(context, "ann").check({}))
+    assert (caught.value.status_code, caught.value.reason) == (429, "busy")
+    assert caught.value.headers["Retry-After"] == "5"

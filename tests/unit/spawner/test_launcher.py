@@ -6,7 +6,9 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -137,13 +139,48 @@ def test_files_for_jupyter_are_written_and_found(tmp_path, hub):
     argv = session(tmp_path, hub, [sys.executable, "-c", SHOW])
     settings = json.loads((tmp_path / "session.json").read_text())
     settings["files"] = {"config/a.py": "x = 1", "share/labextensions/b/package.json": "{}"}
+    settings["files"]["bin/program"] = "#!/bin/sh"
     (tmp_path / "session.json").write_text(json.dumps(settings))
     done = subprocess.run(
         argv, capture_output=True, text=True, timeout=20, env={"JUPYTER_PATH": "/image/share"}
     )
     root = tmp_path / "jupyter"
     assert (root / "config/a.py").read_text() == "x = 1"
+    assert (root / "bin/program").stat().st_mode & 0o777 == 0o700
     assert f"{root}/share:/image/share {root}/config {root}" in done.stdout
+
+
+def test_kernels_get_a_folder_that_is_gone_with_the_session(tmp_path, hub):
+    """It is for this user alone, and short enough for the address of a unix socket."""
+    show = """
+import os
+folder = os.environ["JUPYTER_RUNTIME_DIR"]
+open(os.path.join(folder, "left-over"), "w").close()
+print(folder, oct(os.stat(folder).st_mode), flush=True)
+"""
+    argv = session(tmp_path, hub, [sys.executable, "-c", show])
+    folders = []
+    for _ in range(2):
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, umask=0)
+        folder, mode = done.stdout.splitlines()[0].split()
+        folders.append(folder)
+        assert mode == "0o40700"
+        assert len(f"{folder}/kernel-{uuid.uuid4()}-ipc-5") < 107
+        assert not Path(folder).exists()
+    assert folders[0] != folders[1]
+
+
+def test_files_that_cannot_be_written_stop_the_session(tmp_path, hub):
+    """Without them, kernels would be open to other users."""
+    argv = session(tmp_path, hub, [sys.executable, "-c", "print('started')"])
+    settings = json.loads((tmp_path / "session.json").read_text())
+    settings["files"] = {"config/a.py": "x = 1"}
+    (tmp_path / "session.json").write_text(json.dumps(settings))
+    (tmp_path / "jupyter").write_text("not a folder")
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert "the session's files cannot be written" in done.stderr
+    assert "started" not in done.stdout
 
 
 SHOW = """

@@ -7,6 +7,7 @@ import pytest
 from werkzeug.serving import make_server
 
 from carme.requests.resource_request import AdviceRequest
+from carme.slurm.models import Job
 from carme_spawner.options import SessionOptions
 from carme_spawner.prediction_service import PredictionService
 from support.service import OWN, Service, gpu_nodes
@@ -45,6 +46,8 @@ GPU_REQUEST = SessionOptions(
 def test_the_form_and_the_job_have_the_same_prediction(service, resources):
     request = GPU_REQUEST.model_copy(update=resources)
     client = PredictionService(service.config, OWN)
+    assert asyncio.run(client.keep_prediction("ann", request, 7)) is None, "no such job"
+    service.view.jobs["7"] = Job(id=7, user="ann")
     stored = asyncio.run(client.keep_prediction("ann", request, 7))
     body = request.model_dump(include=set(AdviceRequest.model_fields), exclude_none=True)
     advice = asyncio.run(client.post("ann", "advice", body, 10))["prediction"]

@@ -101,6 +101,7 @@ def test_input_output_and_exit_code_pass_through_the_relay(outside):
         JUPYTERHUB_API_TOKEN="secret",
         SLURM_JOB_ID="1",
         CUDA_VISIBLE_DEVICES="0",
+        JUPYTER_RUNTIME_DIR="/tmp/of-this-node",
     )
     out, err = process.communicate("to stdin\n", timeout=20)
     lines = out.splitlines()
@@ -112,6 +113,7 @@ def test_input_output_and_exit_code_pass_through_the_relay(outside):
     assert "secret" not in out
     assert "APPTAINERENV_SLURM" not in out
     assert "APPTAINERENV_CUDA" not in out
+    assert "APPTAINERENV_JUPYTER_RUNTIME_DIR" not in out
     assert (err, process.returncode) == ("to stderr\n", 7)
 
 

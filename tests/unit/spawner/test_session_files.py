@@ -7,6 +7,7 @@ from carme_spawner.session_files import SessionContainer, job_script
 
 VALUES = {
     "session": "default",
+    "submission": "4f4f",
     "partition": "gpu",
     "cpus": 2,
     "memory_gb": 4,
@@ -53,7 +54,9 @@ def test_no_name_of_an_image_of_ones_own_adds_an_option():
     text = script(image=own, size_bytes=0)
     lines = [line for line in text.splitlines() if line.startswith("#SBATCH")]
     assert [line for line in lines if "--nodes" in line] == ["#SBATCH --nodes=1"]
-    assert not any("--comment" in line or "--qos" in line for line in lines)
+    [comment] = [line for line in lines if "--comment" in line]
+    assert comment == "#SBATCH --comment=carme-submission=4f4f"
+    assert not any("--qos" in line for line in lines)
 
 
 def test_a_short_session_is_not_told_to_end_before_it_started():

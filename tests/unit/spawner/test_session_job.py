@@ -18,6 +18,14 @@ from carme_spawner.messages import SessionFailure
 from carme_spawner.session_job import SessionJob
 
 NODE = Node(name="n1", address="10.0.0.1")
+SUBMISSION = "4f" * 16
+SUBMITTED = {
+    "user": "ann",
+    "name": "carme-default",
+    "comment": f"carme-image=base.sif,carme-submission={SUBMISSION}",
+    "submitted_at": 1_800_000_000,
+}
+"""What Slurm says about the job that the hub submitted."""
 
 
 class View:
@@ -25,6 +33,7 @@ class View:
 
     def __init__(self, *states):
         self.states = list(states)
+        self.submitted = dict(SUBMITTED)
         self.asked = 0
         self.newest = None
 
@@ -38,7 +47,7 @@ class View:
             self.newest = Snapshot(taken_at=time.time(), controller="away")
             return self.newest
         nodes = () if state.waiting else ("n1",)
-        job = Job(id=7, state=state, nodes=nodes, partition="gpu")
+        job = Job(id=7, state=state, nodes=nodes, partition="gpu", **self.submitted)
         self.newest = Snapshot(taken_at=time.time(), jobs=(job,), nodes=(NODE,))
         return self.newest
 
@@ -59,6 +68,10 @@ class Helper:
 
     async def tail_log(self, user, name, lines):
         return "its last line\n"
+
+    async def extend(self, user, job_id, seconds):
+        self.done.append("extend")
+        return SimpleNamespace(ends_at=0)
 
     async def signal(self, user, job_id, name):
         self.done.append(name)
@@ -81,7 +94,8 @@ def job_in(*states, **settings):
     config = Config(session=SessionSettings(**settings))
     context = SimpleNamespace(config=config, cluster_state=ClusterState(view), helper=helper)
     job = SessionJob(context, "ann", "default")
-    job.saved.job_id, job.saved.submitted_at = 7, time.time()
+    saved = {"job_id": 7, "submitted_at": time.time(), "submission": SUBMISSION}
+    job.restore({**saved, "slurm_submitted_at": SUBMITTED["submitted_at"]})
     return job, view, helper
 
 
@@ -99,7 +113,7 @@ def test_waiting_does_not_count_as_starting():
         asyncio.get_running_loop().call_later(0.5, job.report, 4711)
         return await job.until_up()
 
-    assert asyncio.run(run()) == "http://10.0.0.1:4711"
+    assert asyncio.run(run()) == f"https://10-0-0-1.{SUBMISSION}.carme-session.internal:4711"
 
 
 def test_waiting_has_a_limit_of_its_own():
@@ -169,7 +183,7 @@ def test_a_port_is_taken_at_once_even_while_slurm_is_slow():
         slow.set()
         return url
 
-    assert asyncio.run(run()) == "http://10.0.0.1:4711"
+    assert asyncio.run(run()) == f"https://10-0-0-1.{SUBMISSION}.carme-session.internal:4711"
 
 
 def test_fifty_waiting_sessions_share_one_request_to_the_view():
@@ -222,7 +236,7 @@ def test_a_stop_during_the_submission_still_finds_the_job():
     job, _, helper = job_in(JobState.PENDING)
 
     async def run():
-        submission = asyncio.ensure_future(job.submit("#!", {}, "hash"))
+        submission = asyncio.ensure_future(job.submit("#!", {}, "hash", SUBMISSION))
         await asyncio.sleep(0)
         submission.cancel()
         await job.end(5)
@@ -245,12 +259,146 @@ def test_a_stop_while_slurm_is_away_ends_with_the_job():
     assert helper.away
 
 
+def unconfirmed(*states, **submitted):
+    """A session that the helper has just reported, and whose job is this in Slurm."""
+    job, view, helper = job_in(*states)
+    saved = {**job.state(), "slurm_submitted_at": 0}
+    job = SessionJob(job._context, "ann", "default")
+    job.restore(saved)
+    view.submitted.update(submitted)
+    return job, view, helper
+
+
+FOREIGN = [
+    {"user": "ben"},
+    {"user": "ben", "uid": 4_000_001},
+    {"user": "ann", "uid": 4_000_001},  # the name of an account that was another's
+    {"name": "carme-named-other"},
+    {"name": "training", "comment": ""},
+    {"comment": ""},
+    {"comment": "carme-image=base.sif"},
+    {"comment": "carme-submission=" + "5e" * 16},  # another submission of the same session
+]
+"""What makes a job another one than the one that was submitted."""
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_a_job_that_is_not_this_sessions_does_not_start_it_and_is_not_touched(foreign, caplog):
+    job, _, helper = unconfirmed(JobState.RUNNING, **foreign)
+    job.report(4711)  # the port comes with the session's own token, whatever the job is
+
+    async def run():
+        with pytest.raises(SessionFailure, match="is not this session's"):
+            await asyncio.wait_for(job.until_up(), 5)
+        with pytest.raises(SessionFailure, match="is not this session's"):
+            await job.extend(600)
+        await asyncio.wait_for(job.end(5), 5)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(job.confirmed_id(), 0.05)
+
+    asyncio.run(run())
+    assert helper.done == []
+    assert (job.last, job.saved.address) == (None, "")
+    assert "session default of ann: job 7, which was reported" in caplog.text
+
+
+def test_the_submitted_job_is_confirmed_and_used():
+    job, _, helper = unconfirmed(JobState.RUNNING)
+    job.report(4711)
+
+    async def run():
+        url = await asyncio.wait_for(job.until_up(), 5)
+        assert await job.confirmed_id() == 7
+        await job.extend(600)
+        await job.end(5)
+        return url
+
+    assert asyncio.run(run()) == f"https://10-0-0-1.{SUBMISSION}.carme-session.internal:4711"
+    assert helper.done == ["extend", "TERM"]
+
+
+def test_a_confirmed_job_stays_the_sessions_if_its_user_changes_its_comment():
+    job, view, _ = unconfirmed(JobState.RUNNING)
+
+    async def run():
+        await job.read_job(0)
+        view.submitted.update(comment="carme-profile", name="mine")
+        assert await job.read_job(0)
+        after_restart = SessionJob(job._context, "ann", "default")
+        after_restart.restore(job.state())
+        assert await after_restart.read_job(0)
+        # Another job has the number: Slurm began to count anew.
+        view.submitted.update(submitted_at=SUBMITTED["submitted_at"] + 60)
+        for session in (job, after_restart):
+            with pytest.raises(SessionFailure):
+                await session.read_job(0)
+
+    asyncio.run(run())
+
+
+def test_a_requeued_job_stays_the_sessions():
+    job, view, _ = unconfirmed(JobState.RUNNING)
+
+    async def run():
+        await job.read_job(0)
+        view.submitted.update(submitted_at=SUBMITTED["submitted_at"] + 60)
+        assert await job.read_job(0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("trouble", ["away", UnavailableError("no view")])
+def test_an_unconfirmed_number_is_not_acted_on_while_slurm_is_away(trouble):
+    job, _, helper = unconfirmed(trouble)
+
+    async def run():
+        with pytest.raises(UnavailableError, match="cannot be read"):
+            await job.extend(600)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(job.end(0), 0.2)
+
+    asyncio.run(run())
+    assert helper.done == []
+    job, _, helper = unconfirmed(trouble, trouble, JobState.RUNNING)
+    asyncio.run(asyncio.wait_for(job.end(0), 5))
+    assert helper.done == ["cancel"], "it is this session's"
+
+
+def test_a_restarted_hub_looks_again_and_ends_a_session_whose_number_is_anothers():
+    job, _, helper = job_in(JobState.RUNNING)
+    state = {**job.state(), "port": 4711, "address": "10.0.0.1"}
+    restarted = SessionJob(job._context, "ann", "default")
+    restarted.restore(state)
+    job._context.cluster_state._client.submitted.update(
+        user="ben", submitted_at=SUBMITTED["submitted_at"] + 86400
+    )
+    log = SimpleNamespace(warning=lambda *_: None)
+    spawner = SimpleNamespace(_job=restarted, log=log, _log_name="ann", _check_pending=True)
+    spawner._poll_job = lambda: CarmeSpawner._poll_job(spawner)
+    assert asyncio.run(CarmeSpawner.poll(spawner)) == 1
+    assert "is not this session's" in spawner.ended_message
+    asyncio.run(restarted.end(5))
+    assert helper.done == []
+
+
+def test_a_session_of_an_older_release_is_known_by_owner_and_name():
+    job, view, _ = unconfirmed(JobState.RUNNING, comment="")
+    del (state := job.state())["submission"]
+    job.restore(state)
+    assert asyncio.run(job.read_job(0))
+    view.submitted.update(name="other")
+    job.restore(state)
+    job._confirmed.clear()
+    with pytest.raises(SessionFailure):
+        asyncio.run(job.read_job(0))
+
+
 def test_a_session_that_is_being_submitted_polls_as_alive():
     """The hub calls stop, which waits for the job, only for what it takes for alive."""
     job, _, _ = job_in(JobState.PENDING)
 
     async def run():
-        submission = asyncio.ensure_future(job.submit("#!", {}, "hash"))
+        submission = asyncio.ensure_future(job.submit("#!", {}, "hash", SUBMISSION))
         await asyncio.sleep(0)
         submission.cancel()
         await asyncio.sleep(0)

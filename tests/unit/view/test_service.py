@@ -6,7 +6,7 @@ import pwd
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +14,18 @@ from typing import Any
 
 import pytest
 
-from carme.errors import ConfigError, DeniedError, InputError, MissingError, UnavailableError
+from carme.errors import (
+    BusyError,
+    ConfigError,
+    DeniedError,
+    InputError,
+    MissingError,
+    UnavailableError,
+)
 from carme.requests.resource_request import ResourceRequest
 from carme.slurm.models import Job, Node
 from carme.slurm.snapshot import Snapshot
+from carme.system import unix_http
 from carme.view.client import AsyncViewClient, SnapshotSubscription, ViewClient
 from carme.view.poller import Poller
 from carme.view.server import HttpRequest
@@ -31,12 +39,19 @@ def serving(tmp_path: Path) -> Iterator[RunningView]:
         yield serving
 
 
-def ask(serving: RunningView, uid: int, path: str, method: str = "GET", body: object = None) -> Any:
+def ask(
+    serving: RunningView,
+    uid: int,
+    path: str,
+    method: str = "GET",
+    body: object = None,
+    headers: Mapping[str, str] | None = None,
+) -> Any:
     """The answer to a request of another user, whom this process cannot be."""
     raw = json.dumps(body).encode()
     path, _, query = path.partition("?")
     pairs = dict(pair.split("=") for pair in query.split("&") if pair)
-    request = HttpRequest(method, path, pairs, {}, raw, uid)
+    request = HttpRequest(method, path, pairs, headers or {}, raw, uid)
     return serving.call(lambda: serving.view.answer(request))
 
 
@@ -377,7 +392,7 @@ def test_slow_clients_do_not_hold_up_others(serving: RunningView) -> None:
     for connection in slow:
         connection.connect(str(serving.path))
     try:
-        with pytest.raises(UnavailableError, match="too many connections"):
+        with pytest.raises(BusyError, match="more than 64 connections"):
             ViewClient(serving.path).snapshot()
     finally:
         for connection in slow:
@@ -390,3 +405,78 @@ def test_slow_clients_do_not_hold_up_others(serving: RunningView) -> None:
         except UnavailableError:
             time.sleep(0.05)
     pytest.fail("the places were not given back")
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The users of the cluster in memory have names."""
+    names = {0: "root", 70001: "alice", 70002: "bob"}
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=names[uid]))
+
+
+def test_a_reader_asks_for_a_user(serving: RunningView, named: None) -> None:
+    """The limits apply to the named user, if a reader names one, and to no one else."""
+
+    def expected_start(user: str, gpus: int, uid: int = 0) -> None:
+        path = f"/expected-start?partition=gpu&gpus={gpus}"
+        ask(serving, uid, path, headers={"carme-user": user})
+
+    for gpus in range(4):
+        expected_start("alice", gpus)
+    with pytest.raises(BusyError, match="asked for you 4 times"):
+        expected_start("alice", 5)
+    expected_start("bob", 6)
+    gate = serving.view._history_cache.gate
+    tickets = [gate.enter("alice") for _ in range(9)]
+    try:
+        for uid, headers in ((0, {"carme-user": "alice"}), (70001, {"carme-user": "bob"})):
+            with pytest.raises(BusyError, match="9 questions about past jobs"):
+                ask(serving, uid, "/history?since=1&until=2", headers=headers)
+        for uid, headers in ((0, {}), (0, {"carme-user": "bob"}), (70002, {"carme-user": "alice"})):
+            assert ask(serving, uid, "/history?since=1&until=2", headers=headers).status == 200
+    finally:
+        for ticket in tickets:
+            ticket.leave()
+    assert json.loads(ask(serving, 0, "/counters").body)["refusals"] >= 2
+
+
+def test_requests_of_one_user_are_limited(tmp_path: Path) -> None:
+    with RunningView(Cluster(), config(tmp_path, requests_per_minute=10)) as serving:
+        ViewClient(serving.path).refresh(5)
+        for _ in range(5):
+            ask(serving, 70001, "/snapshot")
+        with pytest.raises(BusyError, match="more than 10 requests a minute"):
+            ask(serving, 70001, "/snapshot")
+        ask(serving, 70002, "/snapshot")
+        for _ in range(20):
+            ask(serving, 0, "/snapshot")
+
+
+def test_a_refusal_at_the_socket_says_when_to_come_again(serving: RunningView) -> None:
+    serving.call(lambda: serving.view.poller.fresh(5, 10))
+    tickets = [serving.view._history_cache.gate.enter("root") for _ in range(9)]
+    response = unix_http.request(
+        serving.path, "GET", "/history", query={"since": 1, "until": 2}, timeout_seconds=10
+    )
+    assert (response.status, response.headers["Retry-After"]) == (429, "5")
+    assert response.json()["error"]["reason"] == "busy"
+    for ticket in tickets:
+        ticket.leave()
+
+
+def test_extensions_of_users_take_turns(serving: RunningView, named: None) -> None:
+    gate = serving.view._extensions
+    tickets = [gate.enter("alice") for _ in range(5)]
+    with pytest.raises(BusyError, match="5 extensions in progress"):
+        ask(serving, 70001, "/extend", "POST", {"job_id": 1, "seconds": 600})
+    with ThreadPoolExecutor(1) as pool:
+        body = {"job_id": 2, "seconds": 600}
+        bob = pool.submit(ask, serving, 70002, "/extend", "POST", body)
+        while "bob" not in gate._queues and not bob.done():
+            time.sleep(0.01)
+        tickets[0].leave()
+        tickets[1].leave()
+        assert json.loads(bob.result(10).body)["limit_seconds"] == 4200
+        assert "alice" in gate._queues, "others of hers still wait"
+    for ticket in tickets:
+        ticket.leave()
