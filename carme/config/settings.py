@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from carme.config.database_url import DatabaseUrl
 from carme.requests.resource_request import check_partial
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -90,8 +91,8 @@ class HubSettings(Section):
     """The address of the hub as compute nodes reach it."""
     proxy_port: Port = 8001
     """The proxy's control port, on loopback."""
-    database: str = "sqlite:////var/lib/carme/hub.sqlite"
-    """Any SQLAlchemy URL; PostgreSQL for larger sites."""
+    database: DatabaseUrl = "sqlite:////var/lib/carme/hub.sqlite"
+    """Any SQLAlchemy URL without a password; PostgreSQL for larger sites."""
     requests_per_minute: Annotated[int, Field(ge=60)] = 1800
     """Of one user, half of them at once; beyond it the answer is 429."""
     requests_at_once: Annotated[int, Field(ge=4)] = 32
@@ -298,8 +299,8 @@ class ServiceSettings(Section):
     listen: str = "127.0.0.1"
     """The address for the hub's proxy; nothing else connects to it."""
     port: Port = 8610
-    database: str = "sqlite:////var/lib/carme-service/service.sqlite"
-    """Any SQLAlchemy URL; PostgreSQL for larger sites."""
+    database: DatabaseUrl = "sqlite:////var/lib/carme-service/service.sqlite"
+    """Any SQLAlchemy URL without a password; PostgreSQL for larger sites."""
     token_cache_seconds: Annotated[float, Field(ge=0, le=600)] = 30
     """How long the hub's answer on a token is cached; a revoked token works no longer than this."""
     requests_per_minute: Annotated[int, Field(ge=10)] = 6000
@@ -361,7 +362,8 @@ class AlertSettings(Section):
     smtp_host: Annotated[str, Field(pattern=r"^([^\s:]+:\d+)?$")] = ""
     """HOST:PORT of the mail server."""
     webhook_url: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
-    """Gets every alert as JSON: a chat's gateway, an on-call service."""
+    """Gets every alert as JSON: a chat's gateway, an on-call service. Users can read it here; in
+    Ansible's `alertmanager_webhook_url` they cannot."""
 
     @model_validator(mode="after")
     def _whole(self) -> "AlertSettings":

@@ -5,7 +5,15 @@ from typing import Any
 
 from carme.requests.resource_request import GIB, Problems, ResourceRequest
 from carme.requests.slurm_user import SlurmUser
-from carme.slurm.limits import JOBS, SECONDS, SUBMITTED, Limit, amount, time_limits
+from carme.slurm.limits import (
+    JOBS,
+    SECONDS,
+    SUBMITTED,
+    Limit,
+    amount,
+    minute_limits,
+    time_limits,
+)
 from carme.slurm.models import Job, Partition
 from carme.slurm.rights import JobLimits
 from carme.slurm.snapshot import Snapshot
@@ -39,7 +47,8 @@ def user_problems(
     if problems:
         return problems  # the limits of an account that the user does not have mean nothing
     job = as_job(request, user)
-    for limit in user.limits(partition, snapshot, request.account, request.qos):
+    limits = user.limits(partition, snapshot, request.account, request.qos)
+    for limit in (*limits, *minute_limits(job, partition, user.rights)):
         field, demand = _field(limit), amount(job, limit.resource)
         if limit.scope == "node":
             demand //= max(1, job.node_count)
@@ -54,6 +63,17 @@ def request_time_limits(
     request: ResourceRequest, snapshot: Snapshot, user: SlurmUser, now: float
 ) -> list[Limit]:
     """The limits on the time of a request: of partition, account, QoS and reservation."""
+    partition = snapshot.partition(request.partition)
+    return [
+        *_limits_of_any_size(request, snapshot, user, now),
+        *minute_limits(as_job(request, user), partition, user.rights),
+    ]
+
+
+def _limits_of_any_size(
+    request: ResourceRequest, snapshot: Snapshot, user: SlurmUser, now: float
+) -> list[Limit]:
+    """The limits on the time of a request, whatever it has of cores, memory and GPUs."""
     partition = snapshot.partition(request.partition)
     limits = list(time_limits(partition, user.rights, request.account, request.qos))
     for reservation in user.reservations(snapshot, now):
@@ -70,9 +90,10 @@ def with_allowed_hours(
 ) -> dict[str, Any]:
     """The defaults `values` with a time that the account, QoS and reservation in `raw` allow."""
     chosen = {**values, **{name: value for name, value in raw.items() if isinstance(value, str)}}
-    # Without validation: the names that a user sent may be wrong, and have no limits then.
+    # Without validation: the names that a user sent may be wrong, and have no limits then. Numbers
+    # may be wrong, too, so limits that depend on them wait for validation.
     fields = {name: chosen[name] for name in ResourceRequest.model_fields if name in chosen}
-    limits = request_time_limits(ResourceRequest.model_construct(**fields), snapshot, user, now)
+    limits = _limits_of_any_size(ResourceRequest.model_construct(**fields), snapshot, user, now)
     allowed_hours = (hours_within(limit.maximum) for limit in limits)
     return {**values, "hours": min(values["hours"], 8760, *allowed_hours)}
 

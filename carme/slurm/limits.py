@@ -89,6 +89,24 @@ def time_limits(
     return [*limits, Limit(SECONDS, *first)] if first else limits
 
 
+def minute_limits(job: Job, partition: Partition | None, rights: UserRights | None) -> list[Limit]:
+    """How long this job may run by MaxTRESMins, which limits amount times time for each TRES."""
+    if not rights or not rights.limited:
+        return []
+    layers = [
+        (item.limits.minutes_per_job, f"QoS {item.name}")
+        for item, _ in _qos_chain(partition, rights, job.account, job.qos)
+    ]
+    if association := rights.association(job.account, partition.name if partition else ""):
+        layers.append((association.limits.minutes_per_job, f"account {association.account}"))
+    limits = []
+    for minutes in _first_set((amounts, source, {}) for amounts, source in layers):
+        if used := amount(job, minutes.resource):
+            source = f"{minutes.source} (MaxTRESMins of {minutes.resource})"
+            limits.append(Limit(SECONDS, 60 * minutes.maximum // used, source))
+    return limits
+
+
 def job_limits(
     partition: Partition,
     partitions: Iterable[Partition],

@@ -34,6 +34,8 @@ class JobLimits(SlurmModel):
     """Of all jobs of one account that run at once; only QoS have it."""
     group: Amounts = Field(default_factory=dict)
     """Of all jobs together that run at once."""
+    minutes_per_job: Amounts = Field(default_factory=dict)
+    """MaxTRESMins: of one job, amount times time limit."""
 
 
 class Qos(SlurmModel):

@@ -61,7 +61,7 @@ class HttpRequest:
         """The body's value; InputError if it is not JSON."""
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter: nested too deeply
             raise InputError("the body is not JSON") from None
 
 

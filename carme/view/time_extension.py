@@ -2,7 +2,7 @@
 
 from carme.config import ViewSettings
 from carme.errors import DeniedError, InputError, MissingError
-from carme.slurm.limits import time_limits
+from carme.slurm.limits import minute_limits, time_limits
 from carme.slurm.models import Job
 from carme.slurm.rights import UserRights
 from carme.slurm.snapshot import Snapshot
@@ -44,7 +44,8 @@ def extended_limit(
     _check(limit, int(rules.extend_max_hours * 3600), "this site")
     for name in job.partition.split(","):
         partition = snapshot.partition(name) if name else None
-        for bound in time_limits(partition, rights, job.account, job.qos):
+        bounds = time_limits(partition, rights, job.account, job.qos)
+        for bound in (*bounds, *minute_limits(job, partition, rights)):
             _check(limit, bound.maximum, bound.source)
     if job.started_at is not None:
         _check_reservations(job, job.started_at + limit, snapshot, now)

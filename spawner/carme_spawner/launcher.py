@@ -4,6 +4,7 @@ Runs with the Python of the image, so it uses the standard library only. Environ
 are in a file beside it that only the user can read: a token on a command line would show in `ps`.
 """
 
+import ipaddress
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ REPORT_SECONDS = 120
 FOLDERS = {"PATH": "bin", "JUPYTER_PATH": "share", "JUPYTER_CONFIG_PATH": "config"}
 """Variable to the folder of the session's files that it finds first."""
 RUNTIME_PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (the folder's name is random)
+SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 def main(folder: Path) -> int:
@@ -47,7 +49,8 @@ def run(folder: Path, settings: "dict[str, Any]", environment: "dict[str, str]")
     address = own_address(settings["hub_api_url"])
     for _ in range(TRIES):
         port = free_port(address)
-        bind = f"https://{address}:{port}{settings['base_url']}"
+        host = f"[{address}]" if ":" in address else address
+        bind = f"https://{host}:{port}{settings['base_url']}"
         environment["JUPYTERHUB_SERVICE_URL"] = bind
         try:
             server = subprocess.Popen(settings["command"], env=environment, cwd=Path.home())
@@ -60,9 +63,10 @@ def run(folder: Path, settings: "dict[str, Any]", environment: "dict[str, str]")
             report(settings["hub_api_url"], environment["JUPYTERHUB_API_TOKEN"], port)
             return server.wait()
         # Another process may have taken the port before it was bound: choose another port.
+        is_taken = bool(listener_uids(port) - {os.getuid()}) or is_port_used(address, port)
         if server.poll() is None:
             server.terminate()
-        if not is_port_used(address, port):
+        if not is_taken:
             break
     code = server.wait()
     print(f"carme: Jupyter ended with exit code {code} before it listened", flush=True)
@@ -115,24 +119,43 @@ def runtime_folder() -> str:
 
 
 def own_address(hub_api_url: str) -> str:
-    """The address to listen on: loopback if the hub is reached over it, else all addresses."""
+    """The address to listen on: loopback if the hub is reached over it, else all addresses.
+
+    Those of IPv6 only if the hub cannot be reached by IPv4: sites name their nodes for one of them.
+    """
     url = urllib.parse.urlsplit(hub_api_url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((url.hostname, url.port))
-        address = str(probe.getsockname()[0])
-    return address if address.startswith("127.") else "0.0.0.0"  # noqa: S104
+    try:
+        found = socket.getaddrinfo(url.hostname, url.port, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        raise SystemExit(f"carme: the hub's address {url.hostname} is unknown: {error}") from None
+    for family, kind, _, _, hub in sorted(found, key=lambda item: item[0] != socket.AF_INET):
+        with socket.socket(family, kind) as probe:
+            try:
+                probe.connect(hub)
+            except OSError:
+                continue
+            address = str(probe.getsockname()[0])
+        if ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+            return address
+        return "::" if family == socket.AF_INET6 else "0.0.0.0"  # noqa: S104
+    raise SystemExit(f"carme: no route from this node to the hub at {url.hostname}")
+
+
+def tcp_socket(address: str) -> socket.socket:
+    """A socket that can have this address."""
+    return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
 
 
 def free_port(address: str) -> int:
     """A port that no process listens on now."""
-    with socket.socket() as probe:
+    with tcp_socket(address) as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
 def is_port_used(address: str, port: int) -> bool:
     """Whether another process has the port."""
-    with socket.socket() as probe:
+    with tcp_socket(address) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
@@ -144,27 +167,34 @@ def is_port_used(address: str, port: int) -> bool:
 def wait_until_listening(
     server: "subprocess.Popen[bytes]", port: int, start_seconds: float
 ) -> bool:
-    """True once a process of this user listens on `port`; False if Jupyter ends before that, or
-    does not listen within `start_seconds`.
+    """True once processes of this user listen on `port`, and nobody else; False if another user
+    does, if Jupyter ends before that, or does not listen within `start_seconds`.
 
-    The owner is checked in the kernel's table: another user's program on that port must not be
-    reported as ours.
+    The owner is checked in the kernel's tables: another user's program on that port must not be
+    reported as ours, whether it listens by IPv4 or IPv6.
     """
     end = time.monotonic() + start_seconds
     while server.poll() is None and time.monotonic() < end:
-        if listener_uid(port) == os.getuid():
+        uids = listener_uids(port)
+        if uids == {os.getuid()}:
             return True
+        if uids:
+            return False
         time.sleep(0.05)
     return False
 
 
-def listener_uid(port: int, table: Path = Path("/proc/net/tcp")) -> "int | None":
-    """The Unix user that listens on `port`, from the kernel's table of sockets."""
-    for line in table.read_text(encoding="ascii").splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == "0A" and int(fields[1].split(":")[1], 16) == port:
-            return int(fields[7])
-    return None
+def listener_uids(port: int, tables: "tuple[Path, ...]" = SOCKET_TABLES) -> "set[int]":
+    """The Unix users that listen on `port`, from the kernel's tables of sockets."""
+    uids = set()
+    for table in tables:
+        if not table.exists():  # a kernel without IPv6
+            continue
+        for line in table.read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].split(":")[1], 16) == port:
+                uids.add(int(fields[7]))
+    return uids
 
 
 def report(hub_api_url: str, token: str, port: int) -> None:

@@ -187,16 +187,16 @@ ClusterName             = carme
 # 22.05 with `format=`: some columns have other names in the header.
 ASSOCIATIONS = """\
 Cluster|Account|User|Partition|ParentName|QOS|Def QOS|MaxJobs|MaxSubmit|MaxWall|MaxTRES|\
-MaxTRESPerNode|GrpJobs|GrpSubmit|GrpTRES
-carme|root||||normal|||||||||
-carme|root|root|||normal|||||||||
-carme|other|||root|normal||||02:00:00|||||cpu=100,gres/gpu=3,mem=1500G
-carme|sub|||other|normal||||02:00:00|||||
-carme|sub|ann|||short||||02:00:00|gres/gpu:a100=1||||
-carme|research|||root|normal|||||||||
-carme|research|ann|||normal,short|normal|4|||||||
-carme|research|ben|||normal,short|normal||||||||
-faraway|research|ann|||normal|||||||||
+MaxTRESPerNode|MaxTRESMins|GrpJobs|GrpSubmit|GrpTRES
+carme|root||||normal||||||||||
+carme|root|root|||normal||||||||||
+carme|other|||root|normal||||02:00:00||||||cpu=100,gres/gpu=3,mem=1500G
+carme|sub|||other|normal||||02:00:00||||||
+carme|sub|ann|||short||||02:00:00|gres/gpu:a100=1||gres/gpu=240|||
+carme|research|||root|normal||||||||||
+carme|research|ann|||normal,short|normal|4||||||||
+carme|research|ben|||normal,short|normal|||||||||
+faraway|research|ann|||normal||||||||||
 """
 
 

@@ -30,7 +30,11 @@ RIGHTS = UserRights(
             account="course",
             user="ann",
             qos=("normal",),
-            limits=JobLimits(max_seconds=7200, per_job={"mem": 2 * GIB, "cpu": 4}),
+            limits=JobLimits(
+                max_seconds=7200,
+                per_job={"mem": 2 * GIB, "cpu": 4},
+                minutes_per_job={"gres/gpu": 180},
+            ),
         ),
         Association(account="gpuless", user="ann", partition="cpu", qos=("normal",)),
     ),

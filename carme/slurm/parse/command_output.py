@@ -51,7 +51,7 @@ SACCT_FORMAT = (
 # Names that every release since 17.11 knows; sacctmgr refuses all columns for an unknown one.
 ASSOCIATION_FORMAT = (
     "Cluster,Account,User,Partition,ParentName,QOS,DefaultQOS,MaxJobs,MaxSubmit,MaxWall,MaxTRES,"
-    "MaxTRESPerNode,GrpJobs,GrpSubmit,GrpTRES"
+    "MaxTRESPerNode,MaxTRESMins,GrpJobs,GrpSubmit,GrpTRES"
 )
 
 _ASSOCIATION: FieldTable = {
@@ -74,6 +74,7 @@ _LIMITS: FieldTable = {
     "per_user": (tres_amounts, ("maxtrespu", "maxtresperuser")),
     "per_account": (tres_amounts, ("maxtrespa", "maxtresperaccount")),
     "group": (tres_amounts, ("grptres",)),
+    "minutes_per_job": (tres_amounts, ("maxtresmins", "maxtresminspj", "maxtresminsperjob")),
 }
 
 

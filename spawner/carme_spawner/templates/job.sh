@@ -24,7 +24,12 @@ export {{ env_prefix }}_CARME_HOSTFILE={{ (container.folder ~ "/hostfile") | quo
 export {{ env_prefix }}_CARME_NODES={{ request.nodes }}
 export {{ env_prefix }}_CARME_GPUS_PER_NODE={{ request.gpus }}
 export {{ env_prefix }}_MASTER_ADDR="${address:-$first}"
-export {{ env_prefix }}_MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# At random, and not taken now: other users of this node could wait on a port that they can guess.
+for _ in {1..100}; do
+  port=$((20000 + (RANDOM << 15 | RANDOM) % 10000))
+  grep -qs "^ *[0-9]*: [0-9A-F]*:$(printf %04X "$port") " /proc/net/tcp /proc/net/tcp6 || break
+done
+export {{ env_prefix }}_MASTER_PORT=$port
 
 # `srun` in the container asks this process, which runs the site's srun outside of it.
 CARME_RELAY=$(mktemp -d) || exit 1

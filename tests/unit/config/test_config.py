@@ -51,6 +51,18 @@ def test_a_wrong_value_names_file_key_problem_and_what_is_allowed(data, says):
         parse(data, "site.toml")
 
 
+@pytest.mark.parametrize("section", ["hub", "service"])
+@pytest.mark.parametrize(
+    "url", ["postgresql+psycopg://u:hush@db/carme", "postgresql://u@db/carme?password=hush&x=1"]
+)
+def test_a_password_in_a_file_that_all_can_read_is_refused(section, url):
+    with pytest.raises(ConfigError, match=rf"{section}\.database: .*passfile=") as caught:
+        parse({section: {"database": url}}, "site.toml")
+    assert "hush" not in str(caught.value)
+    file = "postgresql://u@db/carme?passfile=/etc/carme/x.pgpass"
+    assert parse({section: {"database": file}}, "site.toml")
+
+
 def test_every_problem_is_listed():
     with pytest.raises(ConfigError) as caught:
         parse({"cluster": {"nam": 1}, "hub": {"api_port": 0}}, "site.toml")

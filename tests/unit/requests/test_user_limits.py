@@ -39,6 +39,11 @@ def reduced(request, snapshot):
         ({"hours": 9}, "hours", "gpu allows at most 8 h"),
         ({"qos": "short", "hours": 1.5}, "hours", "QoS short allows at most 1 h"),
         ({"account": "course", "hours": 3}, "hours", "account course allows at most 2 h"),
+        (
+            {"account": "course", "gpus": 2, "hours": 2},
+            "hours",
+            "gres/gpu) allows at most 1 h 30 min",
+        ),
         ({"account": "course", "memory_gb": 4}, "memory_gb", "a session at most 2 GiB"),
         ({"account": "course", "cpus": 5}, "cpus", "a session at most 4 cores"),
         ({"gpus": 4}, "gpus", "QoS normal gives one user at most 3 GPUs"),

@@ -58,6 +58,7 @@ def test_associations_of_this_cluster() -> None:
     sub = next(a for a in associations if (a.account, a.user) == ("sub", "ann"))
     assert (sub.qos, sub.limits.max_seconds) == (("short",), 7200)
     assert sub.limits.per_job == {"gres/gpu:a100": 1}
+    assert sub.limits.minutes_per_job == {"gres/gpu": 240}
     research = next(a for a in associations if (a.account, a.user) == ("research", "ann"))
     assert (research.default_qos, research.limits.max_jobs) == ("normal", 4)
     assert len(parse.parse_associations(ASSOCIATIONS)) == len(associations) + 1

@@ -1,5 +1,6 @@
 """The launcher is run as in a container: as a program, with a real hub and a real server."""
 
+import contextlib
 import http.server
 import json
 import socket
@@ -12,18 +13,29 @@ from pathlib import Path
 
 import pytest
 
+from carme_spawner.launcher import listener_uids
+from support.cluster import wait_for
+
 LAUNCHER = files("carme_spawner").joinpath("launcher.py").read_text()
 SERVER = """
-import http.server, os, urllib.parse
+import http.server, os, socket, urllib.parse
 url = urllib.parse.urlparse(os.environ["JUPYTERHUB_SERVICE_URL"])
 handler = http.server.SimpleHTTPRequestHandler
-http.server.HTTPServer((url.hostname, url.port), handler).handle_request()
+server = http.server.HTTPServer
+server.address_family = socket.AF_INET6 if ":" in url.hostname else socket.AF_INET
+server((url.hostname, url.port), handler).handle_request()
 """
 
 
 @pytest.fixture
 def hub():
     """A hub that notes the requests that it gets."""
+    with serve_hub("127.0.0.1") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serve_hub(address):
     requests = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -36,7 +48,10 @@ def hub():
         def log_message(self, *args):
             pass
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(http.server.HTTPServer):
+        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
+    with Server((address, 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         server.requests = requests
@@ -45,11 +60,11 @@ def hub():
         thread.join()
 
 
-def session(tmp_path, hub, command, start_seconds=60):
+def session(tmp_path, hub, command, start_seconds=60, hub_host="127.0.0.1"):
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     settings = {
         "environment": {"JUPYTERHUB_API_TOKEN": "secret"},
-        "hub_api_url": f"http://127.0.0.1:{hub.server_port}/hub/api",
+        "hub_api_url": f"http://{hub_host}:{hub.server_port}/hub/api",
         "base_url": "/user/ann/",
         "command": command,
         "start_seconds": start_seconds,
@@ -58,19 +73,59 @@ def session(tmp_path, hub, command, start_seconds=60):
     return [sys.executable, str(tmp_path / "launcher.py")]
 
 
+def reported_port(hub):
+    wait_for(lambda: hub.requests, 20, "a report")
+    [(_, _, body)] = hub.requests
+    return body["port"]
+
+
 def test_reports_the_port_that_its_server_has(tmp_path, hub):
     argv = session(tmp_path, hub, [sys.executable, "-c", SERVER])
     with subprocess.Popen(argv) as launcher:
-        for _ in range(200):
-            if hub.requests:
-                break
-            threading.Event().wait(0.05)
+        reported_port(hub)
         [(path, authorization, body)] = hub.requests
         assert path == "/hub/api/carme/port"
         assert authorization == "token secret"
         with socket.create_connection(("127.0.0.1", body["port"])) as client:
             client.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert launcher.wait(10) == 0
+
+
+def test_a_hub_that_is_reached_by_ipv6(tmp_path):
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    with serve_hub("::1") as hub:
+        argv = session(tmp_path, hub, [sys.executable, "-c", SERVER], hub_host="[::1]")
+        with subprocess.Popen(argv) as launcher:
+            port = reported_port(hub)
+            with socket.create_connection(("::1", port)) as client:
+                client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert launcher.wait(10) == 0
+
+
+def test_an_unknown_hub_is_named(tmp_path, hub):
+    argv = session(tmp_path, hub, ["true"], hub_host="no-such-host.invalid")
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "no-such-host.invalid is unknown" in done.stderr
+
+
+def test_everybody_who_listens_on_a_port_is_seen(tmp_path):
+    table = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: {address}:1F90 {rest}:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 1
+"""
+    v4, v6 = tmp_path / "tcp", tmp_path / "tcp6"
+    v4.write_text(table.format(address="0100007F", rest="00000000", state="0A", uid=1001))
+    assert listener_uids(8080, (v4, v6)) == {1001}
+    v6.write_text(table.format(address="0" * 32, rest="0" * 32, state="0A", uid=1002))
+    assert listener_uids(8080, (v4, v6)) == {1001, 1002}
+    assert listener_uids(8081, (v4, v6)) == set()
+    v6.write_text(table.format(address="0" * 32, rest="0" * 32, state="01", uid=1002))
+    assert listener_uids(8080, (v4, v6)) == {1001}, "a connection is no listener"
 
 
 def test_a_server_that_ends_at_once_is_reported_with_its_exit_code(tmp_path, hub):
@@ -124,12 +179,8 @@ if not os.path.exists(mark):
     settings["environment"]["CARME_JUPYTER"] = str(tmp_path)
     (tmp_path / "session.json").write_text(json.dumps(settings))
     with subprocess.Popen(argv) as launcher:
-        for _ in range(400):
-            if hub.requests:
-                break
-            threading.Event().wait(0.05)
-        [(_, _, body)] = hub.requests
-        with socket.create_connection(("127.0.0.1", body["port"])) as client:
+        port = reported_port(hub)
+        with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert launcher.wait(10) == 0
     assert (tmp_path / "mark").exists()

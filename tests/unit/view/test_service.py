@@ -231,6 +231,12 @@ def test_extend(serving: RunningView) -> None:
     assert len(serving.cluster.extended) == 1
 
 
+def test_a_body_that_is_nested_too_deeply_is_no_json() -> None:
+    for body in (b"[" * 60_000, b'{"a":' * 10_000):
+        with pytest.raises(InputError, match="not JSON"):
+            HttpRequest("POST", "/extend", {}, {}, body, 1000).json()
+
+
 def test_expected_start(serving: RunningView) -> None:
     client = ViewClient(serving.path)
     assert client.expected_start(ResourceRequest(partition="gpu", gpus=1)).starts_at == 5

@@ -114,6 +114,24 @@ def test_limits_of_qos_and_account_count() -> None:
     assert limit(3600, job=slow, rights=RIGHTS) == 7200
 
 
+@pytest.mark.parametrize("holder", ["QoS normal", "account lab"])
+def test_minutes_of_gpus_count(holder: str) -> None:
+    minutes = JobLimits(minutes_per_job={"gres/gpu": 480, "billing": 1})
+    own = Association(account="lab", user="alice", qos=("normal",))
+    qos = Qos(name="normal")
+    if holder.startswith("QoS"):
+        qos = qos.model_copy(update={"limits": minutes})
+    else:
+        own = own.model_copy(update={"limits": minutes})
+    rights = RIGHTS.model_copy(update={"associations": (own,), "qos": (qos,)})
+    two = JOB.model_copy(update={"account": "lab", "qos": "normal", "gpus": {"a100": 2}})
+    assert limit(3 * 3600, job=two, rights=rights) == 4 * 3600
+    with pytest.raises(DeniedError, match=rf"{holder} \(MaxTRESMins of gres/gpu\) allows 4 h"):
+        limit(3 * 3600 + 60, job=two, rights=rights)
+    without = two.model_copy(update={"gpus": {}})
+    assert limit(6 * 3600, job=without, rights=rights) == 7 * 3600
+
+
 def test_a_qos_may_go_beyond_the_partition() -> None:
     long = JOB.model_copy(update={"account": "lab", "qos": "long"})
     assert limit(10 * 3600, job=long, rights=RIGHTS) == 11 * 3600
