@@ -64,8 +64,8 @@ def published_run(row: PublishedRow) -> PublishedRun:
     cluster = _cluster(row, gpu)
     fields = _plan_fields(row, cluster)
     if workload.transformer:
-        # Megatron counts the embedding and the output as layers of a pipeline, too.
-        most = max(workload.transformer.layers // fields["pipeline"], 1)
+        # Embedding and output may take the place of a layer.
+        most = max((workload.transformer.layers + 2) // fields["pipeline"], 1)
         fields["interleave"] = min(fields["interleave"], most)
         if workload.transformer.experts and not row.text("ep"):
             # Not printed: as many GPUs as can share the experts.

@@ -227,17 +227,24 @@ def _virtual_stages(
     if virtual == 1:
         return np.zeros(len(order), dtype=np.intp)
     transformer = workload.transformer
+    # Embedding and loss may take the place of a block where that makes the stages equal.
     layers = transformer.blocks if transformer else len(order)
+    are_units_equal = transformer is not None and layers % virtual and not len(order) % virtual
     require(
-        virtual <= layers,
+        virtual <= layers or are_units_equal,
         f"a {plan.pipeline}-way pipeline of {layers} layers"
         + (f" with {plan.interleave} parts each" if plan.interleave > 1 else ""),
         f"use at most {layers} stages",
     )
+    if are_units_equal:
+        return np.repeat(np.arange(virtual), len(order) // virtual)
     if transformer:
-        # The first stage also embeds, the last computes the loss.
-        block = np.concatenate([[0], np.arange(layers), [layers - 1]])
-        return np.asarray(block * virtual // layers)
+        # The first stage also embeds, the last computes the loss. Blocks that are left over go to
+        # neighbours in the middle, which are on different GPUs.
+        each, left = divmod(layers, virtual)
+        sizes = np.full(virtual, each)
+        sizes[(virtual - left) // 2 :][:left] += 1
+        return np.pad(np.repeat(np.arange(virtual), sizes), 1, mode="edge")
     elapsed = np.cumsum(seconds[order])
     edges = np.searchsorted(elapsed / elapsed[-1] * virtual, np.arange(1, virtual))
     # Every stage gets at least one layer, whatever the times.
