@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from carme.errors import InputError
-from carme.measurements.eligibility import is_mlperf, why_not_eligible
+from carme.measurements.eligibility import why_not_eligible
 from carme.measurements.rows import PublishedRow
 from carme.measurements.runs import NotModelledError, PublishedRun, published_run
 from carme.simulator.costs.step import Step, plan_step
@@ -52,11 +52,6 @@ class Judgement(NamedTuple):
             return 1.0
         return abs(self.ratio - 1)
 
-    @property
-    def apart(self) -> bool:
-        """MLPerf's rows, whose precision is assumed."""
-        return is_mlperf(self.row)
-
 
 def judge(row: PublishedRow) -> Judgement:
     """Compare one row."""
@@ -80,7 +75,10 @@ def judge(row: PublishedRow) -> Judgement:
         measured_seconds=run.measured_seconds,
         predicted_seconds=predicted,
         measured_bytes=measured_bytes,
-        predicted_bytes=min(step.memory.total, step.memory.capacity),
+        # An allocator gives back what it only holds before it fails.
+        predicted_bytes=min(step.memory.total, step.memory.capacity)
+        if step.memory.fits
+        else step.memory.total,
         doubled_is_refused=doubled,
     )
 

@@ -244,7 +244,7 @@ def check_cap(gpu: Gpu, cap_watts: float | None) -> None:
 def unmeasured_cap(gpu: Gpu, cap_watts: float | None) -> str:
     """Why no cap of so many watts should be recommended; empty if its effect was measured."""
     power = gpu.power
-    if cap_watts is None:
+    if cap_watts is None or cap_watts >= power.limit_watts:
         return ""
     measured = power.cap_range if power.cap_curve else cap_curve(gpu.architecture).measured
     if measured is None:

@@ -45,10 +45,12 @@ def collective_group(gpus: int, node: NodeModel, stride: int = 1) -> CollectiveG
 
 
 def placed_node(node: NodeModel, plan: BasePlan) -> NodeModel:
-    """The node with as many GPUs as the plan uses of it."""
-    if plan.nodes is None or -(-plan.gpus // plan.nodes) == node.gpus:
+    """The node with as many GPUs as the plan uses of it, and the adapters beside these."""
+    per_node = node.gpus if plan.nodes is None else -(-plan.gpus // plan.nodes)
+    if per_node == node.gpus:
         return node
-    return node.model_copy(update={"gpus": -(-plan.gpus // plan.nodes)})
+    adapters = max(node.adapters * per_node // node.gpus, 1)
+    return node.model_copy(update={"gpus": per_node, "adapters": adapters})
 
 
 def gradient_group(plan: Synchronous, node: NodeModel) -> CollectiveGroup:

@@ -187,16 +187,17 @@ def layer_times(
     that hide behind their memory traffic."""
     combine = np.maximum if work.overlaps_memory else np.add
     has_product = work.forward_product > 0
+    has_weight_gradient = work.weight_gradient > 0  # not of frozen weights
     forward_seconds = combine(work.forward_product / clock, work.memory) + work.fixed + work.casts
     backward_seconds = np.where(
         has_product,
         combine(work.input_gradient / clock, work.memory)
-        + combine(work.weight_gradient / clock, work.memory)
-        + 2 * work.fixed
+        + has_weight_gradient * (combine(work.weight_gradient / clock, work.memory) + work.fixed)
+        + work.fixed
         + work.casts,
         2 * work.memory + work.fixed,
     )
-    passes = np.where(has_product, 3.0, 2.0)
+    passes = np.where(has_product & has_weight_gradient, 3.0, 2.0)
     products = work.forward_product + work.input_gradient + work.weight_gradient
     product_seconds = float(work.kernels @ products) / clock
     seconds = float(work.kernels @ (forward_seconds + backward_seconds))

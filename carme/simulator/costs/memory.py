@@ -113,11 +113,7 @@ def _stage_memory(shard: Shard, stage: int) -> Memory:
     if plan.adapters:
         each = each._replace(gradients=0.0, optimizer=0.0)
     parameters = float(units @ shard.parameters)
-    experts = float(units @ shard.expert_parameters)
-    sharded = plan.sharded
-    # Experts have fewer copies than the rest, and their shards are larger.
-    expert_shards = max(min(plan.shards, plan.replicas * plan.tensor // plan.expert), 1)
-    divided = (parameters - experts) / plan.shards + experts / expert_shards
+    sharded, divided = plan.sharded, shard.divided_parameters(stage)
     if sharded == "weights":
         # Copies in the compute type are gathered, block by block.
         weights = divided * BYTES_PER_ELEMENT[shard.recipe.weights]

@@ -68,6 +68,15 @@ class Shard(NamedTuple):
         chunks = self.counts.reshape(plan.interleave, plan.pipeline, -1)
         return np.asarray(chunks.sum(axis=0))
 
+    def divided_parameters(self, stage: int) -> float:
+        """Parameters that each GPU of a stage keeps if data-parallel copies divide them. Experts
+        have fewer copies than the rest, so their shards are larger."""
+        plan, units = self.plan, self.stage_counts[stage]
+        experts = float(units @ self.expert_parameters)
+        expert_shards = max(min(plan.shards, plan.replicas * plan.tensor // plan.expert), 1)
+        dense = float(units @ self.parameters) - experts
+        return dense / plan.shards + experts / expert_shards
+
     def by_unit(self, rows: Floats) -> Floats:
         """Sums of a column of `arrays` over the rows of each unit."""
         return unit_sums(rows, self.unit_of_row)
@@ -114,7 +123,8 @@ def shard_workload(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
     capped_gpu = under_cap(gpu, times.activity, plan.power_cap_watts)
     if capped_gpu.clock != 1:
         times = layer_times(work, gpu, host_seconds, capped_gpu.clock)
-    contention = cluster.node.contention_factor(cluster.node.shared_compute, plan.gpus)
+    node = placed_node(cluster.node, plan)
+    contention = node.contention_factor(node.shared_compute, plan.gpus)
     row_forward = times.forward_seconds / arrays.repeat * contention
     row_backward = times.backward_seconds / arrays.repeat * contention
     if workload.transformer:
@@ -132,7 +142,7 @@ def shard_workload(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
     shard = Shard(
         workload=workload,
         cluster=cluster,
-        node=placed_node(cluster.node, plan),
+        node=node,
         plan=plan,
         recipe=recipe._replace(
             gradients=plan.gradient_type or recipe.gradients,

@@ -208,18 +208,23 @@ def _message_seconds(shard: Shard) -> list[float]:
 
 
 def _update_seconds(shard: Shard) -> float:
-    """The optimizer reads and writes weights, gradients and state once."""
-    node, plan, recipe = shard.cluster.node, shard.plan, shard.recipe
+    """The optimizer reads and writes gradients, state and master weights once, and writes the
+    weights."""
+    node, plan, recipe = shard.node, shard.plan, shard.recipe
     gpu = node.gpu
     weight_bytes = BYTES_PER_ELEMENT[recipe.weights]
+    gradient_bytes = BYTES_PER_ELEMENT[recipe.gradients]
     updated_bytes = max(weight_bytes, BYTES_PER_ELEMENT[recipe.master] if recipe.master else 0)
     state_bytes = OPTIMIZER_STATES[shard.optimizer] * BYTES_PER_ELEMENT[recipe.states]
-    parameters = float((shard.stage_counts @ shard.parameters).max())
-    if plan.sharded != "none":
-        parameters /= plan.shards
     if plan.adapters:
         parameters = 0.0
-    moved_bytes = parameters * (2 * (state_bytes + updated_bytes) + 3 * weight_bytes)
+    elif plan.sharded == "none":
+        parameters = float((shard.stage_counts @ shard.parameters).max())
+    else:
+        parameters = max(shard.divided_parameters(stage) for stage in range(plan.pipeline))
+    moved_bytes = parameters * (
+        2 * (state_bytes + updated_bytes + gradient_bytes) + weight_bytes
+    )
     seconds = moved_bytes / (gpu.memory_bandwidth * gpu.bandwidth_efficiency) + gpu.kernel_seconds
     return seconds * node.contention_factor(node.shared_update, plan.gpus)
 
@@ -231,7 +236,7 @@ def _measured_step(workload: Workload, cluster: Cluster, plan: Synchronous) -> S
         f"{workload.name} is known by measured steps, so its layers cannot be cut",
         "use tensor = pipeline = context = expert = 1",
     )
-    node = cluster.node
+    node = placed_node(cluster.node, plan)
     local_batch, global_batch = batch_sizes(workload, plan)
     capped_gpu = under_cap(node.gpu, 1.0, plan.power_cap_watts)
     compute = workload.measured_seconds(node.gpu.name, local_batch) / capped_gpu.clock
@@ -270,7 +275,7 @@ def _measured_buckets(
     count = ceil(gradient_bytes / plan.bucket_bytes) if plan.overlap else 1
     count = min(count, MAX_MEASURED_BUCKETS)
     ready = compute * (1 / 3 + 2 / 3 * np.arange(1, count + 1) / count)
-    group = collective_group(plan.data_parallel, placed_node(node, plan))
+    group = collective_group(plan.data_parallel, node)
     costs = all_reduce_costs(group, node, plan.all_reduce)
     sizes = np.full(count, gradient_bytes / count)
     return ready, np.min([cost.seconds(sizes) for cost in costs], axis=0)

@@ -75,9 +75,10 @@ class Jitter(NamedTuple):
 
     def _normals(self, steps: int, workers: int, rng: np.random.Generator) -> Iterator[Any]:
         """Standard normals [k, w] with the correlations of this jitter, some steps at a time."""
-        # Around the workers' mean: fast ones make up for slow ones in the mean, never in a step.
-        level = rng.standard_normal(workers)
-        level = (level - level.mean()) * sqrt(self.persistent * workers / max(workers - 1, 1))
+        level = rng.standard_normal(workers) * sqrt(self.persistent)
+        if workers > 1:
+            # Around their mean: fast ones make up for slow ones in the mean, never in a step.
+            level = (level - level.mean()) * sqrt(workers / (workers - 1))
         echo, innovation = self._process()
         # The first step is one of the stationary process.
         last = innovation * rng.standard_normal(workers)
