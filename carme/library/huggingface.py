@@ -29,10 +29,17 @@ _ROTARY = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_pct", "rotar
 _GATED = frozenset(
     """
     llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 gemma3_text phi3 olmo olmo2
-    cohere granite stablelm internlm2 deepseek_v2 deepseek_v3 smollm3
+    cohere granite stablelm internlm2 deepseek_v2 deepseek_v3 smollm3 gpt_oss glm4_moe kimi_k2
     """.split()  # noqa: SIM905  # a line each otherwise
 )
 """Models after Llama's pattern: gated layers, rotary positions, no biases, no dropout."""
+_GATE_FUNCTIONS = frozenset({"silu", "swish", "swiglu", "gelu_pytorch_tanh"})
+"""With these and RMS norms, models of other names have gated layers, too."""
+_PLAIN = frozenset(
+    """
+    bloom codegen falcon gpt2 gpt_bigcode gpt_neo gpt_neox gptj mpt opt persimmon phi starcoder2
+    """.split()  # noqa: SIM905
+)
 _ENCODERS = frozenset(
     """
     albert bert camembert deberta deberta-v2 distilbert electra modernbert mpnet roberta xlm-roberta
@@ -115,7 +122,15 @@ class _ConfigSizes:
             "expansion_ratio", default=4
         )
         fields["sequence"] = self._sequence(dimensions)
-        is_gated = self.kind in _GATED
+        is_gated = self.kind in _GATED or (
+            "rms_norm_eps" in config and str(config.get("hidden_act")).lower() in _GATE_FUNCTIONS
+        )
+        if self.kind not in _GATED | _PLAIN | _ENCODERS:
+            self.warnings.append(
+                f"model_type {self.kind or 'is missing'}{' is unknown' * bool(self.kind)}: counted"
+                f" as a transformer with {'gated' if is_gated else 'plain'} layers; compare the"
+                " number of parameters"
+            )
         fields |= {
             "gated": is_gated,
             "biases": not is_gated,
@@ -130,11 +145,20 @@ class _ConfigSizes:
             fields["head_width"] = self._number("head_dim", default=hidden // heads or 1)
         if config.get("sliding_window") and config.get("use_sliding_window", True):
             window = self._number("sliding_window", default=1)
-            if window < fields["sequence"]:
-                fields["window"] = window
+            blocks = self._window_layers(fields["layers"])
+            if window < fields["sequence"] and blocks:
+                fields |= {"window": window, "window_layers": blocks}
         self._positions(fields)
         self._experts(fields)
         return fields
+
+    def _window_layers(self, layers: int) -> int:
+        """Blocks with the sliding window: those that the file lists, else all but each Nth."""
+        kinds = self.config.get("layer_types")
+        if isinstance(kinds, list):
+            return min(sum(kind == "sliding_attention" for kind in kinds), layers)
+        pattern = self._number("sliding_window_pattern", default=0)
+        return layers - layers // pattern if pattern else layers
 
     def _key_value_heads(self, heads: int) -> int:
         if self.config.get("multi_query") is True and "num_kv_heads" not in self.config:
@@ -182,7 +206,8 @@ class _ConfigSizes:
                 "count": count,
                 "active": self._number("num_experts_per_tok", "moe_top_k", default=1),
                 "width": width,
-                "shared_width": width * self._number("n_shared_experts", default=0),
+                "shared_width": self._number("shared_expert_intermediate_size", default=0)
+                or width * self._number("n_shared_experts", default=0),
                 "layers": fields["layers"] - self._number("first_k_dense_replace", default=0),
             }
         if "kv_lora_rank" in self.config:

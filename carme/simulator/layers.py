@@ -31,6 +31,8 @@ class LayerCost(NamedTuple):
     """Elements read, without the parameters."""
     outputs: float = 0.0
     """Elements written."""
+    passes: float = 1.0
+    """How often the elements are written, which `outputs` counts."""
     activations: float = 0.0
     """Elements stored for the backward pass."""
     repeat: int = 1
@@ -204,6 +206,7 @@ class Elementwise(_Layer):
             parameters=self.parameters,
             inputs=self.elements * self.passes,
             outputs=(self.outputs or self.elements) * self.passes,
+            passes=self.passes,
             activations=0 if self.in_place else self.elements,
             repeat=self.repeat,
         )

@@ -95,7 +95,7 @@ def _norm(spec: Transformer, split: Split, tokens: float) -> LayerCost:
     parameters = spec.hidden * (2 if spec.norm == "layer" else 1)
     # Read for the mean and for the result; written with the statistics of the backward pass.
     return _elementwise("norm", 2 * elements, 2 * elements, elements)._replace(
-        parameters=parameters
+        parameters=parameters, passes=2
     )
 
 
@@ -293,5 +293,5 @@ def _head(spec: Transformer, split: Split, head: OutputHead) -> Rows:
         # An unfused loss also stores the probabilities, in fp32.
         _elementwise(
             "loss", passes * logits, passes * logits, logits * (1 if spec.fused_loss else 3)
-        ),
+        )._replace(passes=passes),
     ]

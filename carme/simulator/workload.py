@@ -99,6 +99,7 @@ class LayerArrays(NamedTuple):
     parameters: Floats
     inputs: Floats
     outputs: Floats
+    passes: Floats
     activations: Floats
     repeat: Floats
     kernels: Floats

@@ -88,9 +88,13 @@ def _fixed_batch(graph: Any, values: Values) -> tuple[int, tuple[str, ...]]:
         shape[1] if name in time_major and len(shape) > 2 else shape[0]
         for name, shape in shapes.items()
         if len(shape) > 1
-    }
-    if len(sizes) != 1 or (size := sizes.pop()) <= 1:
+    } - {0, 1}  # masks and positions that all samples share have one
+    if len(sizes) > 1:
+        text = ", ".join(str(size) for size in sorted(sizes))
+        return 1, (f"the inputs' first dimensions differ ({text}): the file counts as one sample",)
+    if not sizes:
         return 1, ()
+    size = sizes.pop()
     outputs = [values.shape(o.name) or () for o in graph.output]
     if time_major & set(shapes) or all(shape[:1] == (size,) for shape in outputs):
         return size, (f"the file has a fixed batch of {size}: a sample is one of these {size}",)

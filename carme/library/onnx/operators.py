@@ -186,6 +186,7 @@ class OperatorReader:
                 output=(output[2] * images, *output[3:]),
                 groups=groups,
                 stride=max(*strides, 1),
+                dilated=max(attribute(node, "dilations", [1]) or [1]) > 1,
                 parameters=self.values.count_parameters(*weights),
             )
         ]

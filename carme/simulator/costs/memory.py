@@ -201,7 +201,8 @@ def _buffer_bytes(shard: Shard, stage: int) -> float:
     """Gathered weights with their gradients, and the gradient of the largest activation."""
     plan, recipe = shard.plan, shard.recipe
     runs = shard.stage_counts[stage] > 0
-    largest_output = float((shard.arrays.outputs * runs[shard.unit_of_row]).max())
+    elements = shard.arrays.outputs / shard.arrays.passes
+    largest_output = float((elements * runs[shard.unit_of_row]).max())
     gradient = largest_output * shard.micro_batch * BYTES_PER_ELEMENT[recipe.activations]
     if plan.sharded != "weights":
         return gradient

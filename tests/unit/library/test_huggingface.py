@@ -37,6 +37,20 @@ DEEPSEEK = {**LLAMA2, "model_type": "deepseek_v3", "hidden_size": 7168, "num_hid
             "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
             "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
             "qk_rope_head_dim": 64, "v_head_dim": 128}  # fmt: skip
+GPT_OSS = {**LLAMA2, "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 36,
+           "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+           "vocab_size": 201088, "intermediate_size": 2880, "num_local_experts": 128,
+           "num_experts_per_tok": 4, "sliding_window": 128, "hidden_act": "silu",
+           "layer_types": ["sliding_attention", "full_attention"] * 18}  # fmt: skip
+GLM_AIR = {**LLAMA2, "model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 46,
+           "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128,
+           "vocab_size": 151552, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+           "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8,
+           "first_k_dense_replace": 1, "hidden_act": "silu"}  # fmt: skip
+QWEN_MOE = {**LLAMA2, "model_type": "qwen2_moe", "hidden_size": 2048, "num_hidden_layers": 24,
+            "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 151936,
+            "intermediate_size": 5632, "moe_intermediate_size": 1408, "num_experts": 60,
+            "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4}  # fmt: skip
 
 
 def read(config, **dimensions):
@@ -78,6 +92,28 @@ def test_rotary_gated_grouped_and_sparse_models(config, parameters):
     assert workload.parameter_count == pytest.approx(parameters, rel=2e-3)
     assert workload.transformer.positions == 0
     assert workload.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [(GPT_OSS, 116.8e9), (GLM_AIR, 106e9), (QWEN_MOE, 14.3e9)],
+    ids=["gpt-oss-120b", "glm-4.5-air", "qwen1.5-moe"],
+)
+def test_experts_of_other_families(config, parameters):
+    workload = read(config, sequence=4096)
+    assert workload.parameter_count == pytest.approx(parameters, rel=0.02)
+    other = {**config, "model_type": "new", "hidden_act": "silu", "rope_theta": 1e4}
+    renamed = read(other, sequence=4096)
+    assert renamed.parameter_count == workload.parameter_count
+    assert "model_type new is unknown" in renamed.warnings[0]
+
+
+def test_some_blocks_have_a_window():
+    assert read(GPT_OSS).transformer.window_layers == 18
+    pattern = {**MISTRAL, "sliding_window_pattern": 6}
+    assert read(pattern).transformer.window_layers == 32 - 5
+    full = {**MISTRAL, "layer_types": ["full_attention"] * 32}
+    assert read(full).transformer.window is None
 
 
 def test_sliding_windows():

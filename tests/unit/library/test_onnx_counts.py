@@ -380,6 +380,26 @@ def test_a_fixed_batch_is_divided_and_named():
     assert "part of one sample" in whole.warnings[0]
 
 
+def test_inputs_that_all_samples_share_do_not_hide_the_fixed_batch():
+    nodes = [make.make_node("MatMul", ["x", "w"], ["h"]), make.make_node("Add", ["h", "m"], ["y"])]
+    shared = read(
+        nodes, [("x", [32, 8]), ("m", [1, 4])], [weight("w", 8, 4)], outputs=[("y", [32, 4])]
+    )
+    assert shared.forward_flops == 64
+    assert "fixed batch of 32" in shared.warnings[0]
+    mixed = read(
+        nodes, [("x", [32, 8]), ("m", [2, 4])], [weight("w", 8, 4)], outputs=[("y", [32, 4])]
+    )
+    assert mixed.forward_flops == 32 * 64
+    assert "first dimensions differ (2, 32)" in mixed.warnings[0]
+
+
+def test_a_convolution_with_gaps_is_known():
+    nodes = [make.make_node("Conv", ["x", "w"], ["y"], dilations=[2, 2], pads=[2, 2, 2, 2])]
+    workload = read(nodes, [("x", [1, 8, 16, 16])], [weight("w", 8, 8, 3, 3)])
+    assert workload.layers[0].dilated
+
+
 def test_a_product_of_unknown_size_is_refused():
     nodes = [
         make.make_node("NonZero", ["x"], ["places"]),
