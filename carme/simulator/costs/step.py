@@ -222,9 +222,7 @@ def _update_seconds(shard: Shard) -> float:
         parameters = float((shard.stage_counts @ shard.parameters).max())
     else:
         parameters = max(shard.divided_parameters(stage) for stage in range(plan.pipeline))
-    moved_bytes = parameters * (
-        2 * (state_bytes + updated_bytes + gradient_bytes) + weight_bytes
-    )
+    moved_bytes = parameters * (2 * (state_bytes + updated_bytes + gradient_bytes) + weight_bytes)
     seconds = moved_bytes / (gpu.memory_bandwidth * gpu.bandwidth_efficiency) + gpu.kernel_seconds
     return seconds * node.contention_factor(node.shared_update, plan.gpus)
 

@@ -2,9 +2,10 @@
 
 from typing import Literal, NamedTuple
 
-Origin = Literal["printed", "worked out", "identity"]
+Origin = Literal["printed", "worked out", "fitted", "identity"]
 """Of the figure that is compared with: the paper prints it; it was worked out from what the paper
-prints; or it is printed, but the inputs were computed from it, so that it must come out."""
+prints; it is printed, but a constant was fitted to it; or it is printed, but the inputs were
+computed from it, so that it must come out."""
 
 
 class PublishedFigure(NamedTuple):
@@ -35,18 +36,19 @@ def around(
     reference: float,
     simulated: float,
     unit: str = "",
-    band: float,
+    band: float | None,
     note: str = "",
     origin: Origin = "printed",
 ) -> PublishedFigure:
-    """A row whose band is the reference ± `band`."""
+    """A row whose band is the reference ± `band`; None: it is only shown."""
+    half_width = float("inf") if band is None else band
     return PublishedFigure(
         figure=figure,
         reference=f"{reference:g}",
         simulated=simulated,
         unit=unit,
-        low=reference - band,
-        high=reference + band,
+        low=reference - half_width,
+        high=reference + half_width,
         note=note,
         origin=origin,
     )

@@ -40,6 +40,7 @@ def rows(workload: Workload, cluster: Cluster) -> list[PublishedFigure]:
             unit="h",
             band=0.45,
             note="tuned: the longest of the printed 10 to 45 h",
+            origin="fitted",
         ),
         around(
             "growth 1 → 8, balanced archives",
@@ -76,6 +77,7 @@ def rows(workload: Workload, cluster: Cluster) -> list[PublishedFigure]:
             unit="%",
             band=0.6,
             note="tuned",
+            origin="fitted",
         ),
         around(
             "gain of balance, constant 4 slaves",

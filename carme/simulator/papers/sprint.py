@@ -116,7 +116,7 @@ def rows() -> list[PublishedFigure]:
             row, "closed form", formula, (0.001, 0.001), "T_GPU, T_Update from it", "identity"
         )
         figures += _epoch_and_mini_batch(
-            row, "events", events, (0.02, 0.02), "events against the formula, same inputs"
+            row, "events", events, (0.02, 0.02), "T_GPU, T_Update from it", "identity"
         )
         staleness = gradient / update + 1
         figures.append(
@@ -137,7 +137,7 @@ def what_if() -> list[PublishedFigure]:
     """Four coefficients fitted on all rows: the rows again, and the optimum's node count."""
     compute, update = fit()
     figures: list[PublishedFigure] = []
-    note = "in-sample: coefficients fitted on these rows"
+    note = "coefficients fitted on these rows"
     for row in TABLE:
         gradient_seconds, update_seconds = times(row, row.nodes, row.sub_batch, compute, update)
         statistics = closed_form(
@@ -147,10 +147,12 @@ def what_if() -> list[PublishedFigure]:
             sub_batch=row.sub_batch,
             samples=SAMPLES,
         )
-        figures += _epoch_and_mini_batch(row, "what-if", statistics, (0.07, 0.12), note)
+        figures += _epoch_and_mini_batch(row, "what-if", statistics, (0.07, 0.12), note, "fitted")
         name = f"{row.name}: fastest node count, what-if"
         nodes, _ = optimum(row, compute, update)
-        figures.append(around(name, reference=row.nodes, simulated=nodes, band=1, note=note))
+        figures.append(
+            around(name, reference=row.nodes, simulated=nodes, band=1, note=note, origin="fitted")
+        )
     return figures
 
 
