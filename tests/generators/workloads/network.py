@@ -107,15 +107,18 @@ class Network:
         return self
 
     def up(self, filters: int, factor: int = 2) -> Network:
-        """A transposed convolution by `factor`: one product for each output position."""
+        """A transposed convolution by `factor`: one product for each output position, with one of
+        the weights of its window."""
         self.size = tuple(n * factor for n in self.size)
         kernel = [1] * len(self.size)
+        window = self.channels * factor ** len(self.size)
         self.add(
             "convolution",
             channels=self.channels,
             filters=filters,
             kernel=kernel,
             output=list(self.size),
+            parameters=window * filters + filters,
         )
         self.channels = filters
         return self

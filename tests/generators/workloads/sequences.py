@@ -8,8 +8,9 @@ from network import Network
 def gnmt(tokens: int = 32) -> Network:
     """GNMT: four LSTM layers each way, the first of the encoder in both directions."""
     net = Network(1024, (tokens,), norm=False)
-    with net.times(2):
-        net.add("embedding", entries=32320, width=1024, lookups=tokens)
+    # Encoder and decoder share the table.
+    net.add("embedding", entries=32320, width=1024, lookups=tokens)
+    net.add("embedding", entries=32320, width=1024, lookups=tokens, parameters=0)
     net.add("lstm", inputs=1024, hidden=1024, steps=tokens, directions=2)
     net.add("lstm", inputs=2048, hidden=1024, steps=tokens)
     with net.times(2):
@@ -194,10 +195,11 @@ def fastpitch(characters: int = 120, frames: int = 700) -> Network:
 
 
 def wide_and_deep() -> Network:
-    """Wide & Deep on the Outbrain data: small embeddings and three dense layers of 1,024."""
-    net = Network(1328, (), norm=False)
-    net.add("embedding", entries=950000, width=64, lookups=14)
-    net.dense(1024, act=True).dense(1024, act=True).dense(1024, act=True)
+    """Wide & Deep on the Outbrain data: 13 features in tables, 13 numbers, five dense layers."""
+    net = Network(13 * 75 + 13, (), norm=False)
+    net.add("embedding", entries=1_130_000, width=75, lookups=13)
+    for _ in range(5):
+        net.dense(1024, act=True)
     return net.dense(1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from classification import resnet
 from network import Network
 
@@ -50,7 +52,7 @@ def retinanet() -> Network:
     """RetinaNet on 800 x 800 pixels with ResNeXt-50 32x4d and 264 classes (MLPerf)."""
     net = _trunk((800, 800), ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)), 32, 2)
     net.norm = False
-    for size, channels in ((100, 512), (50, 1024), (25, 2048), (13, 2048), (7, 256)):
+    for size, channels in ((100, 512), (50, 1024), (25, 2048), (13, 256), (7, 256)):
         net.size, net.channels = (size, size), channels
         net.conv(256, 1 if size > 20 else 3, act=False)
         if size > 20:
@@ -74,15 +76,18 @@ def mask_rcnn() -> Network:
             del layer["passes"]
             layer["in_place"] = True
     net.norm = False
+    positions = 0
     for stride, channels in ((4, 256), (8, 512), (16, 1024), (32, 2048), (64, 256)):
         net.size, net.channels = (-(-800 // stride), -(-1216 // stride)), channels
+        positions += prod(net.size)
         if stride < 64:
             net.conv(256, 1, act=False).conv(256, 3, act=False)
-        net.conv(256)  # the region proposals
+    # The region proposals have the same weights on all levels: their positions side by side.
+    net.size, net.channels = (positions, 1), 256
+    net.conv(256)
+    for outputs in (3, 12):
         with net.branch():
-            net.conv(3, 1, act=False)
-        with net.branch():
-            net.conv(12, 1, act=False)
+            net.conv(outputs, 1, act=False)
     net.channels, net.size = 256 * 49, (512,)
     net.copy()
     net.dense(1024, positions=512, act=True).dense(1024, positions=512, act=True)

@@ -208,7 +208,7 @@ WORKLOADS: dict[str, Description] = {
     ),
     "u-net-3d": Description(
         "3D U-Net, 128 x 128 x 128",
-        partial(vision.unet, (128, 128, 128), 1, (32, 64, 128, 256, 320), 3),
+        partial(vision.unet, (128, 128, 128), 1, (32, 64, 128, 256, 320, 320), 3),
         "Isensee et al. 2021, MLPerf Training v1.0 reference",
         2,
         1000,
@@ -381,7 +381,7 @@ WORKLOADS: dict[str, Description] = {
     "wide-and-deep": Description(
         "Wide & Deep",
         sequences.wide_and_deep,
-        "Cheng et al. 2016, as NVIDIA DeepLearningExamples on Outbrain; table sizes assumed",
+        "Cheng et al. 2016, as NVIDIA DeepLearningExamples on Outbrain: about 90 M parameters, tables of one size assumed",
         131072,
         20,
         "adam",

@@ -53,6 +53,12 @@ PUBLISHED = {
     "tacotron-2": (28.2, 0),
     "quartznet": (18.9, 0),
     "rnn-t": (49, 0),
+    "u-net": (31.03, 0),
+    "u-net-3d": (31.2, 0),
+    "mask-rcnn": (44.4, 0),
+    "gnmt": (160.7, 0),
+    "retinanet-resnext-50": (37.2, 0),
+    "wide-and-deep": (90, 0),
 }
 
 # Billions of parameters, as the papers or model cards print them.
