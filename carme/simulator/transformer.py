@@ -157,6 +157,14 @@ class Transformer(SimulatorModel):
         return self.key_value_heads or self.heads
 
     @property
+    def key_value_width(self) -> int:
+        """Keys and values of a token, over all heads that have their own."""
+        if latent := self.latent:
+            widths = latent.plain_width + latent.position_width + latent.value_width
+            return self.heads * widths
+        return 2 * self.groups * self.width
+
+    @property
     def inner(self) -> int:
         """Width of the dense feed-forward layer."""
         return self.feed_forward or 4 * self.hidden

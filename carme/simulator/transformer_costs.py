@@ -241,9 +241,12 @@ def _feed_forward(
 
 
 def _expert_feed_forward(spec: Transformer, experts: Experts, split: Split, tokens: float) -> Rows:
-    """Each GPU sends its tokens to the experts' GPUs and gets as many from others."""
+    """Each GPU sends its tokens to the experts' GPUs and gets as many from others. Without expert
+    parallelism, tensor-parallel GPUs divide each expert as they divide other layers."""
     h, local = spec.hidden, experts.count / split.expert
-    routed = tokens * experts.active / split.tensor
+    senders = split.tensor if split.expert > 1 else 1
+    routed = tokens * experts.active / senders
+    width = experts.width * senders / split.tensor
     gates = 2 if spec.gated else 1
 
     def expert(name: str, inputs: float, outputs: float) -> LayerCost:
@@ -251,7 +254,7 @@ def _expert_feed_forward(spec: Transformer, experts: Experts, split: Split, toke
         launches = max(round(local), 1)  # one for each expert's product
         return row._replace(parameters=row.parameters * local, experts=local, launches=launches)
 
-    inner = routed * experts.width
+    inner = routed * width
     # Tokens are sorted for the exchange, and again for the experts that receive them.
     moved = routed * h * (2 if split.expert > 1 else 1)
     rows = [
@@ -259,10 +262,10 @@ def _expert_feed_forward(spec: Transformer, experts: Experts, split: Split, toke
             parameters=h * experts.count, activation_type=True
         ),
         _elementwise("dispatch", moved, moved),
-        expert("expert in", h, gates * experts.width),
+        expert("expert in", h, gates * width),
         _elementwise("activation", gates * inner, inner, gates * inner),
-        expert("expert out", experts.width, h),
-        _elementwise("combine", moved, moved - routed * h + tokens * h / split.tensor),
+        expert("expert out", width, h),
+        _elementwise("combine", moved, moved - routed * h + tokens * h / senders),
     ]
     if experts.shared_width:
         rows += _feed_forward(spec, split, tokens, experts.shared_width, "shared expert")

@@ -65,8 +65,8 @@ def layer_traffic(shard: Shard) -> LayerTraffic:
         backward[-1] += seconds / (2 if plan.sequence_parallel else 1)  # the divided head
     if plan.context > 1:
         exchange = collective_group(plan.context, node, plan.tensor)
-        groups = max(transformer.groups / plan.tensor, 1)
-        size = 2 * groups * transformer.width * shard.micro_batch * transformer.sequence
+        width = transformer.key_value_width / min(plan.tensor, transformer.groups)
+        size = width * shard.micro_batch * transformer.sequence
         seconds = gather_seconds(size * element_bytes, exchange, node)
         is_attention = (shard.arrays.groups > 1).astype(float)
         hidden_by = unit_sums(shard.row_forward_seconds * is_attention, shard.unit_of_row)
@@ -160,7 +160,7 @@ def gradient_buckets(shard: Shard, end_seconds: float) -> GradientBuckets:
     """Reductions of a step whose last backward kernel ends at `end_seconds`."""
     plan, node = shard.plan, shard.node
     expert_copies = plan.replicas * plan.tensor // plan.expert
-    if plan.sharded == "weights" or plan.replicas == 1:
+    if plan.sharded == "weights" or max(plan.replicas, expert_copies) == 1:
         return GradientBuckets(np.empty(0), np.empty(0))
     group = gradient_group(plan, node)
     costs_of = all_reduce_costs if plan.sharded == "none" else gather_costs

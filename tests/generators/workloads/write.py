@@ -381,7 +381,7 @@ WORKLOADS: dict[str, Description] = {
     "wide-and-deep": Description(
         "Wide & Deep",
         sequences.wide_and_deep,
-        "Cheng et al. 2016, as NVIDIA DeepLearningExamples on Outbrain: about 90 M parameters, tables of one size assumed",
+        "Cheng et al. 2016, as NVIDIA DeepLearningExamples on Outbrain; tables of one size assumed",
         131072,
         20,
         "adam",

@@ -139,8 +139,27 @@ def test_experts_compute_only_the_active_and_store_all():
     spread = plan_step(mixtral, H100, Synchronous(gpus=8, batch=8, expert=8))
     assert spread.memory.weights < alone.memory.weights / 5
     assert spread.tensor_parallel_seconds > 0 == alone.tensor_parallel_seconds
+    divided = plan_step(mixtral, H100, Synchronous(gpus=8, batch=8, tensor=8))
+    assert divided.memory.weights == pytest.approx(2 * mixtral.parameter_count / 8, rel=0.01)
     with pytest.raises(InputError, match="8 experts over 16 GPUs"):
         plan_step(mixtral, H100, Synchronous(gpus=16, batch=16, expert=16))
+
+
+def test_copies_of_experts_are_reduced_where_the_rest_has_one_copy():
+    mixtral = workload(**MIXTRAL)
+    plan = Synchronous(gpus=8, batch=8, tensor=8, expert=4)
+    assert plan.replicas == 1
+    step = plan_step(mixtral, H100, plan)
+    experts = sum(c.parameters * c.repeat for c in mixtral.costs if c.experts)
+    seconds = 2 * experts / 4 / H100.node.gpu_link.rate  # two copies: half of 2 x 2 bytes
+    assert step.bucket_all_reduce_seconds.sum() == pytest.approx(seconds, rel=0.2)
+    assert plan_step(mixtral, H100, plan.model_copy(update={"expert": 8})).gradient_bytes == 0
+
+
+def test_context_parallelism_passes_expanded_keys_and_values():
+    assert Transformer(**GPT).key_value_width == 2 * 1024
+    deepseek = Transformer(**PUBLISHED["DeepSeek-V3"][1])
+    assert deepseek.key_value_width == 128 * (128 + 64 + 128)
 
 
 @pytest.mark.parametrize("sizes", [GPT, PUBLISHED["DeepSeek-V3"][1], PUBLISHED["T5 3B"][1]])
