@@ -156,7 +156,7 @@ class _ConfigSizes:
         """Blocks with the sliding window: those that the file lists, else all but each Nth."""
         kinds = self.config.get("layer_types")
         if isinstance(kinds, list):
-            return min(sum(kind == "sliding_attention" for kind in kinds), layers)
+            return min(kinds.count("sliding_attention"), layers)
         pattern = self._number("sliding_window_pattern", default=0)
         return layers - layers // pattern if pattern else layers
 

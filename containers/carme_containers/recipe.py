@@ -1,6 +1,7 @@
 """A recipe: a folder with `image.def`, `Dockerfile`, `image.toml` and `verify`."""
 
 import hashlib
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -118,7 +119,8 @@ class Recipe:
         folder = self.folder.resolve()
         for path in everything:
             # Root may build the recipe of somebody else, and would read the target for them.
-            if path.is_symlink() and not path.resolve().is_relative_to(folder):
+            # Path.resolve raises RuntimeError for a loop of links before Python 3.13.
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(folder):
                 raise InputError(f"{path} is a link that leaves the recipe", "copy the file there")
         files = (path for path in everything if path.is_file())
         sources = (path for path in files if "__pycache__" not in path.parts)

@@ -32,6 +32,8 @@ class ClusterState:
     def __init__(self, client: AsyncViewClient) -> None:
         self._client = client
         self._lock = asyncio.Lock()
+        self._reading: tuple[float, Snapshot | CarmeError] | None = None
+        """The view's last answer, and the time of the monotonic clock that it is not older than."""
         self._renewal: asyncio.Task[None] | None = None
         self._starts: dict[tuple[str, ResourceRequest], asyncio.Future[ExpectedStart]] = {}
 
@@ -43,12 +45,33 @@ class ClusterState:
         """
         newest = self._newest(max_age_seconds)
         if newest is None:
-            # Of many callers at once the first asks the view, and the others get its answer.
+            # Of many callers at once the first asks the view. The others get its answer, or the
+            # second's if they ask for something newer.
+            called_at = time.monotonic()
             async with self._lock:
-                newest = self._newest(max_age_seconds)
+                newest = self._newest(max_age_seconds) or self._read_since(called_at)
                 if newest is None:
-                    newest = await self._client.refresh(max_age_seconds, jobs_only=True)
+                    newest = await self._read(max_age_seconds)
         return newest
+
+    async def _read(self, max_age_seconds: float) -> Snapshot:
+        began_at = time.monotonic()
+        try:
+            snapshot = await self._client.refresh(max_age_seconds, jobs_only=True)
+        except CarmeError as error:
+            self._reading = began_at, error
+            raise
+        self._reading = began_at - max_age_seconds, snapshot
+        return snapshot
+
+    def _read_since(self, monotonic_seconds: float) -> Snapshot | None:
+        """The view's answer to a request of that time or later; raises what it failed with."""
+        read_at, answer = self._reading or (float("-inf"), None)
+        if read_at < monotonic_seconds:
+            return None
+        if isinstance(answer, CarmeError):
+            raise type(answer)(answer.message, answer.hint)
+        return answer
 
     def _newest(self, max_age_seconds: float) -> Snapshot | None:
         newest = self._client.newest

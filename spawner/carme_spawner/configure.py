@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from tornado import web
+from traitlets.config.loader import LazyConfigValue
 
 from carme.config import Config, HubSettings, load
 from carme.errors import CarmeError
@@ -23,6 +24,7 @@ from carme_spawner.form import static_urls
 from carme_spawner.handlers import handlers, replace_handlers
 from carme_spawner.prediction_service import NAME
 from carme_spawner.request_limits import RequestLimits
+from carme_spawner.session_certificates import NoCookies
 from carme_spawner.session_origins import HEADERS, SessionOrigins
 
 log = logging.getLogger(__name__)
@@ -52,11 +54,12 @@ def configure(c: Any, config: Config | None = None) -> None:
     }
     c.JupyterHub.extra_handlers = handlers(context)
     replace_handlers(apihandlers.default_handlers)
-    c.JupyterHub.tornado_settings = {"headers": HEADERS}
+    c.JupyterHub.tornado_settings = _with_headers(c.JupyterHub)
     _separate_sessions(c, hub)
     _limit_users(context)
     context.certificates.publish()
     c.JupyterHubHTTPClient.connector_options = context.certificates.connector_options()
+    c.JupyterHubHTTPClient.session_options = {"cookie_jar": NoCookies()}
 
     if hub.database.startswith("sqlite"):
         event.listen(Engine, "connect", _quick_commits)
@@ -95,6 +98,14 @@ def configure(c: Any, config: Config | None = None) -> None:
         c.CarmeSpawner.server_token_scopes = scopes
     c.JupyterHub.services = services
     c.JupyterHub.load_roles = roles
+
+
+def _with_headers(hub: Any) -> dict[str, Any]:
+    """The site's own settings of Tornado, with our headers."""
+    settings = hub.get("tornado_settings", {})
+    if isinstance(settings, LazyConfigValue):  # changed with `update`
+        settings = settings.get_value({})
+    return {**settings, "headers": {**settings.get("headers", {}), **HEADERS}}
 
 
 def _separate_sessions(c: Any, hub: HubSettings) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
 from jupyterhub.apihandlers import APIHandler
-from jupyterhub.apihandlers.users import UserServerAPIHandler
+from jupyterhub.apihandlers.users import SpawnProgressAPIHandler, UserServerAPIHandler
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tornado import web
 from tornado.httpclient import HTTPClientError
@@ -307,19 +307,50 @@ class ServerHandler(UserServerAPIHandler):
         self.write({"status": status_code, "message": message, "errors": errors})
 
 
+class ProgressHandler(SpawnProgressAPIHandler):
+    """JupyterHub's events of a starting session; it ends soon after its client is gone.
+
+    JupyterHub's own goes on until the session is up, which may wait in the queue for days.
+    """
+
+    def initialize(self) -> None:
+        super().initialize()
+        self._last_event: dict[str, Any] = {}
+        self._client_is_gone = False
+
+    def on_connection_close(self) -> None:
+        """Have the next event end the handler."""
+        super().on_connection_close()
+        self._client_is_gone = True
+
+    async def send_event(self, event: dict[str, Any]) -> None:
+        """Send an event that is not the last one again."""
+        if self._client_is_gone:
+            raise web.Finish
+        if event != self._last_event:
+            self._last_event = event
+            await super().send_event(event)
+
+
 def _errors(problems: Problems) -> list[dict[str, str]]:
     return [{"field": name, "message": text} for name, text in problems.items()]
 
 
+_REPLACEMENTS = {
+    UserServerAPIHandler: ServerHandler,
+    SpawnProgressAPIHandler: ProgressHandler,
+}
+
+
 def replace_handlers(handlers: list[tuple[Any, ...]]) -> None:
-    """Change JupyterHub's list of handlers: ServerHandler for UserServerAPIHandler, and without
+    """Change JupyterHub's list of handlers: two of them to those of this module, and without
     batchspawner's.
 
     Importing batchspawner adds an endpoint that sets any attribute that a request names, a command
     prefix among them.
     """
     handlers[:] = [
-        (path, ServerHandler if handler is UserServerAPIHandler else handler, *rest)
+        (path, _REPLACEMENTS.get(handler, handler), *rest)
         for path, handler, *rest in handlers
         if "batchspawner" not in path
     ]

@@ -4,15 +4,14 @@ The use of GPUs comes from the exporters, through `carme-view`; the activity of 
 session itself. Without both answers a session goes on.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 from aiohttp import ClientError, ClientTimeout
 from jupyterhub.httpclient import fetch
+from pydantic import AwareDatetime, BaseModel, FailFast, TypeAdapter, ValidationError
 from traitlets.log import get_logger
 
 from carme.config import SessionSettings
@@ -20,10 +19,12 @@ from carme.errors import CarmeError
 from carme.jobs.models import Idleness
 from carme.slurm.models import Job
 from carme.units import format_duration
+from carme.validation import explain_first
 from carme.view.client import AsyncViewClient
 from carme_spawner.cluster_state import IDLE_MAX_AGE_SECONDS
 
 _ANSWER_SECONDS = 10
+_ANSWER_BYTES = 1_000_000
 _FORGET_SECONDS = 600
 _BUSY_RATIO = 0.01
 """A GPU that was busy for a smaller part of the time is idle; the exporter has the same rule."""
@@ -43,15 +44,34 @@ class SessionActivity:
     """The last activity in Unix seconds; 0 if there are no kernels and terminals."""
 
 
-def read_activity(kernels: Any, terminals: Any) -> SessionActivity:
-    """The activity in the answers of /api/kernels and /api/terminals."""
+class _Program(BaseModel):
+    """A kernel or terminal in the answer of Jupyter."""
+
+    last_activity: AwareDatetime | None = None
+    execution_state: str | None = None
+
+
+_PROGRAMS = TypeAdapter(Annotated[list[_Program], FailFast()])
+
+
+def read_activity(kernels: bytes, terminals: bytes) -> SessionActivity:
+    """The activity in the answers of /api/kernels and /api/terminals.
+
+    Raises ValueError if they are not what Jupyter answers: a user's program may have written them.
+    """
+    try:
+        programs = _PROGRAMS.validate_json(kernels), _PROGRAMS.validate_json(terminals)
+    except ValidationError as error:
+        problem = explain_first(error, root="answer")
+        raise ValueError(f"Jupyter answers otherwise: {problem}") from None
     moments = [
-        datetime.fromisoformat(str(entry["last_activity"]).replace("Z", "+00:00")).timestamp()
-        for entry in (*kernels, *terminals)
-        if entry.get("last_activity")
+        program.last_activity.timestamp()
+        for group in programs
+        for program in group
+        if program.last_activity
     ]
     # "starting", "restarting" and unknown states count as busy.
-    busy = any(kernel.get("execution_state") not in ("idle", "dead", None) for kernel in kernels)
+    busy = any(kernel.execution_state not in ("idle", "dead", None) for kernel in programs[0])
     return SessionActivity(busy, max(moments, default=0.0))
 
 
@@ -91,7 +111,7 @@ class IdlePolicy:
             return False
         try:
             activity = await read_session(url, token())
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError) as error:
             get_logger().warning(
                 "Job %s: the activity of its session cannot be read: %s", job.id, error
             )
@@ -162,25 +182,30 @@ async def read_session(url: str, token: str) -> SessionActivity:
 
     JupyterHub's client sends the token only to a server with the session's certificate.
     """
-    contents: list[list[dict[str, Any]]] = []
+    contents: list[bytes] = []
     for resource in ("kernels", "terminals"):
         try:
             response = await fetch(
                 f"{url}api/{resource}",
-                headers={"Authorization": f"token {token}"},
+                headers={"Authorization": f"token {token}", "Accept-Encoding": "identity"},
+                auto_decompress=False,
                 timeout=ClientTimeout(total=_ANSWER_SECONDS),
                 allow_redirects=False,
                 raise_for_status=False,
             )
             async with response:
-                body = await response.read()
+                body = b""
+                async for chunk in response.content.iter_any():
+                    body += chunk
+                    if len(body) > _ANSWER_BYTES:
+                        raise OSError(f"api/{resource} answers more than {_ANSWER_BYTES} bytes")
         except (ClientError, TimeoutError) as error:
             raise OSError(f"api/{resource}: {error!r}") from error
         # Terminals can be switched off.
         if response.status == 404 and resource == "terminals":
-            contents.append([])
+            contents.append(b"[]")
         elif response.status != 200:
             raise OSError(f"api/{resource} answers {response.status}")
         else:
-            contents.append(json.loads(body))
+            contents.append(body)
     return read_activity(*contents)

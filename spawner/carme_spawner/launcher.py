@@ -4,6 +4,8 @@ Runs with the Python of the image, so it uses the standard library only. Environ
 are in a file beside it that only the user can read: a token on a command line would show in `ps`.
 """
 
+import contextlib
+import fcntl
 import ipaddress
 import json
 import os
@@ -25,6 +27,8 @@ REPORT_SECONDS = 120
 FOLDERS = {"PATH": "bin", "JUPYTER_PATH": "share", "JUPYTER_CONFIG_PATH": "config"}
 """Variable to the folder of the session's files that it finds first."""
 RUNTIME_PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (the folder's name is random)
+LOCK = ".carme-lock"
+"""A file in the runtime folder, locked while the launcher runs."""
 SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
@@ -108,14 +112,35 @@ def runtime_folder() -> str:
     system may not allow sockets.
     """
     for parent in RUNTIME_PARENTS:
+        remove_left_folders(Path(parent))
         try:
-            return tempfile.mkdtemp(prefix="carme-", dir=parent)
+            folder = tempfile.mkdtemp(prefix="carme-", dir=parent)
         except OSError:
             continue
+        lock(Path(folder))
+        return folder
     raise SystemExit(
         f"carme: none of {', '.join(RUNTIME_PARENTS)} can be written in this container, and "
         "kernels need one of them for their sockets"
     )
+
+
+def lock(folder: Path) -> None:
+    """Mark the folder as in use until this process ends, however it ends."""
+    new = folder / f"{LOCK}-new"
+    with contextlib.suppress(OSError):  # a folder without the file is never removed
+        fcntl.flock(os.open(new, os.O_CREAT | os.O_WRONLY, 0o600), fcntl.LOCK_EX)
+        new.rename(folder / LOCK)  # nobody finds it before it is locked
+
+
+def remove_left_folders(parent: Path) -> None:
+    """Remove this user's folders whose launcher was killed."""
+    for folder in parent.glob("carme-*"):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid == os.getuid():
+                with (folder / LOCK).open("r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)
 
 
 def own_address(hub_api_url: str) -> str:

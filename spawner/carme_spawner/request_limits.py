@@ -1,5 +1,6 @@
 """Limits on the requests of each user at the hub: how many in a minute, and how many at a time."""
 
+import asyncio
 from typing import Any
 
 from jupyterhub.handlers import BaseHandler
@@ -34,7 +35,7 @@ class RequestLimits:
 
     @staticmethod
     def end(handler: Any) -> None:
-        """The request is answered, or its client is gone."""
+        """Nothing works for the request any more."""
         ticket = getattr(handler, _TICKET, None)
         if ticket:
             ticket.leave()
@@ -42,17 +43,17 @@ class RequestLimits:
     def guard(self) -> None:
         """Have all of JupyterHub's handlers count their requests.
 
-        JupyterHub has no setting for this. `prepare` is where it finds out who sends a request.
+        JupyterHub has no setting for this. `prepare` is where it finds out who sends a request. The
+        place is given back by Tornado's task of the request: a handler may override `on_finish`,
+        and may go on working after its client is gone.
         """
-        prepare, on_finish = BaseHandler.prepare, BaseHandler.on_finish
+        prepare = BaseHandler.prepare
 
         async def counted(handler: Any) -> None:
             await prepare(handler)
             if not handler._finished:  # it may have been redirected
                 self.begin(handler)
+                if task := asyncio.current_task():
+                    task.add_done_callback(lambda _: self.end(handler))
 
-        def finished(handler: Any) -> None:
-            self.end(handler)
-            on_finish(handler)
-
-        BaseHandler.prepare, BaseHandler.on_finish = counted, finished
+        BaseHandler.prepare = counted

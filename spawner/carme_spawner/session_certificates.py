@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from aiohttp import DummyCookieJar
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from cryptography import x509
@@ -112,6 +113,16 @@ class SessionResolver(AbstractResolver):
 
     async def close(self) -> None:
         """Nothing is open between questions."""
+
+
+class NoCookies(DummyCookieJar):
+    """For JupyterHub's HTTP client: a session could set cookies for the names of all sessions.
+
+    Can be made without an event loop, as when the hub is configured.
+    """
+
+    def __init__(self) -> None:
+        pass
 
 
 class _Uncopied(dict[str, Any]):

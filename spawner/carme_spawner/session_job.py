@@ -6,7 +6,6 @@ import pwd
 import socket
 import time
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 from carme.errors import CarmeError, UnavailableError
@@ -26,6 +25,8 @@ CANCEL_SECONDS = 30
 """The time that Slurm may take to end a cancelled job."""
 RETRY_SECONDS = (2, 60)
 """The first and the longest pause before a cancel that Slurm did not answer is repeated."""
+CONFIRM_SECONDS = 2
+"""The pause before Slurm is read again for a job that must be ended, but is not confirmed yet."""
 UNSEEN_SECONDS = 15
 """A submitted job may be missing in the queue for this long without being over."""
 
@@ -56,6 +57,8 @@ class SessionJob:
         self._confirmed = asyncio.Event()
         self._submission: asyncio.Future[None] | None = None
         self._address_problem = ""
+        self._found_node = ""
+        self._uid: int | None = None
         self.last: Job | None = None
         """The job as it was last seen."""
         self.event: dict[str, Any] = {"progress": 5, "message": "Submitting the job to Slurm"}
@@ -208,7 +211,7 @@ class SessionJob:
             if snapshot.taken_at < self.saved.submitted_at + UNSEEN_SECONDS:
                 return None
             return Job(id=self.saved.job_id, state=JobState.COMPLETED)
-        self._check_identity(job)
+        await self._check_identity(job)
         self.last = job
         if job.state.active and job.nodes:
             node = next((n for n in snapshot.nodes if n.name == job.nodes[0]), None)
@@ -216,7 +219,12 @@ class SessionJob:
         return job
 
     async def _find(self, node: str) -> None:
-        """Save the IP address of the job's node, which Slurm may know by name."""
+        """Save the IP address of the job's node, which Slurm may know by name.
+
+        One of IPv4 if there is one, as the launcher listens; a node is looked up once.
+        """
+        if node == self._found_node:
+            return
         try:
             infos = await asyncio.get_running_loop().getaddrinfo(
                 node, None, type=socket.SOCK_STREAM
@@ -225,9 +233,11 @@ class SessionJob:
             log.warning("session %s of %s: node %s: %s", self._name, self._user, node, error)
             self._address_problem = f" The hub cannot find the address of {node}: {error}."
             return
-        self.saved.address, self._address_problem = str(infos[0][4][0]), ""
+        info = min(infos, key=lambda info: info[0] != socket.AF_INET)
+        self.saved.address, self._address_problem = str(info[4][0]), ""
+        self._found_node = node
 
-    def _check_identity(self, job: Job) -> None:
+    async def _check_identity(self, job: Job) -> None:
         """Raise SessionFailure unless `job` is the one that this session submitted.
 
         Its number comes from the helper, which runs as the user, who may replace its answer. So the
@@ -238,7 +248,7 @@ class SessionJob:
         # The number is empty for a session that an older release of the hub submitted.
         is_submitted = job.name == name and saved.submission in job.comment
         is_confirmed = self._confirmed.is_set() and job.submitted_at == saved.slurm_submitted_at
-        if job.is_owned_by(self._user, self._uid) and (is_submitted or is_confirmed):
+        if await self._is_owner(job) and (is_submitted or is_confirmed):
             if job.submitted_at:
                 saved.slurm_submitted_at = job.submitted_at
                 self._confirmed.set()
@@ -250,12 +260,18 @@ class SessionJob:
         )  # fmt: skip
         raise SessionFailure(messages.FOREIGN_JOB, reason="job", status_code=500)
 
-    @cached_property
-    def _uid(self) -> int:
-        try:
-            return pwd.getpwnam(self._user).pw_uid
-        except KeyError:
-            return -1
+    async def _is_owner(self, job: Job) -> bool:
+        """The job is the user's: by name while the directory service does not know the user's uid.
+
+        A failed lookup is not kept: an outage of that service must not end sessions.
+        """
+        if self._uid is None:
+            try:
+                self._uid = (await asyncio.to_thread(pwd.getpwnam, self._user)).pw_uid
+            except (KeyError, OSError):
+                log.warning("the uid of %s is not known now", self._user)
+                return job.user == self._user
+        return job.is_owned_by(self._user, self._uid)
 
     async def _progress(self, job: Job | None) -> tuple[int, str]:
         if job is None:
@@ -319,12 +335,10 @@ class SessionJob:
 
         Waits while it is not confirmed that the job is this session's: no other job is touched.
         """
-        pause, longest = RETRY_SECONDS
         while not await self._has_ended():
             if self._confirmed.is_set():
                 return True
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
+            await asyncio.sleep(CONFIRM_SECONDS)
         return False
 
     async def _has_ended(self) -> bool:

@@ -41,7 +41,9 @@ from carme_spawner.session_job import SessionJob
 CHECKED_SECONDS = 10
 """A form that was accepted is not checked again if the session spawns within this time."""
 EVENT_SECONDS = 0.3
-"""Time between checks for a new event of a starting session."""
+"""Time between two events of a starting session."""
+LOOK_SECONDS = 3
+"""Time between two looks at a job that were asked for, each of which has Slurm read."""
 
 
 class CarmeSpawner(batchspawner.BatchSpawnerBase):
@@ -80,6 +82,8 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
         self._session_token = ("", float("-inf"))
         self._prediction: asyncio.Future[Any] | None = None
         self._look: asyncio.Future[None] | None = None
+        self._must_look = False
+        self._looked_at = float("-inf")
 
     def _new_job(self) -> SessionJob:
         return SessionJob(self.context, self.user.name, self.session_name)
@@ -247,13 +251,19 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     def look_now(self) -> None:
         """Look whether the job is over, without waiting for the next poll."""
-        if self.ready and (self._look is None or self._look.done()):
+        if not self.ready:
+            return
+        self._must_look = True  # a look that is under way may have missed what the caller saw
+        if self._look is None or self._look.done():
             self._look = asyncio.ensure_future(self._look_now())
 
     async def _look_now(self) -> None:
-        with suppress(SessionFailure):  # the poll tells of it
-            await self._job.read_job(0)  # the poll takes what is known of the last seconds
-        await self.poll_and_notify()
+        while self._must_look and self.ready:
+            await asyncio.sleep(self._looked_at + LOOK_SECONDS - time.monotonic())
+            self._must_look, self._looked_at = False, time.monotonic()
+            with suppress(SessionFailure):  # the poll tells of it
+                await self._job.read_job(0)  # the poll takes what is known of the last seconds
+            await self.poll_and_notify()
 
     async def _poll_job(self) -> int | None:
         # A starting hub expects a running session to answer soon, and cancels it otherwise. So the
@@ -360,12 +370,9 @@ class CarmeSpawner(batchspawner.BatchSpawnerBase):
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         """Events for the hub's page, without end: the hub stops listening when the session is
-        up."""
-        last: dict[str, Any] = {}
+        up. An event is repeated until there is a new one; `ProgressHandler` sends it once."""
         while True:
-            if self._job.event != last:
-                last = self._job.event
-                yield last
+            yield self._job.event
             await asyncio.sleep(EVENT_SECONDS)
 
 

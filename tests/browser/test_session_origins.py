@@ -34,20 +34,27 @@ c.ServerApp.jpserver_extensions.update({{"attacking_page": True}})
 
 READ = """async (url) => {
   try {
-    const answer = await fetch(url, {credentials: "include", redirect: "follow"});
+    const answer = await fetch(url,
+      {credentials: "include", redirect: "follow", signal: AbortSignal.timeout(10000)});
     return {status: answer.status, text: await answer.text()};
-  } catch (error) { return {error: String(error)}; }
+  } catch (error) {
+    return error.name === "TimeoutError" ? "no answer" : {error: String(error)};
+  }
 }"""
 MAKE_TOKEN = """async ([url, xsrf]) => {
   try {
     const answer = await fetch(url, {method: "POST", credentials: "include",
-      headers: {"X-XSRFToken": xsrf, "Content-Type": "application/json"}, body: "{}"});
+      headers: {"X-XSRFToken": xsrf, "Content-Type": "application/json"}, body: "{}",
+      signal: AbortSignal.timeout(10000)});
     return {status: answer.status, text: await answer.text()};
-  } catch (error) { return {error: String(error)}; }
+  } catch (error) {
+    return error.name === "TimeoutError" ? "no answer" : {error: String(error)};
+  }
 }"""
 MAKE_TOKEN_SIMPLY = """async ([url, xsrf]) => {
   await fetch(`${url}?_xsrf=${xsrf}`, {method: "POST", credentials: "include", mode: "no-cors",
-    headers: {"Content-Type": "text/plain"}, body: "{}"}).catch(() => 0);
+    headers: {"Content-Type": "text/plain"}, body: "{}", signal: AbortSignal.timeout(10000)})
+    .catch(() => 0);
 }"""
 POST_FORM = """(url) => new Promise((resolve) => {
   const frame = Object.assign(document.createElement("iframe"), {name: "target"});
@@ -83,9 +90,26 @@ SET_COOKIE = """([name, domain]) => {
 }"""
 LISTEN = """(url) => new Promise((resolve) => {
   const socket = new WebSocket(url);
-  socket.onopen = () => resolve("open");
+  socket.onopen = () => { socket.close(); resolve("open"); };
   socket.onerror = () => resolve("refused");
 })"""
+
+
+def run_script(page, script, argument):
+    """What the script returns in the page; "no answer" if it does not within 15 seconds."""
+    no_answer = 'new Promise((resolve) => setTimeout(resolve, 15000, "no answer"))'
+    raced = f"(argument) => Promise.race([({script})(argument), {no_answer}])"
+    return page.evaluate(raced, argument)
+
+
+def open_window(pages, url):
+    """What the other user's page reads of a window that it opens; the window is closed again."""
+    own, page = pages
+    content = run_script(page, OPEN_WINDOW, url)
+    for opened in page.context.pages:
+        if opened not in (own, page):
+            opened.close()
+    return content
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +174,12 @@ def test_own_page_makes_a_token_and_the_other_users_page_does_not(cluster, pages
     own, page = pages
     url = f"{cluster.config.hub.url}/hub/api/users/{victim.name}/tokens"
     xsrf = hub_token(own)
-    assert own.evaluate(MAKE_TOKEN, [url, xsrf])["status"] == 201
+    assert run_script(own, MAKE_TOKEN, [url, xsrf])["status"] == 201
     before = token_count(victim)
     # Even a page that had learned the XSRF token makes none.
-    assert "error" in page.evaluate(MAKE_TOKEN, [url, xsrf])
-    page.evaluate(MAKE_TOKEN_SIMPLY, [url, xsrf])
-    page.evaluate(POST_FORM, f"{url}?_xsrf={xsrf}")
+    assert "error" in run_script(page, MAKE_TOKEN, [url, xsrf])
+    run_script(page, MAKE_TOKEN_SIMPLY, [url, xsrf])
+    run_script(page, POST_FORM, f"{url}?_xsrf={xsrf}")
     assert token_count(victim) == before
 
 
@@ -163,36 +187,36 @@ def test_own_page_makes_a_token_and_the_other_users_page_does_not(cluster, pages
 def test_hub_pages_are_not_readable(cluster, pages, attacker, path):
     own, page = pages
     if path != "/hub/login":
-        assert own.evaluate(READ, f"{path}?_xsrf={hub_token(own)}")["status"] == 200
+        assert run_script(own, READ, f"{path}?_xsrf={hub_token(own)}")["status"] == 200
     hub = cluster.config.hub.url
-    assert "error" in page.evaluate(READ, f"{hub}{path}")
+    assert "error" in run_script(page, READ, f"{hub}{path}")
     # The hub answers nothing under the name of a session either.
     at_session = urlsplit(attacker.session_url)._replace(path=path).geturl()
-    answer = page.evaluate(READ, at_session)
+    answer = run_script(page, READ, at_session)
     assert "error" in answer or answer["status"] == 403
     for url in (f"{hub}{path}", at_session):
-        content = page.evaluate(READ_FRAME, url)
+        content = run_script(page, READ_FRAME, url)
         assert content == "closed" or "refuses this request" in content
-    assert page.evaluate(OPEN_WINDOW, f"{hub}{path}") == "closed"
+    assert open_window(pages, f"{hub}{path}") == "closed"
 
 
 def test_service_is_not_readable(cluster, pages, attacker):
     own, page = pages
     path = "/services/carme/api/v1/jobs"
-    assert own.evaluate(READ, path)["status"] == 200
-    assert "error" in page.evaluate(READ, f"{cluster.config.hub.url}{path}")
+    assert run_script(own, READ, path)["status"] == 200
+    assert "error" in run_script(page, READ, f"{cluster.config.hub.url}{path}")
     at_session = urlsplit(attacker.session_url)._replace(path=path).geturl()
-    answer = page.evaluate(READ, at_session)
+    answer = run_script(page, READ, at_session)
     assert "error" in answer or answer["status"] in (403, 404)
 
 
 def test_other_session_is_not_readable(pages, victim):
     _, page = pages
-    assert "error" in page.evaluate(READ, f"{victim.session_url}/api/contents")
-    assert page.evaluate(READ_FRAME, f"{victim.session_url}/lab") == "closed"
-    assert page.evaluate(OPEN_WINDOW, f"{victim.session_url}/lab") == "closed"
+    assert "error" in run_script(page, READ, f"{victim.session_url}/api/contents")
+    assert run_script(page, READ_FRAME, f"{victim.session_url}/lab") == "closed"
+    assert open_window(pages, f"{victim.session_url}/lab") == "closed"
     socket = f"{victim.session_url}/api/events/subscribe".replace("http", "ws", 1)
-    assert page.evaluate(LISTEN, socket) == "refused"
+    assert run_script(page, LISTEN, socket) == "refused"
 
 
 def test_cookies_of_hub_and_sessions_cannot_be_planted(cluster, pages, victim):
@@ -200,7 +224,7 @@ def test_cookies_of_hub_and_sessions_cannot_be_planted(cluster, pages, victim):
     hosts = [urlsplit(url).hostname for url in (cluster.config.hub.url, victim.session_url)]
     for name in ("_xsrf", "jupyterhub-hub-login", "jupyterhub-session-id"):
         for domain in (*hosts, "localhost"):
-            page.evaluate(SET_COOKIE, [name, domain])
+            run_script(page, SET_COOKIE, [name, domain])
     planted = [c for c in page.context.cookies() if c["value"] == "planted"]
     assert not planted
 

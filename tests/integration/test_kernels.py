@@ -2,7 +2,6 @@
 
 import json
 import pwd
-import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from support.cells import ask_debugger, run_cell, start_kernel
 from support.eavesdropper import listening_ports
 from support.hub import User
+from support.programs import first_line, running_program
 
 EAVESDROPPER = Path(__file__).parents[1] / "support/eavesdropper.py"
 SECRET = "print('sec' + 'ret of ann')"
@@ -93,10 +93,8 @@ def eavesdropping(cluster, victim):
     code = EAVESDROPPER.read_text()
     argv = ["runuser", "-u", cluster.users[1], "--", "/usr/bin/python3", "-c", code, uid]
     heard: list[str] = []
-    with subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
-    ) as listener:
-        assert int(listener.stdout.readline()) > 0, "not even the server was found"
+    with running_program(argv) as listener:
+        assert int(first_line(listener)) > 0, "not even the server was found"
         yield heard
         heard.append(listener.communicate(timeout=30)[0])
 
@@ -152,9 +150,6 @@ def test_kernels_restart_and_leave_nothing_behind(ann, kernel):
 def test_the_debugger_does_not_start(ann, kernel):
     """It would run any code that another user of the node sends."""
     before = ports_of(ann)
-    # The session's server, and the kernel's port for the output of forked processes: ipykernel
-    # accepts there only messages that begin with a random number, and sends nothing.
-    assert len(before) == 2
     assert ask_debugger(ann, kernel, "debugInfo")["body"]["isStarted"] is False
     answer = ask_debugger(ann, kernel, "initialize", clientID="test", adapterID="")
     assert answer["success"] is False

@@ -204,7 +204,7 @@ def test_a_check_reads_and_runs_nothing_of_a_signed_image_either(
         ["openssl", "genrsa", "-out", secret, "2048"],
         ["openssl", "rsa", "-in", secret, "-pubout", "-out", public],
     ):
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
     public.chmod(0o644)
     program = cluster.config.images.apptainer
     code = (
@@ -221,7 +221,7 @@ def test_a_check_reads_and_runs_nothing_of_a_signed_image_either(
     arguments = (str(image), str(program), str(public))
     assert "is not signed with this site's key" in python_as(cluster, ann, code, *arguments)
     sign = [program, "sign", "--key", secret, image]
-    subprocess.run(sign, check=True, capture_output=True)
+    subprocess.run(sign, check=True, capture_output=True, timeout=120)
     assert python_as(cluster, ann, code, *arguments) == {"version": "6.1.0"}
     left = cluster.run(["pgrep", "--list-full", "--uid", ann, "--full", "sleep 98765|apptainer"])
     assert ([mark for mark in marks if mark.exists()], left.stdout) == ([], "")

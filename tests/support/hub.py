@@ -1,6 +1,7 @@
 """A user at the hub, over HTTP like a browser."""
 
 import re
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -76,8 +77,19 @@ class User:
 
     def state(self) -> dict[str, Any]:
         """The hub's model of the user's default session; empty if there is none."""
-        servers: dict[str, Any] = self.api("GET", f"/users/{self.name}").json()["servers"]
+        response = self._calm_api("GET", f"/users/{self.name}")
+        assert response.status_code == 200, f"{response.status_code} {response.text}"
+        servers: dict[str, Any] = response.json()["servers"]
         return servers.get("", {})
+
+    def _calm_api(self, method: str, path: str) -> requests.Response:
+        """Call the hub's REST API, again for up to a minute while it is busy or restarts."""
+        end = time.monotonic() + 60
+        while True:
+            response = self.api(method, path)
+            if response.status_code not in (429, 503) or time.monotonic() > end:
+                return response
+            time.sleep(0.5)
 
     def start(self, seconds: float = 60, **options: Any) -> None:
         """Ask for a session and wait until it is ready."""
@@ -87,7 +99,9 @@ class User:
 
     def stop(self, seconds: float = 40) -> None:
         """End the session and wait until it is gone; fine if there is none."""
-        self.api("DELETE", f"/users/{self.name}/server")
+        response = self._calm_api("DELETE", f"/users/{self.name}/server")
+        # 202: it is being stopped; 204: it is stopped, or there is none.
+        assert response.status_code in (202, 204), f"{response.status_code} {response.text}"
         wait_for(lambda: not self.state(), seconds, f"the end of the session of {self.name}")
 
     def server(self, method: str, path: str, **kwargs: Any) -> requests.Response:

@@ -84,7 +84,7 @@ def trapped_image(folder: Path, apptainer: Path, home: Path, mark: str) -> Path:
         (root / "bin" / name).chmod(0o755)
     (root / "lib/jupyterhub-6.1.0.dist-info").mkdir(mode=0o755)
     image = folder / "trapped.sif"
-    subprocess.run([apptainer, "build", image, root], check=True, capture_output=True)
+    subprocess.run([apptainer, "build", image, root], check=True, capture_output=True, timeout=120)
     image.chmod(0o644)
     return image
 

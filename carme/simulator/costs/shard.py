@@ -239,7 +239,7 @@ def _virtual_stages(
     transformer = workload.transformer
     # Embedding and loss may take the place of a block where that makes the stages equal.
     layers = transformer.blocks if transformer else len(order)
-    are_units_equal = transformer is not None and layers % virtual and not len(order) % virtual
+    are_units_equal = bool(transformer and layers % virtual and not len(order) % virtual)
     require(
         virtual <= layers or are_units_equal,
         f"a {plan.pipeline}-way pipeline of {layers} layers"

@@ -163,6 +163,8 @@ def test_variant_changes_words_needs_and_version() -> None:
 def test_link_that_leaves_the_recipe_is_refused(folder: Path) -> None:
     (folder / "one/inner").symlink_to("verify")
     assert load_recipe("one", (folder,)).hash
+    (folder / "one/loop").symlink_to("loop")
+    assert load_recipe("one", (folder,)).hash
     (folder / "one/outer").symlink_to("/etc/passwd")
     with pytest.raises(InputError, match="leaves the recipe"):
         load_recipe("one", (folder,)).hash  # noqa: B018 (it reads the files)

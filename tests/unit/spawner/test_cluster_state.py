@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from carme.errors import UnavailableError
 from carme.requests.resource_request import ResourceRequest
 from carme.slurm.snapshot import Snapshot
 from carme.view.client import AsyncViewClient
@@ -68,6 +69,40 @@ def test_an_old_snapshot_that_is_new_enough_is_not_waited_for():
         await starting
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_of_many_that_need_the_newest_snapshot_at_once_only_two_have_slurm_read(is_away):
+    """The second because the first reading may have begun before the others asked."""
+    readings = []
+
+    async def refresh(max_age_seconds, jobs_only):
+        readings.append(time.monotonic())
+        await asyncio.sleep(0.05)
+        if is_away:
+            raise UnavailableError("away", "wait")
+        return Snapshot(taken_at=time.time())
+
+    async def read(state):
+        asked = time.monotonic()
+        try:
+            await state.fresh_snapshot(0)
+        except UnavailableError as error:
+            assert is_away and str(error) == "away (wait)"  # noqa: PT017, PT018
+        return asked
+
+    async def run():
+        state = ClusterState(SimpleNamespace(newest=None, refresh=refresh))
+        first = asyncio.ensure_future(read(state))
+        await asyncio.sleep(0.01)
+        asked = await asyncio.gather(first, *(read(state) for _ in range(100)))
+        assert len(readings) == 2
+        await read(state)
+        assert len(readings) == 3, "a later call gets no older answer"
+        return asked
+
+    asked = asyncio.run(run())
+    assert readings[1] >= max(asked)
 
 
 def test_an_outage_of_slurm_is_shown(serving):

@@ -25,6 +25,8 @@ from carme.slurm.models import Job
 from carme.slurm.states import JobState
 from carme_spawner import CarmeSpawner, configure
 from carme_spawner.context import HubContext
+from carme_spawner.session_certificates import NoCookies
+from carme_spawner.session_origins import HEADERS
 from support.generators import metrics_reference
 
 hub_configuration = sys.modules[configure.__module__]
@@ -36,10 +38,10 @@ def working_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def configured(monkeypatch, url="http://127.0.0.1:8000", **sections):
+def configured(monkeypatch, url="http://127.0.0.1:8000", c=None, **sections):
     monkeypatch.setattr(apihandlers, "default_handlers", list(apihandlers.default_handlers))
     monkeypatch.setenv("CARME_SERVICE_TOKEN", "t" * 32)
-    c = HubConfig()
+    c = c or HubConfig()
     hub = {"url": url, "database": "postgresql://x/y"}
     configure(c, Config.model_validate({"hub": hub, **sections}))
     return c
@@ -86,6 +88,22 @@ def test_scripts_are_served_at_addresses_with_the_hash_of_their_content(monkeypa
         ]
         [file] = served
         assert hashlib.sha256(file.read_bytes()).hexdigest().startswith(version)
+
+
+def test_sessions_cannot_set_cookies_in_the_hub(monkeypatch):
+    options = copy.deepcopy(configured(monkeypatch)).JupyterHubHTTPClient.session_options
+    assert isinstance(options["cookie_jar"], NoCookies)
+
+
+def test_the_sites_own_settings_of_tornado_are_kept(monkeypatch):
+    assert configured(monkeypatch).JupyterHub.tornado_settings == {"headers": HEADERS}
+    own = {"headers": {"X-Site": "1", "Referrer-Policy": "unsafe-url"}, "autoreload": False}
+    merged = {"headers": {"X-Site": "1", **HEADERS}, "autoreload": False}
+    assigned, updated = HubConfig(), HubConfig()
+    assigned.JupyterHub.tornado_settings = own
+    updated.JupyterHub.tornado_settings.update(own)
+    for c in (assigned, updated):
+        assert configured(monkeypatch, c=c).JupyterHub.tornado_settings == merged
 
 
 def test_a_spawner_without_a_context_says_what_to_call():
@@ -168,5 +186,6 @@ def test_the_reference_has_the_hubs_own_metrics(monkeypatch):
     assert names == {metric.name for metric in metrics_reference.HUB}
     limits = set(re.findall('limit="([a-z ]+)"', text))
     assert limits == {
-        "requests", "questions", "changes of jobs", "checks of images", "extensions",
+        "requests", "requests a minute", "questions", "changes of jobs", "checks of images",
+        "extensions",
     }  # fmt: skip

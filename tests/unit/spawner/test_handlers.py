@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import batchspawner  # noqa: F401
 import pytest
 from jupyterhub.apihandlers import default_handlers
-from jupyterhub.apihandlers.users import UserServerAPIHandler
+from jupyterhub.apihandlers.users import SpawnProgressAPIHandler, UserServerAPIHandler
 from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.web import HTTPError
 
@@ -70,7 +70,8 @@ def test_batchspawners_endpoint_is_not_served():
     assert [entry for entry in served if "batchspawner" in entry[0]], "importing it serves it"
     replace_handlers(served)
     assert not [entry for entry in served if "batchspawner" in entry[0]]
-    assert UserServerAPIHandler not in [entry[1] for entry in served]
+    for replaced in (UserServerAPIHandler, SpawnProgressAPIHandler):
+        assert replaced not in [entry[1] for entry in served]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 import contextlib
 import http.server
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from importlib.resources import files
@@ -219,6 +222,39 @@ print(folder, oct(os.stat(folder).st_mode), flush=True)
         assert len(f"{folder}/kernel-{uuid.uuid4()}-ipc-5") < 107
         assert not Path(folder).exists()
     assert folders[0] != folders[1]
+
+
+def test_folders_of_killed_sessions_are_removed_and_no_others(tmp_path, hub):
+    show = """
+import os, time
+launcher = os.getppid()
+print(os.environ["JUPYTER_RUNTIME_DIR"], flush=True)
+while os.environ["STAYS"] == "yes" and os.getppid() == launcher:
+    time.sleep(0.05)
+"""
+    argv = session(tmp_path, hub, [sys.executable, "-c", show])
+
+    def launch(stays):
+        environment = {**os.environ, "STAYS": stays}
+        return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
+
+    older_release = Path(tempfile.mkdtemp(prefix="carme-", dir="/tmp"))
+    (older_release / "kernel-1.json").touch()
+    try:
+        with launch("yes") as killed, launch("yes") as running:
+            left, in_use = (Path(p.stdout.readline().strip()) for p in (killed, running))
+            killed.kill()
+            killed.wait(10)
+            assert left.is_dir()
+            with launch("no") as third:
+                third.stdout.read()
+            assert not left.exists()
+            assert in_use.is_dir(), "its launcher runs"
+            assert older_release.is_dir(), "nobody knows whether it is in use"
+            running.terminate()
+        assert not in_use.exists()
+    finally:
+        shutil.rmtree(older_release)
 
 
 def test_files_that_cannot_be_written_stop_the_session(tmp_path, hub):

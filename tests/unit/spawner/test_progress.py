@@ -4,8 +4,9 @@ from types import SimpleNamespace
 from carme_spawner import CarmeSpawner, spawner
 
 
-def test_a_line_only_when_something_changed_and_never_html(monkeypatch):
-    """JupyterHub's page shows `message` as text; `html_message` it would take as it is."""
+def test_the_event_is_repeated_until_there_is_a_new_one_and_never_html(monkeypatch):
+    """JupyterHub's page shows `message` as text; `html_message` it would take as it is. A repeated
+    event is when the hub's handler sees that its client is gone."""
     monkeypatch.setattr(spawner, "EVENT_SECONDS", 0.001)
     job = SimpleNamespace(event={"progress": 5, "message": "submitting"})
     events = []
@@ -25,5 +26,7 @@ def test_a_line_only_when_something_changed_and_never_html(monkeypatch):
         await asyncio.gather(listen(), start())
 
     asyncio.run(both())
-    assert [event["message"] for event in events] == ["submitting", "waits", "<b>gpu01</b>", "up"]
+    messages = [event["message"] for event in events]
+    assert list(dict.fromkeys(messages)) == ["submitting", "waits", "<b>gpu01</b>", "up"]
+    assert messages.count("waits") > 2
     assert all(set(event) == {"progress", "message"} for event in events)

@@ -14,7 +14,12 @@ from traitlets.config import Config
 
 import support.session_names  # noqa: F401 (resolves names below localhost)
 from carme.errors import ConfigError
-from carme_spawner.session_certificates import SessionCertificates, address_of, host_name
+from carme_spawner.session_certificates import (
+    NoCookies,
+    SessionCertificates,
+    address_of,
+    host_name,
+)
 
 ANN, BEN = "a1" * 16, "b2" * 16
 
@@ -27,14 +32,17 @@ def certificates(tmp_path):
 
 
 @contextmanager
-def session(tmp_path, pem):
+def session(tmp_path, pem, cookies=None):
     """A session's server, without TLS if `pem` is empty; its port and the requests that it got."""
     requests = []
+    cookies = [] if cookies is None else cookies
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             requests.append(self.headers["Authorization"])
+            cookies.append(self.headers["Cookie"])
             self.send_response(200)
+            self.send_header("Set-Cookie", "mark=1; Domain=carme-session.internal; Path=/")
             self.end_headers()
 
         def log_message(self, *args):
@@ -53,22 +61,28 @@ def session(tmp_path, pem):
             server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield server.server_port, requests
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_port, requests
+        finally:
+            server.shutdown()
+            thread.join()
 
 
-def ask(certificates, url):
-    """The status of a request with a token, by the client that the hub uses."""
+def ask(certificates, *urls):
+    """The status of the last request with a token, by the client that the hub uses."""
+    options = {
+        "connector_options": certificates.connector_options(),
+        "session_options": {"cookie_jar": NoCookies()},
+    }
 
     async def run():
-        options = {"connector_options": certificates.connector_options()}
         others = JupyterHubHTTPClient._instance  # of a prediction service in other tests
         client = JupyterHubHTTPClient(config=Config({"JupyterHubHTTPClient": options}))
         JupyterHubHTTPClient._instance = client
         try:
             headers = {"Authorization": "token secret"}
-            response = await client.fetch(url, headers=headers)
+            for url in urls:
+                response = await client.fetch(url, headers=headers)
             return response.status
         finally:
             await client.close()
@@ -97,6 +111,14 @@ def test_the_hub_reaches_a_session(certificates, tmp_path):
     with session(tmp_path, certificates.issue(ANN)) as (port, requests):
         assert ask(certificates, f"https://{host_name('127.0.0.1', ANN)}:{port}/") == 200
     assert requests == ["token secret"]
+
+
+def test_a_session_sets_no_cookies_for_the_hubs_requests_to_others(certificates, tmp_path):
+    cookies = []
+    with session(tmp_path, certificates.issue(ANN), cookies) as (port, _):
+        url = f"https://{host_name('127.0.0.1', ANN)}:{port}/"
+        assert ask(certificates, url, url) == 200
+    assert cookies == [None, None]
 
 
 @pytest.mark.parametrize("kind", ["another session's", "its own authority's", "none"])

@@ -1,6 +1,10 @@
 """The life of a session's job against a Slurm in memory: clocks, outages, states, the end."""
 
 import asyncio
+import itertools
+import pwd
+import socket
+import sys
 import time
 from types import SimpleNamespace
 
@@ -103,6 +107,7 @@ def job_in(*states, **settings):
 def quick(monkeypatch):
     monkeypatch.setattr(session_job, "STARTING_MAX_AGE_SECONDS", 0.01)
     monkeypatch.setattr(session_job, "RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(session_job, "CONFIRM_SECONDS", 0.01)
 
 
 def test_waiting_does_not_count_as_starting():
@@ -282,8 +287,22 @@ FOREIGN = [
 """What makes a job another one than the one that was submitted."""
 
 
+def users(**uids):
+    """A directory service with these users: a `getpwnam`."""
+
+    def getpwnam(name):
+        if name not in uids:
+            raise KeyError(name)
+        return SimpleNamespace(pw_uid=uids[name])
+
+    return getpwnam
+
+
 @pytest.mark.parametrize("foreign", FOREIGN)
-def test_a_job_that_is_not_this_sessions_does_not_start_it_and_is_not_touched(foreign, caplog):
+def test_a_job_that_is_not_this_sessions_does_not_start_it_and_is_not_touched(
+    foreign, caplog, monkeypatch
+):
+    monkeypatch.setattr(pwd, "getpwnam", users(ann=4_000_000))
     job, _, helper = unconfirmed(JobState.RUNNING, **foreign)
     job.report(4711)  # the port comes with the session's own token, whatever the job is
 
@@ -336,6 +355,51 @@ def test_a_confirmed_job_stays_the_sessions_if_its_user_changes_its_comment():
     asyncio.run(run())
 
 
+def test_a_session_goes_on_while_the_directory_service_is_away(monkeypatch):
+    job, view, _ = unconfirmed(JobState.RUNNING, uid=4_000_000)
+    monkeypatch.setattr(pwd, "getpwnam", users())
+
+    async def run():
+        assert await job.read_job(0), "known by the user's name"
+        view.submitted.update(user="ben")
+        with pytest.raises(SessionFailure):
+            await job.read_job(0)
+        monkeypatch.setattr(pwd, "getpwnam", users(ann=4_000_000))
+        view.submitted.update(user="ann")
+        assert await job.read_job(0), "the failed lookup is not kept"
+        monkeypatch.setattr(pwd, "getpwnam", users())
+        assert await job.read_job(0)
+        view.submitted.update(uid=4_000_001)
+        with pytest.raises(SessionFailure):
+            await job.read_job(0)
+
+    asyncio.run(run())
+
+
+def test_a_node_is_looked_up_once_and_by_ipv4_if_it_has_that(monkeypatch):
+    looked_up = []
+
+    def getaddrinfo(host, *arguments, **options):
+        looked_up.append(host)
+        if host == "n2":
+            raise socket.gaierror("no such host")
+        v4 = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.9", 0))
+        return [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::9", 0, 0, 0)), v4]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    job, _, _ = job_in(JobState.RUNNING)
+
+    async def run():
+        for _ in range(3):
+            await job.read_job(0)
+        assert (job.saved.address, looked_up) == ("10.0.0.9", ["10.0.0.1"])
+        for node in ("n2", "n2", "n3", "n3"):
+            await job._find(node)
+        assert looked_up == ["10.0.0.1", "n2", "n2", "n3"], "a failed lookup is repeated"
+
+    asyncio.run(run())
+
+
 def test_a_requeued_job_stays_the_sessions():
     job, view, _ = unconfirmed(JobState.RUNNING)
 
@@ -362,6 +426,56 @@ def test_an_unconfirmed_number_is_not_acted_on_while_slurm_is_away(trouble):
     job, _, helper = unconfirmed(trouble, trouble, JobState.RUNNING)
     asyncio.run(asyncio.wait_for(job.end(0), 5))
     assert helper.done == ["cancel"], "it is this session's"
+
+
+def test_a_job_that_is_confirmed_soon_is_cancelled_soon(monkeypatch):
+    """The pauses before a repeated cancel, up to a minute, are not for reading Slurm."""
+    assert session_job.CONFIRM_SECONDS <= 3
+    monkeypatch.setattr(session_job, "RETRY_SECONDS", (60, 60))
+    job, _, helper = unconfirmed("away", "away", JobState.RUNNING)
+    asyncio.run(asyncio.wait_for(job.end(0), 5))
+    assert helper.done == ["cancel"]
+
+
+class LookedAt:
+    """As much of a spawner as `look_now` needs."""
+
+    look_now, _look_now = CarmeSpawner.look_now, CarmeSpawner._look_now
+
+    def __init__(self):
+        self.ready = True
+        self._look, self._must_look, self._looked_at = None, False, float("-inf")
+        self._job = self
+        self.looks = []
+
+    async def read_job(self, max_age_seconds):
+        self.looks.append(time.monotonic())
+        await asyncio.sleep(0.02)
+
+    async def poll_and_notify(self):
+        await asyncio.sleep(0.01)
+
+
+def test_looks_that_are_asked_for_have_pauses_and_the_last_request_counts(monkeypatch):
+    monkeypatch.setattr(sys.modules[CarmeSpawner.__module__], "LOOK_SECONDS", 0.2)
+    spawner = LookedAt()
+
+    async def run():
+        for _ in range(10):
+            spawner.look_now()
+            await asyncio.sleep(0.001)
+        await spawner._look
+        assert len(spawner.looks) == 2, "the first look had begun before the last request"
+        spawner.look_now()
+        await spawner._look
+        assert len(spawner.looks) == 3
+        spawner.ready = False
+        spawner.look_now()
+        assert spawner._look.done()
+
+    asyncio.run(run())
+    pauses = [after - before for before, after in itertools.pairwise(spawner.looks)]
+    assert min(pauses) > 0.19
 
 
 def test_a_restarted_hub_looks_again_and_ends_a_session_whose_number_is_anothers():
