@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
@@ -22,19 +22,23 @@ _HINT = "wait until one of them has ended, then try again"
 
 
 class RateLimiter:
-    """`per_minute` requests for each key, of which half may come at once."""
+    """`per_minute` requests for each key, of which `burst` may come at once; half if unset."""
 
     def __init__(
         self,
         per_minute: int,
         clock: Callable[[], float] = time.monotonic,
         name: str = "requests",
+        burst: int | None = None,
     ) -> None:
         self.name = name
+        """What comes, in the plural, for messages."""
+        self.label = f"{name} a minute"
+        """For metrics."""
         self.refused = 0
         self._per_minute = per_minute
         self._rate = per_minute / 60
-        self._size = max(per_minute / 2, 1.0)
+        self._size = max(per_minute / 2 if burst is None else burst, 1.0)
         self._clock = clock
         self._levels: LRUCache[str, tuple[float, float]] = LRUCache(_MAX_KEYS)
         self._lock = threading.Lock()
@@ -61,13 +65,16 @@ class RateLimiter:
             )
 
 
+_AT_ONCE: Future[None] = Future()
+"""Of all tickets that need not wait."""
+_AT_ONCE.set_result(None)
+
+
 class GateTicket:
     """One call at a gate: it waits until it may pass, and holds its place until it leaves."""
 
-    def __init__(self, gate: FairGate, user: str) -> None:
-        self.user = user
-        self.passed: Future[None] = Future()
-        self.passed.set_running_or_notify_cancel()  # a caller that gives up leaves instead
+    def __init__(self, gate: FairGate, user: str, passed: Future[None] = _AT_ONCE) -> None:
+        self.user, self.passed = user, passed
         self.has_left = False
         self._gate = gate
 
@@ -94,10 +101,18 @@ class FairGate:
     """
 
     def __init__(
-        self, name: str, at_once: int, per_user: int, waiting: int, hint: str = _HINT
+        self,
+        name: str,
+        at_once: int,
+        per_user: int,
+        waiting: int,
+        hint: str = _HINT,
+        label: str = "",
     ) -> None:
         self.name = name
-        """What passes, in the plural, for messages and metrics."""
+        """What passes, in the plural, for messages."""
+        self.label = label or name
+        """For metrics."""
         self.refused = 0
         self._hint = hint
         self._at_once, self._per_user, self._waiting = at_once, per_user, waiting
@@ -112,15 +127,16 @@ class FairGate:
         Raises BusyError if the user has too many calls, and UnavailableError if nobody may wait
         and other users have all places.
         """
-        ticket = GateTicket(self, user)
         with self._lock:
             is_full = self._held.total() >= self._at_once
             if not is_full and self._held[user] < self._per_user:
                 self._held[user] += 1
-                ticket.passed.set_result(None)
-                return ticket
+                return GateTicket(self, user)
             queue = self._queues.get(user, ())
             if len(queue) < self._waiting:
+                passed: Future[None] = Future()
+                passed.set_running_or_notify_cancel()  # a caller that gives up leaves instead
+                ticket = GateTicket(self, user, passed)
                 self._queues.setdefault(user, deque()).append(ticket)
                 return ticket
             self.refused += 1
@@ -187,12 +203,12 @@ class FairGate:
     def call(
         self,
         user: str,
-        executor: Executor,
+        submit: Callable[..., Future[Any]],
         function: Callable[..., T],
         *arguments: object,
         seconds: float,
     ) -> T:
-        """The result of `function`, called in `executor` when the call may pass.
+        """The result of `function`, which `submit` gives to an executor when the call may pass.
 
         Raises UnavailableError if it does not pass within `seconds`, and TimeoutError if there is
         no result then. It holds its place until the function has ended.
@@ -201,13 +217,14 @@ class FairGate:
         ticket = self.enter(user)
         try:
             ticket.wait(seconds)
-            call = executor.submit(function, *arguments)
+            call = submit(function, *arguments)
         except BaseException:
             ticket.leave()
             raise
         call.add_done_callback(lambda _: ticket.leave())
         try:
-            return call.result(max(0.0, end - time.monotonic()))
+            result: T = call.result(max(0.0, end - time.monotonic()))
+            return result
         finally:
             call.cancel()  # if it has not begun
 
@@ -229,8 +246,8 @@ class FairGate:
 
 
 def refusals(*limits: FairGate | RateLimiter) -> Counter[str]:
-    """How many calls the limits have refused, by their names."""
+    """How many calls the limits have refused, by their labels."""
     refused: Counter[str] = Counter()
     for limit in limits:
-        refused[limit.name] += limit.refused
+        refused[limit.label] += limit.refused
     return refused

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isnan
+from math import ceil, inf, isnan, log2
 from typing import Any
 
 from carme.errors import InputError
+from carme.simulator.costs.step import MAX_MEASURED_BUCKETS
 from carme.simulator.pipeline_schedule import MAX_SLOTS
 from carme.simulator.plans import (
     Averaging,
@@ -31,6 +32,14 @@ MAX_DRAWS = 20_000_000
 MAX_SIMULATED_WORKERS = 2048
 """Workers of plans that are simulated worker by worker."""
 MAX_PACKAGES = 20_000
+MAX_SCALING_GPUS = 4096
+"""Up to which a prediction looks for the next limit."""
+_LAYER_MILLISECONDS = 0.001
+"""A layer of the description, whatever its repeats."""
+_BUCKET_MILLISECONDS = 0.04
+"""A gradient bucket in the window that is simulated operation by operation, for the bursts."""
+_GRADIENT_BYTES = 4
+"""Of a parameter, at most."""
 MAX_FIT_POINTS = 50
 """Pairs of batch and worker count in one fit: each is simulated some hundred times, all together
 in some seconds."""
@@ -57,6 +66,35 @@ def check_workload(workload: Workload) -> None:
 def check_plan(plan: BasePlan, workload: Workload) -> float:
     """About how many milliseconds the plan takes to simulate; InputError if that is too long."""
     return _check(plan, workload, {})
+
+
+def check_prediction(plan: BasePlan, workload: Workload, *, scaling: bool, detail: bool) -> float:
+    """About how many milliseconds a prediction takes, infinite for plans whose workers or stages
+    are simulated one by one; InputError if that is too long."""
+    milliseconds = check_plan(plan, workload)
+    if scaling and isinstance(plan, Synchronous):
+        largest = plan.model_copy(update={"gpus": max(plan.gpus, MAX_SCALING_GPUS)})
+        counts = log2(max(MAX_SCALING_GPUS / plan.model_parallel, 1)) + 1
+        # Each count takes a run; the random numbers halve with the GPUs.
+        milliseconds += counts + 2 * (check_plan(largest, workload) - 1)
+    else:
+        counts = 0
+    if not isinstance(plan, Synchronous) or plan.pipeline > 1:
+        return inf
+    milliseconds += (1 + counts) * _LAYER_MILLISECONDS * len(workload.costs)
+    if detail and plan.overlap:
+        buckets = ceil(_GRADIENT_BYTES * workload.parameter_count / plan.bucket_bytes)
+        milliseconds += _BUCKET_MILLISECONDS * min(buckets, _most_buckets(workload))
+    return milliseconds
+
+
+def _most_buckets(workload: Workload) -> int:
+    """Each gradient bucket has at least a layer, or a block of a transformer."""
+    if workload.measured:
+        return MAX_MEASURED_BUCKETS  # its layers are not known
+    if workload.transformer:
+        return workload.transformer.blocks + 2  # embedding and output
+    return sum(cost.repeat for cost in workload.costs)
 
 
 def check_ranges(ranges: Mapping[str, Sequence[Any]], plan: BasePlan, workload: Workload) -> float:

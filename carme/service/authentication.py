@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from flask import request
 
+from carme.errors import BusyError
 from carme.service.context import current_context
 from carme.service.hub_client import SESSION_COOKIE, Caller
 from carme.service.problems import HttpProblem
@@ -36,15 +37,8 @@ def authenticate() -> Caller:
 
 
 def identify() -> Caller | None:
-    """The caller by token or by browser session; None without either."""
-    try:
-        return _identify()
-    except TooManyGuessesError as error:
-        wait = str(int(error.seconds) + 1)
-        raise HttpProblem(429, "too many wrong tokens came from you", Retry_After=wait) from None
-
-
-def _identify() -> Caller | None:
+    """The caller by token or by browser session; None without either. BusyError for a peer that
+    sent too many wrong tokens."""
     context = current_context()
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() in ("token", "bearer") and token:
@@ -52,9 +46,20 @@ def _identify() -> Caller | None:
         if context.hub.is_own(token):
             name = request.headers.get(USER_HEADER, "")
             return Caller(name, False, "hub") if name else None
-        user = context.hub.user_of(token, _peer())
+        user = user_of(token)
         return Caller(*user, "token") if user else None
     return None if "Authorization" in request.headers else _by_cookie()
+
+
+def user_of(token: str) -> tuple[str, bool] | None:
+    """(name, admin) of a token's user; None if the token is not valid. BusyError for a peer that
+    sent too many wrong ones."""
+    try:
+        return current_context().hub.user_of(token, _peer())
+    except TooManyGuessesError as error:
+        raise BusyError(
+            "too many wrong tokens came from you", "wait a moment", int(error.seconds) + 1
+        ) from None
 
 
 def _by_cookie() -> Caller | None:
@@ -63,7 +68,7 @@ def _by_cookie() -> Caller | None:
     token = context.sessions.token(name) if name else None
     if not name or not token:
         return None
-    user = context.hub.user_of(token, _peer())
+    user = user_of(token)
     if user is None:
         context.sessions.close(name)
         return None

@@ -37,6 +37,15 @@ _JOB_QUESTIONS_PER_USER = 2
 """A question holds its place for seconds if Slurm's accounting or Prometheus is slow."""
 _MAX_UPLOADS, _MAX_UPLOADS_PER_USER = 8, 2
 """Files that are being received or read."""
+_MAX_BODIES_PER_USER = 16
+"""Other bodies that are being received, or wait to be read: each takes up to a megabyte."""
+_USER_THREADS, _THREADS_PER_USER = 16, 8
+_STRANGER_THREADS, _THREADS_PER_PEER = 8, 4
+"""For requests whose token or session the hub has to check, or that have none: so strangers, and a
+hub that does not answer, delay nobody whose token was checked a moment ago."""
+_WAITING_PER_USER, _WAITING_PER_PEER = 16, 64
+SERVER_THREADS = _USER_THREADS + _STRANGER_THREADS + _MAX_STREAMS
+"""Enough for everything that the limits let pass."""
 
 
 class ServiceContext:
@@ -66,6 +75,15 @@ class ServiceContext:
         )
         self.job_threads = ThreadPoolExecutor(_JOB_QUESTIONS, "jobs")
         self.uploads = FairGate("uploads", _MAX_UPLOADS, _MAX_UPLOADS_PER_USER, 0)
+        self.bodies = FairGate("request bodies", _MAX_REQUESTS, _MAX_BODIES_PER_USER, 0)
+        self.user_turns = FairGate(
+            "requests", _USER_THREADS, _THREADS_PER_USER, _WAITING_PER_USER,
+            label="requests at the server",
+        )  # fmt: skip
+        self.stranger_turns = FairGate(
+            "requests without a checked token",
+            _STRANGER_THREADS, _THREADS_PER_PEER, _WAITING_PER_PEER,
+        )  # fmt: skip
         self._calibrations: TTLCache[Any, Calibration | None] = TTLCache(
             _MAX_CALIBRATIONS, _CALIBRATION_SECONDS
         )
@@ -89,6 +107,10 @@ class ServiceContext:
             self.streams,
             self.job_questions,
             self.sandboxes.gate,
+            self.uploads,
+            self.bodies,
+            self.user_turns,
+            self.stranger_turns,
         )
 
     def forget_calibrations(self) -> None:

@@ -17,6 +17,7 @@ from carme.service.authentication import authenticate
 from carme.service.context import current_context
 from carme.service.hub_client import Caller
 from carme.service.problems import HttpProblem, Problem
+from carme.service.wsgi import CHUNK_BYTES
 
 API_PATH = "/api/v1"
 """Below the path of the service."""
@@ -50,8 +51,17 @@ class Endpoint:
     def respond(self, **arguments: Any) -> Response:
         """The response to the current request; `arguments` are the values in its path."""
         caller = authenticate()
-        with current_context().requests.turn(caller.name):
-            return self._answer(caller, arguments)
+        place = current_context().requests.enter(caller.name)
+        try:
+            response = self._answer(caller, arguments)
+        except BaseException:
+            place.leave()
+            raise
+        if response.is_sequence and (response.calculate_content_length() or 0) > CHUNK_BYTES:
+            response.call_on_close(place.leave)  # it lies in memory until it is sent
+        else:
+            place.leave()
+        return response
 
     def _answer(self, caller: Caller, arguments: dict[str, Any]) -> Response:
         if "caller" in self.handler.__annotations__:

@@ -1,8 +1,10 @@
 """Serves the application with Tornado's HTTP server.
 
-The event loop reads requests and sends answers; threads run the application. A request with a body
-is first admitted by its headers, so nothing of a stranger's body is kept. A connection that waits
-for its client costs no thread, has a time limit, and makes room if there are too many.
+The event loop reads requests and sends answers; threads run the application. Users take turns to
+have a thread, and so do the peers of requests whose user is not known yet. A request with a body is
+first admitted by its headers, so nothing of a stranger's body is kept. A connection that waits for
+its client or its turn costs no thread, has a time limit for its client, and makes room if there are
+too many.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ import logging
 import pwd
 import tempfile
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 from flask import Flask, Response
 from tornado.http1connection import HTTP1Connection, HTTP1ServerConnection
@@ -32,14 +34,23 @@ from tornado.iostream import IOStream, StreamClosedError
 
 from carme.config import Config
 from carme.config.services import LOOPBACK
+from carme.errors import CarmeError
 from carme.service import wsgi
-from carme.service.admission import Admission, admit, admit_at_once, declared_length, refuse_length
+from carme.service.admission import (
+    Admission,
+    admit,
+    admit_at_once,
+    refuse,
+    refuse_length,
+    user_at_once,
+)
 from carme.service.authentication import CALLER, PEER
+from carme.service.context import SERVER_THREADS, ServiceContext
 from carme.system.connections import ConnectionPhase, ConnectionTable, TrackedConnection
 from carme.system.network_peers import UNKNOWN, address_key, peer_name, user_key
 
+T = TypeVar("T")
 log = logging.getLogger("carme.service")
-_THREADS = 16
 _MAX_CONNECTIONS = 500
 _MAX_HEAD_BYTES = 32 * 1024
 _HEAD_SECONDS = 10.0
@@ -47,8 +58,8 @@ _IDLE_SECONDS = 75.0
 """Between two requests of a client with a valid token or session."""
 _ANSWER_SECONDS = 30.0
 _BODY_SECONDS = 30.0
-_BODY_BYTES_PER_SECOND = 100_000
-"""A longer body has more time."""
+_BODY_STEP_BYTES = 3_000_000
+"""The body has that time again after each of these steps: 100 KB a second."""
 _SPOOL_BYTES = 1_000_000
 _LINGER_BYTES = 8_000_000
 _LINGER_SECONDS = 5.0
@@ -58,7 +69,9 @@ _LINGER_SECONDS = 5.0
 class ApplicationServer(HTTPServer):
     """The HTTP server of a Flask application; made and used in an event loop."""
 
-    def initialize(self, app: Flask, address: tuple[str, int]) -> None:  # type: ignore[override]
+    def initialize(  # type: ignore[override]
+        self, app: Flask, address: tuple[str, int], most_connections: int = _MAX_CONNECTIONS
+    ) -> None:
         super().initialize(
             self,
             max_header_size=_MAX_HEAD_BYTES,
@@ -66,9 +79,10 @@ class ApplicationServer(HTTPServer):
             max_body_size=0,
         )
         self.app, self.address = app, address
-        self._proxies = _proxies(app.extensions["carme"].config)
-        self.threads = ThreadPoolExecutor(_THREADS, "request")
-        self.table = ConnectionTable(_MAX_CONNECTIONS)
+        self.context: ServiceContext = app.extensions["carme"]
+        self._proxies = _proxies(self.context.config)
+        self.threads = ThreadPoolExecutor(SERVER_THREADS, "request")
+        self.table = ConnectionTable(most_connections, proxies=self._proxies)
         self._tracked: dict[IOStream, TrackedConnection] = {}
         self.exchanges: set[asyncio.Task[None]] = set()
         logging.getLogger("tornado.general").setLevel(logging.WARNING)  # strangers' malformed heads
@@ -132,9 +146,12 @@ class HttpExchange(HTTPMessageDelegate):
         self._stream = connection.stream
         self._environ: dict[str, Any] = {}
         self._body: IO[bytes] = io.BytesIO()
-        self._received = 0
+        self._received = self._step_bytes = 0
         self._admission: Admission | None = None
         self._is_refused = False
+        self._task: asyncio.Task[None] | None = None
+        self._has_thread = False
+        self._written: asyncio.Future[None] | None = None
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
@@ -143,35 +160,45 @@ class HttpExchange(HTTPMessageDelegate):
         request = cast(RequestStartLine, start_line)
         self._environ = wsgi.make_environ(request, headers, client, self._server.address)
         self._environ[PEER] = self._server.peer(self._tracked, headers)
-        self._enter(ConnectionPhase.WORK)
         if headers.get("Content-Length", "0") == "0" and "Transfer-Encoding" not in headers:
             return None
         self._connection.set_max_body_size(2**62)  # counted here, to answer with 413
-        if admission := admit_at_once(self._server.app, self._environ):
-            self._receive(admission)
-            return None
-        return self._admit(headers)
+        admission = admit_at_once(self._server.app, self._environ, self._find_user())
+        if admission is None:
+            return self._admit()
+        self._begin_body(admission)
+        return None
 
-    async def _admit(self, headers: HTTPHeaders) -> None:
-        admission = await self._in_thread(admit, self._server.app, self._environ)
-        if not isinstance(admission, Response):
-            self._receive(admission)
+    def _find_user(self) -> str:
+        """The user if known by now; the connection is theirs, or its peer's."""
+        caller = self._environ.get(CALLER)
+        user = caller.name if caller else user_at_once(self._server.app, self._environ)
+        self._tracked.client = f"user {user}" if user else self._environ[PEER]
+        return user
+
+    async def _admit(self) -> None:
+        try:
+            admission = await self._in_turn(admit, self._server.app, self._environ)
+        except CarmeError as error:
+            admission = refuse(self._server.app, self._environ, error)
+        self._begin_body(admission)
+
+    def _begin_body(self, admission: Admission | Response) -> None:
+        """Expect the body, or refuse it."""
+        if isinstance(admission, Response):
+            self._refuse(admission)
+            if "HTTP_EXPECT" in self._environ:
+                self._connection.finish()  # the client waits for this answer before it sends
             return
-        self._refuse(admission)
-        if "Expect" in headers:
-            self._connection.finish()  # the client waits for this answer before it sends
-
-    def _receive(self, admission: Admission) -> None:
-        """Expect the body."""
         self._admission = admission
         if admission.most_bytes > _SPOOL_BYTES:
             self._body = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115
         self._tracked.is_known = True
-        seconds = (declared_length(self._environ) or 0) / _BODY_BYTES_PER_SECOND
-        self._enter(ConnectionPhase.BODY, _BODY_SECONDS + seconds)
+        self._enter(ConnectionPhase.BODY, _BODY_SECONDS)
 
     def data_received(self, chunk: bytes) -> None:
         self._received += len(chunk)
+        self._step_bytes += len(chunk)
         if self._is_refused:
             if self._received > _LINGER_BYTES:
                 self._stream.close()
@@ -181,37 +208,59 @@ class HttpExchange(HTTPMessageDelegate):
             self._refuse(refuse_length(self._server.app, self._environ, most))
         else:
             self._body.write(chunk)
+            if self._step_bytes >= _BODY_STEP_BYTES:
+                self._step_bytes = 0
+                self._enter(ConnectionPhase.BODY, _BODY_SECONDS)
 
     def _refuse(self, response: Response) -> None:
         """Answer now, and read the rest of the body for a moment without keeping it."""
         self._is_refused = True
         self._release()
-        response.headers["Connection"] = "close"
-        answer = wsgi.call(wsgi.as_application(response), self._environ)
-        self._write_head(answer, answer.body)
         self._enter(ConnectionPhase.BODY, _LINGER_SECONDS)
+        response.headers["Connection"] = "close"
+        answer = wsgi.call(response, self._environ)
+        self._write_head(answer, answer.body)
+
+    def _end_refused(self) -> None:
+        """End the connection once the refusal is sent."""
+        self._connection.finish()
+        if self._written:
+            self._written.add_done_callback(lambda _: self._stream.close())
 
     def finish(self) -> None:
         """The whole request is there."""
         if self._is_refused:
-            self._connection.finish()
+            self._end_refused()
+            return
+        if self._stream.closed():
+            self._release()
             return
         self._body.seek(0)
         self._environ["wsgi.input"] = self._body
         if self._environ.pop("HTTP_TRANSFER_ENCODING", None):
             self._environ["CONTENT_LENGTH"] = str(self._received)
-        self._enter(ConnectionPhase.WORK)
-        task = asyncio.get_running_loop().create_task(self._answer())
-        self._server.exchanges.add(task)
-        task.add_done_callback(self._server.exchanges.discard)
+        self._task = asyncio.get_running_loop().create_task(self._answer())
+        self._server.exchanges.add(self._task)
+        self._task.add_done_callback(self._server.exchanges.discard)
+        self._connection.set_close_callback(self._end)
 
     def on_connection_close(self) -> None:
         """The client went away before the request was complete."""
         self._release()
 
+    def _end(self) -> None:
+        """The connection has ended before the answer was sent. What a thread has begun, it ends:
+        the answer may have to be closed."""
+        if self._task and not self._has_thread:
+            self._task.cancel()
+
     async def _answer(self) -> None:
         try:
-            answer = await self._in_thread(wsgi.call, self._server.app, self._environ)
+            answer = await self._in_turn(wsgi.call, self._server.app, self._environ)
+        except CarmeError as error:
+            self._refuse(refuse(self._server.app, self._environ, error))
+            self._end_refused()
+            return
         except Exception:
             log.exception("%s %s", self._environ["REQUEST_METHOD"], self._environ["PATH_INFO"])
             self._stream.close()
@@ -220,6 +269,7 @@ class HttpExchange(HTTPMessageDelegate):
             self._release()
         if CALLER in self._environ:
             self._tracked.is_known = True
+            self._find_user()
         try:
             if answer.chunks is None:
                 self._enter(ConnectionPhase.ANSWER, _ANSWER_SECONDS)
@@ -227,7 +277,7 @@ class HttpExchange(HTTPMessageDelegate):
             else:
                 await self._stream_chunks(answer)
             self._connection.finish()
-        except (StreamClosedError, TimeoutError):
+        except StreamClosedError:
             self._stream.close()
         except Exception:
             log.exception("%s %s", self._environ["REQUEST_METHOD"], self._environ["PATH_INFO"])
@@ -249,21 +299,35 @@ class HttpExchange(HTTPMessageDelegate):
                 if self._stream.closed():
                     raise StreamClosedError
                 self._enter(ConnectionPhase.ANSWER, _ANSWER_SECONDS)
-                # Tornado does not end this wait in every case when the connection closes.
-                await asyncio.wait_for(self._connection.write(chunk), 2 * _ANSWER_SECONDS)
+                await self._connection.write(chunk)
         finally:
-            await self._in_thread(answer.close)
+            answer.close()
 
     def _write_head(self, answer: wsgi.WsgiAnswer, body: bytes = b"") -> None:
         answer.headers["Date"] = format_timestamp(time.time())
         line = ResponseStartLine("HTTP/1.1", answer.status, answer.reason)
-        self._connection.write_headers(line, answer.headers, body or None)
+        self._written = self._connection.write_headers(line, answer.headers, body or None)
 
     def _enter(self, phase: ConnectionPhase, seconds: float | None = None) -> None:
         self._server.table.enter(self._tracked, phase, seconds)
 
-    def _in_thread(self, function: Any, *args: Any) -> Awaitable[Any]:
-        return asyncio.get_running_loop().run_in_executor(self._server.threads, function, *args)
+    async def _in_turn(self, function: Callable[..., T], *arguments: object) -> T:
+        """The function's result, from a thread when it is this client's turn. Raises BusyError if
+        too many requests of the client wait."""
+        context = self._server.context
+        gate = context.user_turns if self._find_user() else context.stranger_turns
+        self._enter(ConnectionPhase.TURN)
+        async with gate.async_turn(self._tracked.client):
+            self._enter(ConnectionPhase.WORK)
+            return await self._in_thread(function, *arguments)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        self._has_thread = True
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._server.threads, function, *arguments)
+        finally:
+            self._has_thread = False
 
     def _release(self) -> None:
         """Give back what the body occupies."""

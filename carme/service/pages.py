@@ -19,7 +19,7 @@ from flask import (
     send_from_directory,
 )
 
-from carme.errors import CarmeError
+from carme.errors import BusyError, CarmeError
 from carme.service import authentication, problems
 from carme.service.context import current_context
 from carme.service.hub_client import LOGIN_COOKIE, SESSION_COOKIE, SESSION_SECONDS
@@ -65,6 +65,8 @@ def _page(name: str, title: str, **values: Any) -> Any:
         caller = authentication.identify()
     except CarmeError as error:
         page = render_template("unavailable.html", title="Not available", error=error, **values)
+        if isinstance(error, BusyError):
+            return page, 429, {"Retry-After": str(error.retry_seconds)}
         return page, 503
     if caller is None:
         return _login()
@@ -111,7 +113,7 @@ def callback() -> Any:
             403, "This browser did not start this log-in.", f"open {prefix}/ again"
         )
     token = context.hub.token_for(code, verifier)
-    user = context.hub.user_of(token) if token else None
+    user = authentication.user_of(token) if token else None
     if not token or not user:
         return problems.answer(403, "the hub did not confirm the log-in", f"open {prefix}/ again")
     # Only the service's own addresses: the browser can change the cookie.

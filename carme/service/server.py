@@ -23,7 +23,7 @@ from carme.service.outcomes import keep_recording
 
 log = logging.getLogger("carme.service")
 _BACKLOG = 1024
-_SWITCH_SECONDS = 0.001
+_SWITCH_SECONDS = 0.0002
 _RETRY_SECONDS = 5.0
 _END_SECONDS = 2.0
 

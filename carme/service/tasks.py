@@ -34,11 +34,14 @@ MAX_ENDED = 20
 """Ended tasks of one user that can still be read."""
 MAX_ENDED_BYTES = 50_000_000
 """Of their results in memory; the newest can be read in any case."""
+MAX_KEPT_BYTES = 400_000_000
+"""Of the results of all users; the oldest go."""
 CALL_SECONDS = 60.0
 """Longest wait for a single call, of which a fit takes some seconds."""
 _CALLS_WAITING = 4
 """Further calls of one user that wait, each in a thread of the server."""
-_MAX_TASKS = 10_000
+_MAX_RUNNING = 16
+"""Tasks of all users: each keeps its outcomes in memory until it ends."""
 _SENT_FIGURES = (*FIGURES, "batch")
 """What an answer shows of an outcome; the rest is not sent between processes."""
 
@@ -93,7 +96,7 @@ class TaskPool:
 
     def __init__(self, processes: int, tasks_per_user: int) -> None:
         self.running = FairGate(
-            "tasks", _MAX_TASKS, tasks_per_user, 0, "wait for one, or cancel one"
+            "tasks", _MAX_RUNNING, tasks_per_user, 0, "wait for one, or cancel one"
         )
         self.calculations = FairGate("long calculations", processes, 1, _CALLS_WAITING)
         self._processes = processes
@@ -114,7 +117,7 @@ class TaskPool:
         """
         try:
             return self.calculations.call(
-                user, self._running_pool(), function, *arguments, seconds=CALL_SECONDS
+                user, self._submit, function, *arguments, seconds=CALL_SECONDS
             )
         except TimeoutError:
             raise UnavailableError(
@@ -134,18 +137,34 @@ class TaskPool:
     ) -> BackgroundTask:
         """Begin a task; BusyError if the user has too many."""
         task = BackgroundTask(user, len(points), summarize, self.running.enter(user))
+        self._forget_old(user)
+        with self._lock:
+            self._tasks[task.id] = task
+        size = min(max(int(CHUNK_MILLISECONDS / max(point_milliseconds, 1e-9)), 1), CHUNK)
+        chunks = (points[first : first + size] for first in range(0, len(points), size))
+        pool, ahead = self._running_pool(), AHEAD * self._processes
+
+        def work() -> None:
+            _collect(task, suite, chunks, pool, ahead)
+            self._forget_old(user)
+
+        threading.Thread(target=work, daemon=True).start()
+        return task
+
+    def _forget_old(self, user: str) -> None:
+        """Remove tasks that are kept no longer, of the user and of all."""
         with self._lock:
             tasks = list(self._tasks.values())
             old = [t for t in tasks if time.time() - t.created_at > KEEP_SECONDS]
             ended = [t for t in tasks if t.user == user and t.state != "running"]
             for removed in (*old, *_superfluous(ended)):
                 self._tasks.pop(removed.id, None)
-            self._tasks[task.id] = task
-        size = min(max(int(CHUNK_MILLISECONDS / max(point_milliseconds, 1e-9)), 1), CHUNK)
-        chunks = (points[first : first + size] for first in range(0, len(points), size))
-        arguments = (task, suite, chunks, self._running_pool(), AHEAD * self._processes)
-        threading.Thread(target=_collect, args=arguments, daemon=True).start()
-        return task
+            kept_bytes = sum(len(task.result) for task in self._tasks.values())
+            for oldest in [t for t in self._tasks.values() if t.result]:
+                if kept_bytes <= MAX_KEPT_BYTES:
+                    break
+                kept_bytes -= len(oldest.result)
+                del self._tasks[oldest.id]
 
     def get(self, user: str, task_id: str) -> BackgroundTask:
         """The user's task; MissingError without one."""
@@ -165,6 +184,9 @@ class TaskPool:
         held a lock of its queue: only for a program that ends at once."""
         for process in dict(getattr(self._pool, "_processes", None) or {}).values():
             process.kill()
+
+    def _submit(self, function: Callable[..., T], *arguments: object) -> Future[T]:
+        return self._running_pool().submit(function, *arguments)
 
     def _running_pool(self) -> ProcessPoolExecutor:
         with self._lock:

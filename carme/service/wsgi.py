@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import IO, Any, cast
+from typing import IO, Any
 from urllib.parse import unquote_to_bytes
 
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
 Application = Callable[..., Iterable[bytes]]
-_FILE_CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 256 * 1024
+"""A client has a time limit for each part of this size."""
 _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 
@@ -23,7 +24,7 @@ class FileChunks:
         self._file = file
 
     def __iter__(self) -> Iterator[bytes]:
-        while chunk := self._file.read(_FILE_CHUNK_BYTES):
+        while chunk := self._file.read(CHUNK_BYTES):
             yield chunk
 
     def close(self) -> None:
@@ -78,7 +79,7 @@ def make_environ(
 
 
 def call(application: Application, environ: dict[str, Any]) -> WsgiAnswer:
-    """The answer of the application; one with a length is complete, others go on in chunks."""
+    """The answer of the application; a short one is complete, others go on in chunks."""
     answers: list[WsgiAnswer] = []
 
     def start_response(
@@ -100,16 +101,22 @@ def call(application: Application, environ: dict[str, Any]) -> WsgiAnswer:
         answer.chunks, answer.needs_thread = iter(chunks), not is_file
         return answer
     try:
-        answer.body = b"".join(chunks) if has_body else b""
-    finally:
+        body = b"".join(chunks) if has_body else b""
+    except BaseException:
+        answer.close()
+        raise
+    if len(body) > CHUNK_BYTES:
+        answer.chunks = _parts(body)
+    else:
+        answer.body = body
         answer.close()
     return answer
 
 
+def _parts(body: bytes) -> Iterator[bytes]:
+    for first in range(0, len(body), CHUNK_BYTES):
+        yield body[first : first + CHUNK_BYTES]
+
+
 def _refuse_write(_: bytes) -> object:
     raise NotImplementedError("the application returns its body")
-
-
-def as_application(response: object) -> Application:
-    """A Flask response as an application of its own."""
-    return cast(Application, response)

@@ -3,14 +3,14 @@ makes room for a new one.
 
 A server that accepts no more, or drops the newest, is closed to everybody by whoever opens enough
 connections. Here a new connection always gets in, and the one that goes has waited longest among
-those of the peer that has most. Who sends a whole request at once is therefore always served.
+those of the client that has most. Who sends a whole request at once is therefore served.
 """
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -19,6 +19,7 @@ class ConnectionPhase(Enum):
 
     REQUEST = "the client sends the head of a request"
     BODY = "the client sends a body"
+    TURN = "other requests come first"
     WORK = "the server works"
     ANSWER = "the client reads the answer"
 
@@ -35,13 +36,25 @@ class TrackedConnection:
     phase: ConnectionPhase = ConnectionPhase.REQUEST
     is_known: bool = False
     """Whether a request on it had valid credentials."""
+    client: str = field(init=False)
+    """Whose connection it is: the peer, until a request names its user or, through a proxy, another
+    address."""
+
+    def __post_init__(self) -> None:
+        self.client = self.peer
 
 
 class ConnectionTable:
-    """At most `most` connections, each with a time limit for what it waits for."""
+    """At most `most` connections, each with a time limit for what it waits for. `proxies` are peers
+    that speak for many, so that they may have most connections."""
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock = most, clock
+    def __init__(
+        self,
+        most: int,
+        clock: Callable[[], float] = time.monotonic,
+        proxies: Collection[str] = (),
+    ) -> None:
+        self._most, self._clock, self._proxies = most, clock, proxies
         self._connections: set[TrackedConnection] = set()
         self._lock = threading.Lock()
 
@@ -87,16 +100,20 @@ class ConnectionTable:
             connection.close()
 
     def _victim(self) -> TrackedConnection | None:
-        """Strangers go first, then known clients between two requests, then others that wait for
-        their client."""
+        """One of the client that has more than half of all connections; if there is none, strangers
+        go first, then known clients between two requests, then others."""
         waiting = [each for each in self._connections if each.phase is not ConnectionPhase.WORK]
         if not waiting:
             return None
+        counts = Counter(each.client for each in self._connections)
+        client, count = counts.most_common(1)[0]
+        if count > self._most / 2 and client not in self._proxies:
+            waiting = [each for each in waiting if each.client == client] or waiting
         lowest = min(map(_rank, waiting))
         candidates = [each for each in waiting if _rank(each) == lowest]
-        counts = Counter(each.peer for each in candidates)
+        counts = Counter(each.client for each in candidates)
         most = max(counts.values())
-        greedy = (each for each in candidates if counts[each.peer] == most)
+        greedy = (each for each in candidates if counts[each.client] == most)
         return min(greedy, key=lambda each: each.since)
 
 

@@ -45,10 +45,11 @@ class GuessLimiter:
         time."""
         now = self._clock()
         with self._lock:
-            if peer not in self._spent:
+            spent = self._spent.get(peer)
+            if spent is None:
                 return
             wait = max(
-                self._wait(self._spent[peer], self._peer_share, now),
+                self._wait(spent, self._peer_share, now),
                 self._wait(self._spent_by_all, self._total_share, now),
             )
         if wait > 0:

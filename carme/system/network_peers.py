@@ -13,6 +13,8 @@ _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI")
 _PORTS = struct.Struct(">HH")
 _INTERFACE_AND_COOKIE = struct.Struct("=III")
+_STATE_OFFSET = _HEADER.size + 1
+_ESTABLISHED = 1
 _UID = struct.Struct("=I")
 _UID_OFFSET = _HEADER.size + 4 + 48 + 12
 _ANSWER_BYTES = 4096
@@ -51,8 +53,9 @@ def address_key(host: str) -> str:
 
 
 def loopback_uid(connection: socket.socket) -> int | None:
-    """The uid that owns the other end of a connection within this machine; None if the kernel does
-    not tell. Asks for this one socket: /proc/net/tcp lists all, also those of past connections."""
+    """The uid that owns the other end of a connection within this machine; None if the other end is
+    closed, because the kernel then tells 0, or if the kernel does not answer. Asks for this one
+    socket: /proc/net/tcp lists all, also those of past connections."""
     family = connection.family
     try:
         here, there = connection.getsockname(), connection.getpeername()
@@ -68,7 +71,9 @@ def loopback_uid(connection: socket.socket) -> int | None:
             kernel.send(header + request)
             answer = kernel.recv(_ANSWER_BYTES)
         if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
-            return None  # an error, such as: the other end is closed
+            return None  # an error, such as: there is no such socket
+        if answer[_STATE_OFFSET] != _ESTABLISHED:
+            return None
         return int(_UID.unpack_from(answer, _UID_OFFSET)[0])
     except (OSError, struct.error):
         return None

@@ -1,15 +1,18 @@
-"""Caches for slow answers of Slurm: expected starts, history, rights."""
+"""Caches for slow answers: of Slurm its expected starts, history and rights; of the directory
+service names and groups."""
 
 import asyncio
 import logging
+import math
 import time
-from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Generic, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
 from carme.errors import BusyError, CarmeError, InputError, UnavailableError
-from carme.fair_use import FairGate
+from carme.fair_use import FairGate, RateLimiter
 from carme.requests.placement import AT_ONCE_SECONDS
 from carme.requests.resource_request import ResourceRequest
 from carme.slurm.client import SlurmClient
@@ -17,6 +20,8 @@ from carme.slurm.models import ExpectedStart, History
 from carme.slurm.rights import Rights, UserRights
 
 log = logging.getLogger(__name__)
+K = TypeVar("K")
+V = TypeVar("V")
 
 _EXPECTED_START_SECONDS = 60.0
 _MAX_EXPECTED_START_SECONDS = 300.0
@@ -31,6 +36,9 @@ _HISTORIES_AT_ONCE = 2
 """Questions to slurmdbd at the same time, each of another user: nobody waits for one user's."""
 _MAX_HISTORY_SPAN_SECONDS = 32 * 86400
 _HISTORY_STEP_SECONDS = 60
+
+_MAX_LOOKUPS = 10_000
+_EMPTY_SECONDS = 15.0
 
 _RIGHTS_RETRY_SECONDS = 15.0
 """Time between two reads while slurmdbd is away, or for users who are not in the last reading."""
@@ -54,7 +62,10 @@ class ExpectedStarts:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.asked = 0
-        self.gate = FairGate("questions for an expected start", 1, 1, _WAITING)
+        name = "questions for an expected start"
+        self.gate = FairGate(name, 1, 1, _WAITING)
+        self.user_rates = RateLimiter(per_user, clock, name, burst=per_user)
+        self.total_rate = RateLimiter(per_minute, clock, f"{name} of all users", burst=per_minute)
         self._client = client
         self._per_minute, self._per_user = per_minute, per_user
         self._clock = clock
@@ -62,8 +73,6 @@ class ExpectedStarts:
         self._answers: LRUCache[ResourceRequest, tuple[float, ExpectedStart | CarmeError]] = (
             LRUCache(_MAX_EXPECTED_STARTS)
         )
-        self._asked_for: deque[tuple[float, str]] = deque()
-        """When Slurm was asked in the last minute, and for whom."""
 
     async def expected_start(self, resources: ResourceRequest, user: str) -> ExpectedStart:
         """Slurm's estimate, with its time in `asked_at`; raises Slurm's refusal as a typed error.
@@ -75,9 +84,9 @@ class ExpectedStarts:
             # One query at a time: the second of two equal ones gets the first one's answer.
             async with self.gate.async_turn(user):
                 answer = self._cached(resources, _EXPECTED_START_SECONDS)
-                refusal = self._refusal(user)
+                refusal = None if answer else self._refusal(user)
                 if answer is None and refusal is None:
-                    answer = await self._ask(resources, user)
+                    answer = await self._ask(resources)
             answer = answer or self._cached(resources, _MAX_EXPECTED_START_SECONDS) or refusal
         if answer is None:
             raise UnavailableError("Slurm does not say when such a job would start")
@@ -95,20 +104,18 @@ class ExpectedStarts:
         return answer
 
     def _refusal(self, user: str) -> UnavailableError | None:
-        """Why Slurm must not be asked for this user now."""
-        while self._asked_for and self._clock() - self._asked_for[0][0] >= 60:
-            self._asked_for.popleft()
-        if sum(name == user for _, name in self._asked_for) >= self._per_user:
+        """Why Slurm must not be asked for this user now; else the question counts."""
+        if wait := self.user_rates.take(user):
             times = f"{self._per_user} times within a minute"
-            return BusyError(f"Slurm was asked for you {times}", "try again shortly")
-        if len(self._asked_for) >= self._per_minute:
+            seconds = math.ceil(wait)
+            return BusyError(f"Slurm was asked for you {times}", "try again shortly", seconds)
+        if self.total_rate.take(""):
             times = f"{self._per_minute} times within a minute"
             return UnavailableError(f"Slurm was asked {times}", "try again shortly")
         return None
 
-    async def _ask(self, resources: ResourceRequest, user: str) -> ExpectedStart | CarmeError:
+    async def _ask(self, resources: ResourceRequest) -> ExpectedStart | CarmeError:
         now = self._clock()
-        self._asked_for.append((now, user))
         self.asked += 1
         answer: ExpectedStart | CarmeError
         try:
@@ -173,6 +180,40 @@ class HistoryCache:
         history = History(jobs=tuple(job for job in jobs if not user or job.user == user))
         self._histories[key] = history
         return history
+
+
+class LookupCache(Generic[K, V]):
+    """Answers of the directory service, which may be slow: each is looked up once at a time, and
+    cached for `seconds`; an empty one for 15 seconds."""
+
+    def __init__(self, look_up: Callable[[K], V], seconds: float, threads: Executor) -> None:
+        self._look_up, self._threads = look_up, threads
+        self._answers: TTLCache[K, V] = TTLCache(_MAX_LOOKUPS, seconds)
+        self._empty: TTLCache[K, V] = TTLCache(_MAX_LOOKUPS, min(_EMPTY_SECONDS, seconds))
+        self._running: dict[K, asyncio.Future[V]] = {}
+
+    def known(self, key: K) -> V | None:
+        """The cached answer; None if it has to be looked up."""
+        answer = self._answers.get(key)
+        return self._empty.get(key) if answer is None else answer
+
+    async def of(self, key: K) -> V:
+        """The answer, looked up if it is not cached."""
+        answer = self.known(key)
+        if answer is not None:
+            return answer
+        if key not in self._running:
+            self._running[key] = asyncio.ensure_future(self._read(key))
+        return await asyncio.shield(self._running[key])
+
+    async def _read(self, key: K) -> V:
+        try:
+            loop = asyncio.get_running_loop()
+            answer = await loop.run_in_executor(self._threads, self._look_up, key)
+        finally:
+            del self._running[key]
+        (self._answers if answer else self._empty)[key] = answer
+        return answer
 
 
 class RightsCache:

@@ -18,7 +18,8 @@ from carme.view.service import ViewService
 
 log = logging.getLogger(__name__)
 _THREADS = 16
-"""More than poller, rights, expected starts, histories and extensions take together."""
+"""More than poller, rights, expected starts, histories and extensions take together. Names and
+groups of users have threads of their own."""
 
 
 async def serve(config: Config) -> None:
@@ -28,7 +29,7 @@ async def serve(config: Config) -> None:
     # The poller does its own retries and serves the last snapshot meanwhile.
     slurm = config.slurm.model_copy(update={"retry_seconds": 0})
     view = ViewService(config, connect(slurm), CommandClient.of(slurm))
-    server = UnixServer(config.view.socket, view.answer)
+    server = UnixServer(config.view.socket, view.answer, view.connections)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -25,16 +25,18 @@ from carme.errors import (
     UnavailableError,
     error_to_json,
 )
+from carme.fair_use import FairGate, GateTicket
 from carme.system.users import peer_uid
 
 log = logging.getLogger(__name__)
 
 # Any user of this host may connect, so there are limits per user.
-_MAX_CONNECTIONS_PER_USER = 64
+_MAX_CONNECTIONS, _MAX_CONNECTIONS_PER_USER = 10_000, 64
 _MAX_HEAD_BYTES = 16 * 1024
 _MAX_BODY_BYTES = 64 * 1024
 _CHUNK_BYTES = 16 * 1024
 _REQUEST_SECONDS = 10
+_REFUSED_REQUEST_SECONDS = 1
 _REPLY_SECONDS = 30
 _STATUS = {
     "input": 400,
@@ -92,13 +94,21 @@ class ViewReply:
 Handler = Callable[[HttpRequest], Awaitable[ViewReply]]
 
 
-class UnixServer:
-    """Answers requests on the socket `path` with `handler`; errors become JSON."""
+def connection_gate() -> FairGate:
+    """Lets each user have 64 connections."""
+    return FairGate("connections", _MAX_CONNECTIONS, _MAX_CONNECTIONS_PER_USER, 0)
 
-    def __init__(self, path: Path, handler: Handler) -> None:
+
+class UnixServer:
+    """Answers requests on the socket `path` with `handler`; errors become JSON. `connections`
+    limits and counts the connections of each user."""
+
+    def __init__(self, path: Path, handler: Handler, connections: FairGate | None = None) -> None:
         self._path = path
         self._handler = handler
-        self._connections: Counter[int] = Counter()
+        self._connections = connections or connection_gate()
+        self._open: Counter[int] = Counter()
+        """All connections by uid, also those that only get a refusal."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._lock = -1
@@ -134,39 +144,52 @@ class UnixServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         uid = peer_uid(writer.get_extra_info("socket"))
-        self._connections[uid] += 1
+        if self._open[uid] >= 2 * _MAX_CONNECTIONS_PER_USER:
+            self._connections.refused += 1
+            writer.transport.abort()  # each costs a file descriptor, also while it is refused
+            return
+        self._open[uid] += 1
+        place: GateTicket | None = None
+        refusal: CarmeError | None = None
+        try:
+            place = self._connections.enter(f"uid {uid}")
+        except CarmeError as error:
+            refusal = error
         if task := asyncio.current_task():
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         try:
             connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
-            reply = await self._answer(reader, connection, uid)
+            reply = await self._answer(reader, connection, uid, refusal)
             writer.write(reply.encode(connection))
             async with asyncio.timeout(_REPLY_SECONDS):
                 await writer.drain()
         except (OSError, TimeoutError):
             pass  # the client has gone
         finally:
-            self._connections[uid] -= 1
-            if not self._connections[uid]:
-                del self._connections[uid]
+            if place:
+                place.leave()
+            self._open[uid] -= 1
+            if not self._open[uid]:
+                del self._open[uid]
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
 
     async def _answer(
-        self, reader: asyncio.StreamReader, connection: h11.Connection, uid: int
+        self,
+        reader: asyncio.StreamReader,
+        connection: h11.Connection,
+        uid: int,
+        refusal: CarmeError | None,
     ) -> ViewReply:
         try:
-            if self._connections[uid] > _MAX_CONNECTIONS_PER_USER:
+            if refusal:
                 # Closing before the request is read would reset the connection and lose the answer.
                 with suppress(TimeoutError, InputError):
-                    async with asyncio.timeout(1):
+                    async with asyncio.timeout(_REFUSED_REQUEST_SECONDS):
                         await _read_request(reader, connection, uid)
-                raise BusyError(
-                    f"you have more than {_MAX_CONNECTIONS_PER_USER} connections at once",
-                    "wait until one of them has ended, then try again",
-                )
+                raise refusal
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = await _read_request(reader, connection, uid)
             return await self._handler(request)

@@ -12,10 +12,9 @@ import os
 import pwd
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from cachetools import TTLCache
 from pydantic import ValidationError
 
 from carme.config import Config
@@ -32,10 +31,10 @@ from carme.slurm.rights import UserRights
 from carme.slurm.snapshot import Snapshot
 from carme.system.users import groups_of
 from carme.validation import explain_first
-from carme.view.caches import ExpectedStarts, HistoryCache, RightsCache
+from carme.view.caches import ExpectedStarts, HistoryCache, LookupCache, RightsCache
 from carme.view.client import TIME_HEADERS, USER_HEADER
 from carme.view.poller import Poller
-from carme.view.server import HttpRequest, ViewReply, json_reply
+from carme.view.server import HttpRequest, ViewReply, connection_gate, json_reply
 from carme.view.time_extension import extended_limit
 
 log = logging.getLogger(__name__)
@@ -47,9 +46,11 @@ _MAX_WAIT_SECONDS = 60.0
 """A request for the next snapshot is answered after this time even if there is none."""
 _FOLDERS = ("/jobs/", "/reports/")
 """Their paths end in a job id."""
-_MAX_NAMES = 10_000
 _NAME_SECONDS = 300.0
 """A uid may be given to another user, with other rights."""
+_GROUPS_SECONDS = 60.0
+_LOOKUP_THREADS = 4
+"""For the directory service, so that the poller does not wait for it."""
 _EXTENSIONS_WAITING = 4
 """Extensions of one user that wait while another of theirs is made."""
 _USER_HEADER = USER_HEADER.lower()
@@ -104,9 +105,12 @@ class ViewService:
         self._history_cache = HistoryCache(client)
         self.rights = RightsCache(client, config.view.rights_seconds)
         self._reporter = JobReporter(config.prometheus)
-        self._names: TTLCache[int, str] = TTLCache(_MAX_NAMES, _NAME_SECONDS)
+        threads = ThreadPoolExecutor(_LOOKUP_THREADS, "users")
+        self._names = LookupCache(_name_of, _NAME_SECONDS, threads)
+        self._groups = LookupCache(groups_of, _GROUPS_SECONDS, threads)
         self._bodies: dict[int | None, tuple[bytes, str]] = {}
         self._bodies_of: Snapshot | None = None
+        self.connections = connection_gate()
         self._extensions = FairGate("extensions", 1, 1, _EXTENSIONS_WAITING)
         self._rates = RateLimiter(config.view.requests_per_minute)
         self._requests = 0
@@ -131,13 +135,7 @@ class ViewService:
     async def answer(self, request: HttpRequest) -> ViewReply:
         """Route one request."""
         self._requests += 1
-        user = await self._user(request.uid)
-        is_reader = request.uid in (0, os.geteuid()) or user in self._config.view.readers
-        if is_reader:
-            caller = ViewCaller(request.uid, user, True, request.headers.get(_USER_HEADER, ""))
-        else:
-            caller = ViewCaller(request.uid, user, False)
-            self._rates.check(caller.asker)
+        caller = await self._caller(request)
         folder = next((name for name in _FOLDERS if request.path.startswith(name)), "")
         route = self._routes.get(folder or request.path)
         if route is None:
@@ -149,13 +147,18 @@ class ViewService:
             return reply
         return ViewReply(200, reply.model_dump_json().encode())
 
-    async def _user(self, uid: int) -> str:
-        """The name of a uid, looked up every five minutes: the directory service may be slow."""
-        name = self._names.get(uid, "")
-        if not name:
-            with suppress(KeyError):
-                name = self._names[uid] = (await asyncio.to_thread(pwd.getpwuid, uid)).pw_name
-        return name
+    async def _caller(self, request: HttpRequest) -> ViewCaller:
+        """Who asks. Raises BusyError above the rate of requests, before a name is looked up."""
+        uid = request.uid
+        if not self._is_reader(uid, self._names.known(uid)):
+            self._rates.check(f"uid {uid}")
+        user = await self._names.of(uid)
+        if self._is_reader(uid, user):
+            return ViewCaller(uid, user, True, request.headers.get(_USER_HEADER, ""))
+        return ViewCaller(uid, user, False)
+
+    def _is_reader(self, uid: int, user: str | None) -> bool:
+        return uid in (0, os.geteuid()) or user in self._config.view.readers
 
     def _visible(self, caller: ViewCaller, sees_all: bool = False) -> Snapshot:
         """The current snapshot as the caller may see it."""
@@ -242,7 +245,7 @@ class ViewService:
         resources = resource_request(request.query)
         # `sbatch --test-only` runs as the view's user, who may have fewer rights than the caller.
         try:
-            rights = await self.rights.of(await self._user(os.geteuid()))
+            rights = await self.rights.of(await self._names.of(os.geteuid()))
         except CarmeError as error:
             log.debug("expected start without account and QoS: %s", error)
             rights = UserRights(user="")
@@ -283,8 +286,9 @@ class ViewService:
     async def _reports(self, request: HttpRequest, caller: ViewCaller) -> SlurmModel:
         """Reports from Slurm's records and Prometheus' metrics, of jobs that the caller may see."""
         user = caller.name()
-        groups = await asyncio.to_thread(groups_of, user)
-        sees_all = caller.is_reader or self._config.hub.admins_group in groups
+        sees_all = caller.is_reader or (
+            self._config.hub.admins_group in await self._groups.of(user)
+        )
         visible = self._visible(caller, sees_all)
 
         async def history(since: int, until: int | None) -> tuple[HistoryJob, ...]:
@@ -334,8 +338,11 @@ class ViewService:
         return json_reply(state, 200 if state["ok"] else 503)
 
     async def _counters(self, _request: HttpRequest, _caller: ViewCaller) -> ViewReply:
-        gates = (self._extensions, self._history_cache.gate, self._expected_starts.gate)
-        refused = refusals(self._rates, *gates, self._reporter.gate)
+        starts = self._expected_starts
+        refused = refusals(
+            self._rates, self.connections, self._extensions, self._history_cache.gate,
+            starts.gate, starts.user_rates, starts.total_rate, self._reporter.gate,
+        )  # fmt: skip
         counters = {
             **asdict(self.poller.counters),
             "requests": self._requests,
@@ -349,6 +356,14 @@ class ViewService:
     def _age(self) -> float | None:
         current = self.poller.snapshot
         return None if current is None else current.age_seconds(time.time())
+
+
+def _name_of(uid: int) -> str:
+    """The name of a Unix user; empty if there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return ""
 
 
 def resource_request(query: Mapping[str, str]) -> ResourceRequest:

@@ -269,15 +269,23 @@ class MetricsServer(ThreadingHTTPServer):
             self.shutdown_request(request)
             return
         self._tracked[request] = tracked
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # the system has no more threads
+            self._forget(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection to its end."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.table.remove(self._tracked.pop(request))
-            self._thread_slots.release()
+            self._forget(request)
+
+    def _forget(self, request: Any) -> None:
+        """Give back what a connection occupies."""
+        self.table.remove(self._tracked.pop(request))
+        self._thread_slots.release()
 
     def service_actions(self) -> None:
         """End connections whose time is over; called about twice a second."""

@@ -204,7 +204,9 @@ def test_expected_starts_are_left_for_others(cluster):
     try:
         wait_for(lambda: not outlook(ann, 1)["starts_now"], 20, "the view sees a full node")
         answers = [outlook(ann, 1.1 + number / 10) for number in range(16)]
-        assert not answers[-1].get("expected_at"), "ann has used up what there is for her"
+        # Four at once, and one more every quarter of a minute.
+        unanswered = [answer for answer in answers if not answer.get("expected_at")]
+        assert unanswered, "ann has used up what there is for her"
         assert outlook(ben, 3.1).get("expected_at"), "and ben has what there is for him"
     finally:
         cluster.run(["scancel", job])

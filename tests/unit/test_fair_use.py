@@ -1,6 +1,7 @@
 """Limits per user: users take turns, and only who asks too much is refused."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -124,10 +125,10 @@ def test_a_caller_that_gives_up_keeps_its_place_until_the_work_has_ended(how: st
                 asyncio.run(give_up(threads))
             else:
                 with pytest.raises(TimeoutError):
-                    gate.call("ann", threads, work, seconds=0.01)
+                    gate.call("ann", threads.submit, work, seconds=0.01)
             with pytest.raises(BusyError):
                 gate.enter("ann")
-            assert gate.call("ben", threads, str, 7, seconds=10) == "7"
+            assert gate.call("ben", threads.submit, str, 7, seconds=10) == "7"
         finally:
             may_end.set()
     assert gate.enter("ann").passed.done()
@@ -160,3 +161,18 @@ def test_a_refusal_passes_between_processes() -> None:
         "wait",
         5,
     )
+
+
+def test_a_burst_has_its_own_size() -> None:
+    now = [0.0]
+    rate = RateLimiter(4, clock_at(now), burst=4)
+    assert [rate.take("ann") for _ in range(5)] == [0, 0, 0, 0, 15]
+
+
+def test_a_gate_and_a_rate_of_the_same_calls_are_counted_apart() -> None:
+    gate, rate = FairGate("requests", 1, 1, 0), RateLimiter(2, clock_at([0.0]))
+    gate.enter("ann")
+    for call in (gate.enter, rate.check, rate.check):
+        with contextlib.suppress(BusyError):
+            call("ann")
+    assert refusals(gate, rate) == {"requests": 1, "requests a minute": 1}

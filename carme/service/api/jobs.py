@@ -95,7 +95,7 @@ def find_job(context: ServiceContext, caller: Caller, job_id: int) -> JobReport:
 def _within_timeout(context: ServiceContext, caller: Caller, read: Callable[[], T]) -> T:
     try:
         return context.job_questions.call(
-            caller.name, context.job_threads, read, seconds=TIMEOUT_SECONDS
+            caller.name, context.job_threads.submit, read, seconds=TIMEOUT_SECONDS
         )
     except TimeoutError:
         raise UnavailableError(

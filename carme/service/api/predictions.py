@@ -8,7 +8,7 @@ from functools import partial
 
 from carme.errors import InputError, MissingError
 from carme.predict.prediction import Prediction, predict
-from carme.predict.simulation_limits import check_plan
+from carme.predict.simulation_limits import check_prediction
 from carme.service.context import ServiceContext, current_context
 from carme.service.endpoints import Api
 from carme.service.hub_client import Caller
@@ -27,9 +27,8 @@ from carme.service.request_resolution import (
     with_count,
 )
 from carme.service.store import PredictionRow
-from carme.simulator.plans import Synchronous
 
-QUICK_MILLISECONDS = 20.0
+QUICK_MILLISECONDS = 30.0
 """Longer simulations run in another process: in this one they would delay all answers."""
 api = Api()
 
@@ -41,7 +40,7 @@ def prediction_for(
     workload = find_workload(context, caller, body.workload, body.samples)
     cluster, count = find_hardware(context, body.hardware)
     plan = with_count(body.plan, count)
-    milliseconds = check_plan(plan, workload)
+    milliseconds = check_prediction(plan, workload, scaling=body.scaling, detail=detail)
     calibration, notes = find_calibration(
         context, caller, workload.name, cluster.node.gpu.name, body.calibration
     )
@@ -53,8 +52,7 @@ def prediction_for(
         )
     arguments = (workload, cluster, plan, calibration, context.rates)
     call = partial(predict, *arguments, scaling=body.scaling, detail=detail)
-    # Plans of other kinds are simulated worker by worker, which is slow.
-    if isinstance(plan, Synchronous) and milliseconds <= QUICK_MILLISECONDS:
+    if milliseconds <= QUICK_MILLISECONDS:
         with context.calculations.turn(caller.name):
             prediction = call()
     else:

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import socket
 import ssl
 import subprocess
 import threading
@@ -194,3 +195,19 @@ def test_the_clock_is_that_of_the_answer(
     assert abs(now - shown(second)) < 1
     assert second.endswith("# EOF\n") == openmetrics
     assert second.count("# EOF") == openmetrics
+
+
+def test_a_connection_without_a_thread_gives_its_place_back(
+    page: MetricsPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with MetricsServer("127.0.0.1", 0, page, None) as server, socket.socket() as connection:
+        slots = server._thread_slots._value
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            with pytest.raises(RuntimeError):
+                server.process_request(connection, ("127.0.0.1", 1))
+        assert server._thread_slots._value == slots
+        assert len(server.table) == len(server._tracked) == 0

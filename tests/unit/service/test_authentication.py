@@ -2,12 +2,15 @@
 
 import base64
 import hashlib
-import time
+from types import SimpleNamespace
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from carme.service import hub_client
+from carme.service.authentication import PEER
 from carme.slurm.models import Job
+from carme.system.guess_limits import GuessLimiter, TooManyGuessesError
 from support.service import API, OWN
 
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "1xV100"}}
@@ -200,17 +203,19 @@ def test_metrics_are_for_prometheus(service):
     assert service.client.get("/services/carme/healthz").json["database"] == "ok"
 
 
-def test_wrong_tokens_neither_flood_the_hub_nor_keep_others_out(service):
+def test_wrong_tokens_neither_flood_the_hub_nor_keep_others_out(service, monkeypatch):
     """A right token is found without the hub; after many wrong ones of a peer nobody is asked."""
-    asked = []
+    asked, now = [], [1000.0]
     check = service.context.hub._user_of
 
     def slow_check(token):
         asked.append(token)
-        time.sleep(0.01)
+        now[0] += 0.01
         return check(token)
 
     service.context.hub._user_of = slow_check
+    service.context.hub._guesses = GuessLimiter(clock=lambda: now[0])
+    monkeypatch.setattr(hub_client, "time", SimpleNamespace(monotonic=lambda: now[0]))
     stranger = {"REMOTE_ADDR": "10.0.0.66"}
 
     def ask(token, **environ):
@@ -228,3 +233,24 @@ def test_wrong_tokens_neither_flood_the_hub_nor_keep_others_out(service):
     service.context.hub._users.clear()
     assert ask("token-ann", **stranger).status_code == 200
     assert ask("token-ada", **stranger).status_code == 429
+
+
+def test_a_page_says_that_too_many_tokens_were_wrong(service):
+    """Also in the log-in; the hub's answers are charged to the peer that sent the token."""
+    query = begin_login(service)
+    peers = []
+
+    def refuse(_token, peer=""):
+        peers.append(peer)
+        raise TooManyGuessesError(7.5)
+
+    service.context.hub.user_of = refuse
+    back = f"/services/carme/oauth_callback?state={query['state']}&code=good"
+    answer = service.client.get(back, environ_base={PEER: "10.0.0.66"})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "8")
+    login(service)
+    page = service.client.get("/services/carme/plan", environ_base={PEER: "10.0.0.66"})
+    assert (page.status_code, page.headers["Retry-After"]) == (429, "8")
+    assert page.mimetype == "text/html"
+    assert b"too many wrong tokens" in page.data
+    assert peers == ["10.0.0.66"] * 2

@@ -4,16 +4,21 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
+from carme import library
 from carme.errors import InputError, MissingError, UnavailableError
 from carme.predict import fit
+from carme.predict.simulation_limits import check_prediction
 from carme.refusal_metrics import RefusalMetrics
 from carme.service import hub_client, outcomes, tasks
+from carme.service.api.predictions import QUICK_MILLISECONDS
 from carme.service.api.workloads import store_workload
 from carme.service.hub_client import Caller
 from carme.service.store import CalibrationRow, PredictionRow
+from carme.simulator.plans import Synchronous
 from carme.simulator.workload import Workload
 from support.cluster import wait_for
 from support.fair_use import waiting
@@ -22,9 +27,12 @@ from support.service import API, OWN, Service
 RESNET = {"workload": "resnet-50", "hardware": {"gpus": "8xV100"}}
 STEPS = [{"batch": 64, "seconds": 0.2}] * 3
 SLOW = {
-    **RESNET,
-    "plan": {"kind": "averaging", "gpus": 8, "packages": 100},
+    "averaging": {"plan": {"kind": "averaging", "gpus": 8, "packages": 100}},
+    "bursts of a pipeline": {"plan": {"pipeline": 2, "gpus": 2}},
+    "jitter at 4096 GPUs": {"plan": {"jitter": 0.1, "gpus": 8}, "scaling": True},
+    "many gradient buckets": {"workload": "waveglow", "plan": {"bucket_bytes": 1, "gpus": 8}},
 }
+"""Predictions that take long."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +53,7 @@ def assert_refused(answer, message):
     assert int(answer.headers["Retry-After"]) > 0
 
 
-@pytest.mark.parametrize("what", ["fit", "slow prediction"])
+@pytest.mark.parametrize("what", ["fit", *SLOW])
 def test_long_calculations_run_in_another_process(service, monkeypatch, what):
     """In this process they would stop all answers; a call of them here fails."""
 
@@ -58,8 +66,27 @@ def test_long_calculations_run_in_another_process(service, monkeypatch, what):
         answer = service.ask("POST", "/calibrations", body={**RESNET, "steps": STEPS})
         assert answer.status_code == 201, answer.text
     else:
-        answer = service.ask("POST", "/predictions", body=SLOW)
+        body = {**RESNET, **SLOW[what]}
+        body["plan"].setdefault("kind", "synchronous")
+        answer = service.ask("POST", "/predictions", body=body)
         assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("name", library.names("workloads"))
+def test_the_pages_predictions_are_quick(name):
+    """With the next limit and the bursts, as the Plan page asks for several GPUs at once."""
+    plan = Synchronous(gpus=8)
+    milliseconds = check_prediction(plan, library.workload(name), scaling=True, detail=True)
+    assert milliseconds <= QUICK_MILLISECONDS
+
+
+def test_a_search_for_limits_has_no_more_random_numbers_than_a_plan(service):
+    plan = {"kind": "synchronous", "jitter": 0.1, "sample_steps": 10_000, "gpus": 8}
+    body = {**RESNET, "plan": plan}
+    assert service.ask("POST", "/predictions", body=body).status_code == 200
+    refused = service.ask("POST", "/predictions", body={**body, "scaling": True})
+    assert refused.status_code == 422
+    assert "random numbers for the jitter" in refused.json["detail"]
 
 
 def test_a_fit_that_is_refused_says_why(service):
@@ -92,6 +119,16 @@ def test_a_call_whose_process_dies(service):
     with pytest.raises(UnavailableError, match="a simulating process died"):
         service.context.tasks.call("ann", os._exit, 1)
     assert service.context.tasks.call("ann", str, 7) == "7"
+
+
+def test_a_process_that_dies_fails_no_call_that_waits(service):
+    calls, pool = service.context.tasks, ThreadPoolExecutor(1)
+    with calls.calculations.turn("ann"):
+        ben = pool.submit(calls.call, "ben", str, 7)
+        wait_for(lambda: "ben" in calls.calculations._queues, 10, "ben's call waits")
+        with pytest.raises(BrokenProcessPool):
+            calls._running_pool().submit(os._exit, 1).result(60)
+    assert ben.result(60) == "7"
 
 
 def test_requests_in_progress_of_one_user(service):
@@ -153,6 +190,42 @@ def test_tasks_of_one_user(service):
     first, second = (service.ask("GET", f"/tasks/{task}").data for _ in range(2))
     assert first == second
     assert service.context.tasks.get("ann", task).result in first, "made once, not at every request"
+
+
+def test_tasks_of_all_users_are_limited(service):
+    running = service.context.tasks.running
+    tickets = [running.enter(f"user {number}") for number in range(tasks._MAX_RUNNING)]
+    body = {**RESNET, "vary": {"batch": list(range(64, 9064))}}
+    try:
+        refused = service.ask("POST", "/pareto", body=body)
+        assert refused.status_code == 503
+        assert "of other users" in refused.json["detail"]
+    finally:
+        for ticket in tickets:
+            ticket.leave()
+
+
+def test_results_of_all_users_do_not_fill_the_memory(service, monkeypatch):
+    small = {**RESNET, "vary": {"batch": list(range(64, 264))}}
+    made = []
+
+    def is_kept(path, who):
+        return service.ask("GET", path, who=who).status_code == 200
+
+    for who in ("ann", "ben"):
+        path = f"/tasks/{service.ask('POST', '/pareto', body=small, who=who).json['id']}"
+        made.append((path, who))
+
+        def is_done(path=path, who=who):
+            answer = service.ask("GET", path, who=who)
+            return answer.status_code == 200 and answer.json["state"] == "done"
+
+        wait_for(is_done, 60, "the end")
+        if who == "ann":
+            size = len(service.context.tasks.get(who, path.rpartition("/")[2]).result)
+            monkeypatch.setattr(tasks, "MAX_KEPT_BYTES", int(1.5 * size))
+    wait_for(lambda: not is_kept(*made[0]), 10, "the oldest has gone")
+    assert is_kept(*made[1])
 
 
 def test_results_of_one_user_do_not_fill_the_memory(service, monkeypatch):
@@ -250,7 +323,8 @@ def test_refusals_are_counted(service):
     [family] = RefusalMetrics("carme_service_refusals", *service.context.limits).collect()
     after = {sample.labels["limit"]: sample.value for sample in family.samples}
     assert after["requests"] == before["requests"] + 1
-    assert {"long calculations", "tasks", "progress streams", "files"} <= after.keys()
+    assert {"long calculations", "tasks", "progress streams", "files", "uploads"} <= after.keys()
+    assert len(after) == len(service.context.limits), "each has a label of its own"
 
 
 def test_log_ins_of_one_user_end_nobody_elses(monkeypatch):

@@ -15,9 +15,9 @@ class Clock:
 class Connections:
     """A table whose connections record when they are closed."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, proxies: tuple[str, ...] = ()) -> None:
         self.clock = Clock()
-        self.table = ConnectionTable(most, self.clock)
+        self.table = ConnectionTable(most, self.clock, proxies)
         self.closed: list[str] = []
 
     def add(self, name: str, peer: str, phase=ConnectionPhase.REQUEST, known=False):  # type: ignore[no-untyped-def]
@@ -40,21 +40,40 @@ def test_the_oldest_of_the_greediest_peer_goes() -> None:
 
 def test_strangers_go_before_known_clients() -> None:
     connections = Connections(4)
-    for name in ("one", "two", "three"):
-        connections.add(name, "ann", known=True)
+    for name, peer in (("one", "ann"), ("two", "ann"), ("three", "ada")):
+        connections.add(name, peer, known=True)
     connections.add("four", "eve")
     connections.add("five", "ben")
     assert connections.closed == ["four"]
 
 
+@pytest.mark.parametrize("proxies", [(), ("ann",)])
+def test_who_has_more_than_half_makes_room_also_if_known(proxies: tuple[str, ...]) -> None:
+    connections = Connections(4, proxies)
+    for name in ("one", "two", "three"):
+        connections.add(name, "ann", ConnectionPhase.BODY, known=True)
+    connections.add("four", "eve")
+    connections.add("five", "ben")
+    assert connections.closed == (["four"] if proxies else ["one"])
+
+
+def test_a_proxys_connections_are_those_of_its_clients() -> None:
+    connections = Connections(4, ("proxy",))
+    for name, client in (("one", "ann"), ("two", "eve"), ("three", "eve"), ("four", "eve")):
+        connections.add(name, "proxy", ConnectionPhase.TURN).client = client
+    connections.add("five", "proxy")
+    assert connections.closed == ["two"]
+
+
 def test_known_clients_between_requests_go_before_those_in_one() -> None:
-    connections = Connections(3)
+    connections = Connections(4)
     connections.add("one", "ann", ConnectionPhase.BODY, known=True)
     connections.add("two", "ann", ConnectionPhase.ANSWER, known=True)
     connections.add("three", "ben", known=True)
-    for name in ("four", "five", "six"):
-        connections.add(name, "ben", ConnectionPhase.WORK)
-    assert connections.closed == ["three", "one", "two"]
+    connections.add("four", "ada", ConnectionPhase.TURN, known=True)
+    for number in range(4):
+        connections.add(f"new {number}", f"user {number}", ConnectionPhase.WORK)
+    assert connections.closed == ["three", "one", "two", "four"]
 
 
 def test_nobody_loses_the_work_that_is_done_for_them() -> None:

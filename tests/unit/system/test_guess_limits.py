@@ -51,3 +51,13 @@ def test_how_long_to_wait() -> None:
     assert refused.value.seconds == pytest.approx(10)
     clock.now += 10
     limiter.check("eve")
+
+
+def test_a_peer_may_be_forgotten_in_the_middle_of_a_check() -> None:
+    """Its ten minutes end between two looks at the clock."""
+    times = [0.0]
+    limiter = GuessLimiter(clock=lambda: times.pop(0) if len(times) > 1 else times[0])
+    limiter.charge("stranger", 1000.0)
+    times[:] = [500.0, 590.0, 700.0]
+    with pytest.raises(TooManyGuessesError):
+        limiter.check("stranger")

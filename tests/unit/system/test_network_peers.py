@@ -49,3 +49,14 @@ def test_users_of_this_machine_are_told_apart(host: str, uid: int | None) -> Non
 )
 def test_addresses_of_one_host_are_one_peer(host: str, key: str) -> None:
     assert address_key(host) == key
+
+
+def test_a_client_that_is_gone_is_not_root() -> None:
+    """The kernel tells 0 for a socket that no process holds."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        connection, _ = listener.accept()
+        with connection:
+            assert peer_name(connection) == f"uid {os.getuid()}"
+            client.close()
+            assert peer_name(connection) == "127.0.0.1"

@@ -1,10 +1,12 @@
 """The view on a real socket, over a cluster that lives in memory."""
 
 import asyncio
+import contextlib
 import json
 import pwd
 import socket
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,10 +24,12 @@ from carme.errors import (
     MissingError,
     UnavailableError,
 )
+from carme.fair_use import RateLimiter
 from carme.requests.resource_request import ResourceRequest
 from carme.slurm.models import Job, Node
 from carme.slurm.snapshot import Snapshot
 from carme.system import unix_http
+from carme.view import server
 from carme.view.client import AsyncViewClient, SnapshotSubscription, ViewClient
 from carme.view.poller import Poller
 from carme.view.server import HttpRequest
@@ -271,7 +275,7 @@ def test_rights(serving: RunningView) -> None:
     assert client.rights("alice").account_names() == ("lab",)
     assert asyncio.run(AsyncViewClient(serving.path).rights("bob", 0)).default_account == "lab"
     assert serving.cluster.asked.count("rights") == 1
-    serving.view._names.update({70001: "alice", 70002: "bob"})
+    serving.view._names._answers.update({70001: "alice", 70002: "bob"})
     own = json.loads(ask(serving, 70001, "/rights").body)
     assert own["user"] == "alice"
     with pytest.raises(DeniedError):
@@ -290,7 +294,7 @@ def test_a_reused_uid_gets_its_new_name(
     assert json.loads(ask(serving, 70001, "/rights").body)["user"] == "alice"
     names[70001] = "bob"
     assert json.loads(ask(serving, 70001, "/rights").body)["user"] == "alice"
-    serving.view._names.expire(time.monotonic() + 301)
+    serving.view._names._answers.expire(time.monotonic() + 301)
     assert json.loads(ask(serving, 70001, "/rights").body)["user"] == "bob"
 
 
@@ -298,7 +302,7 @@ def test_more_time_ends_with_the_qos(serving: RunningView) -> None:
     short = ALICE.model_copy(update={"account": "lab", "qos": "short"})
     serving.cluster.queue = (short,)
     ask(serving, 0, "/refresh", "POST")
-    serving.view._names[70001] = "alice"
+    serving.view._names._answers[70001] = "alice"
     with pytest.raises(DeniedError, match="QoS short allows 1 h"):
         ask(serving, 70001, "/extend", "POST", {"job_id": 1, "seconds": 600})
     assert serving.cluster.extended == []
@@ -314,7 +318,7 @@ def test_history(serving: RunningView) -> None:
         client.history(now - 86400 * 40)
     with pytest.raises(DeniedError):  # a uid without a name owns nothing
         ask(serving, 70001, f"/history?since={now - 3600}")
-    serving.view._names[70001] = "alice"
+    serving.view._names._answers[70001] = "alice"
     seen = json.loads(ask(serving, 70001, f"/history?since={now - 3600}").body)
     assert [job["user"] for job in seen["jobs"]] == ["alice"]
     with pytest.raises(InputError):
@@ -398,7 +402,7 @@ def test_slow_clients_do_not_hold_up_others(serving: RunningView) -> None:
     for connection in slow:
         connection.connect(str(serving.path))
     try:
-        with pytest.raises(BusyError, match="more than 64 connections"):
+        with pytest.raises(BusyError, match="64 connections in progress"):
             ViewClient(serving.path).snapshot()
     finally:
         for connection in slow:
@@ -486,3 +490,72 @@ def test_extensions_of_users_take_turns(serving: RunningView, named: None) -> No
         assert "alice" in gate._queues, "others of hers still wait"
     for ticket in tickets:
         ticket.leave()
+
+
+def test_connections_that_are_only_refused_have_a_limit_too(
+    serving: RunningView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a file descriptor until its request is read."""
+    monkeypatch.setattr(server, "_REFUSED_REQUEST_SECONDS", 1000)
+    clients = [socket.socket(socket.AF_UNIX) for _ in range(129)]
+    try:
+        for client in clients:
+            client.connect(str(serving.path))
+            client.settimeout(10)
+        with contextlib.suppress(ConnectionError):
+            assert clients[-1].recv(1) == b"", "closed without an answer"
+        clients[64].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert clients[64].recv(12) == b"HTTP/1.1 429"
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_the_rate_of_requests_is_checked_before_a_name_is_looked_up(
+    serving: RunningView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = []
+
+    def slow(uid: int) -> None:
+        looked_up.append((uid, threading.current_thread().name))
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", slow)
+    monkeypatch.setattr(serving.view, "_rates", RateLimiter(10, lambda: 0.0))
+    for _ in range(5):
+        ask(serving, 70001, "/healthz")
+    serving.view._names._empty.clear()
+    with pytest.raises(BusyError, match="more than 10 requests a minute"):
+        ask(serving, 70001, "/healthz")
+    [(uid, thread)] = looked_up
+    assert uid == 70001, "and an unknown name is known to be unknown for a while"
+    assert thread.startswith("users"), "the poller does not wait for the directory service"
+
+
+def test_groups_are_looked_up_once(serving: RunningView, named: None, monkeypatch: Any) -> None:
+    looked_up = []
+
+    def groups(user: str) -> dict[str, int]:
+        looked_up.append(user)
+        return {"users": 100}
+
+    monkeypatch.setattr(serving.view._groups, "_look_up", groups)
+    ViewClient(serving.path).refresh(5)
+    for _ in range(3):
+        with pytest.raises(InputError, match="not the number of a job"):
+            ask(serving, 70001, "/reports/x")
+    assert looked_up == ["alice"]
+
+
+def test_all_refusals_are_counted(serving: RunningView, named: None) -> None:
+    def refused() -> int:
+        return int(json.loads(ask(serving, 0, "/counters").body)["refusals"])
+
+    assert refused() == 0
+    for gpus in range(5):
+        with contextlib.suppress(BusyError):
+            path = f"/expected-start?partition=gpu&gpus={gpus}"
+            ask(serving, 0, path, headers={"carme-user": "alice"})
+    assert refused() == 1, "four a minute"
+    serving.view.connections.refused += 1
+    assert refused() == 2
