@@ -149,7 +149,7 @@ class Service:
     def __init__(self, folder, hub_url="http://127.0.0.1:8000", **settings):
         self.hub = ThreadingHTTPServer(("127.0.0.1", 0), SmallHub)
         self.hub.login_forms = []
-        threading.Thread(target=self.hub.serve_forever, daemon=True).start()
+        threading.Thread(target=self.hub.serve_forever, args=(0.02,), daemon=True).start()
         self.view = SmallView(folder / "view.sock")
         self.config = Config.model_validate(
             {

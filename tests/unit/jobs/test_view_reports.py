@@ -22,7 +22,7 @@ def serving(tmp_path: Path) -> Iterator[RunningView]:
     settings = config(tmp_path, readers=("hub",)).model_copy(update={"prometheus": away})
     with RunningView(Cluster(), settings) as serving:
         # Alice's uid is nobody's on this machine.
-        serving.view._names[70001] = "alice"
+        serving.view._names._answers[70001] = "alice"
         yield serving
 
 

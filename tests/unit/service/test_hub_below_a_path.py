@@ -70,7 +70,7 @@ def test_every_address_on_a_page_is_below_the_path(service, name):
 def test_jobs_at_the_hubs_address(service):
     service.view.reports["5"] = JobReport(id=5, user="ann")
     server = make_server("127.0.0.1", 0, service.app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         for path in ("/jupyter", "/jupyter/", "/jupyter/hub", "/jupyter/hub/"):

@@ -19,7 +19,7 @@ GIB = 2**30
 def url(service):
     """Where the application answers over HTTP."""
     server = make_server("127.0.0.1", 0, service.app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

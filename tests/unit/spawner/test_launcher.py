@@ -55,7 +55,7 @@ def serve_hub(address):
         address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
 
     with Server((address, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         server.requests = requests
         yield server

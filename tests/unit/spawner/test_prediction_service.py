@@ -20,7 +20,7 @@ def service(tmp_path):
     nodes = gpu_nodes("virtual-a100", "virtual-a100")
     running.view.snapshot = running.view.snapshot.model_copy(update={"nodes": nodes})
     server = make_server("127.0.0.1", 0, running.app)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     settings = running.config.service.model_copy(update={"port": server.server_port})
     running.config = running.config.model_copy(update={"service": settings})
