@@ -9,12 +9,15 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def running_program(argv: Sequence[str]) -> "Iterator[subprocess.Popen[str]]":
+def running_program(
+    argv: Sequence[str], stderr: "int | None" = None
+) -> "Iterator[subprocess.Popen[str]]":
     """The program with pipes for input and output; killed afterwards with its children."""
     process = subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         cwd="/",
         start_new_session=True,
@@ -25,7 +28,7 @@ def running_program(argv: Sequence[str]) -> "Iterator[subprocess.Popen[str]]":
         with suppress(ProcessLookupError):  # all of them have ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
-        for pipe in (process.stdin, process.stdout):
+        for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe:
                 pipe.close()
 

@@ -11,10 +11,13 @@ from importlib.resources import files
 
 import pytest
 
+from support.programs import first_line, running_program
+
 PROGRAM = str(files("carme_spawner").joinpath("inside/tcp_kernel.py"))
 CHANNELS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 KERNEL = """
-import json, os, socket, sys
+import json, os, signal, socket, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever starts the tests may ignore it
 info = json.load(open(sys.argv[1].removeprefix("--f=")))
 ports = [number for name, number in info.items() if name.endswith("_port")]
 listeners = [socket.create_server((info["ip"], port)) for port in ports]
@@ -47,13 +50,7 @@ def file(tmp_path):
 
 def run(*arguments):
     """The program in a process group of its own, as Jupyter starts it."""
-    return subprocess.Popen(
-        [sys.executable, PROGRAM, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return running_program([sys.executable, PROGRAM, *arguments], stderr=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("option", [[], ["--share-network"]])
@@ -62,7 +59,7 @@ def test_each_socket_leads_to_the_port_of_its_channel(file, option):
         pytest.skip("this machine allows no user namespaces")
     (file.parent / "kernel-1-ipc-1").write_text("left by an earlier start")
     with run(*option, sys.executable, "-c", KERNEL, f"--f={file}") as kernel:
-        assert kernel.stdout.readline() == "tcp 0o600\n"
+        assert first_line(kernel) == "tcp 0o600\n"
         devices = kernel.stdout.readline().split()[1]
         assert option or devices == "1"
         for number in range(1, 6):
