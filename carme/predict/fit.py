@@ -138,9 +138,11 @@ class _Fit(NamedTuple):
 
     def calibration(self) -> Calibration:
         undetermined = self.undetermined_shares()
+        held = dict.fromkeys(undetermined, 0.0) | self.measured_overhead()
         bounds = [tuple(log(v) for v in BOUNDS[name]) for name in SCALES]
         bounds += [
-            (0.0, 1e-9) if name in undetermined else BOUNDS[name] for name in NAMES[len(SCALES) :]
+            (held[name], held[name] + 1e-9) if name in held else BOUNDS[name]
+            for name in NAMES[len(SCALES) :]
         ]
         low, high = np.array(bounds).T
         solution = least_squares(
@@ -165,6 +167,15 @@ class _Fit(NamedTuple):
             return ()
         timed_alone = {name for point in self.points if point.gpus > 1 for name in point.alone}
         return tuple(share for share, phase in SHARES.items() if phase not in timed_alone)
+
+    def measured_overhead(self) -> dict[str, float]:
+        """The overhead, if the phases of all steps were timed: what is in none of them. Fitted, it
+        would take up what the simulator gets wrong in a phase."""
+        if not all(point.phases for point in self.points):
+            return {}
+        known = self.cluster.node.step_seconds + self.workload.step_overhead_seconds
+        rest = float(np.median([p.seconds - sum(p.phases.values()) for p in self.points]))
+        return {"overhead_seconds": _clip("overhead_seconds", rest - known)}
 
     def start(self) -> Floats:
         """Start values: ratios of the measured times to those of the data sheet."""

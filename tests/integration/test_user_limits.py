@@ -44,8 +44,8 @@ def ask(thread):
         try:
             client.history(now - 20 * 86400 - 61 * number % 86400, now - 60 * number % 86400)
         except BusyError as error:
-            if not refused:
-                print("refused", error, flush=True)
+            if not refused:  # one write for a line: other threads write, too
+                os.write(1, f"refused {error}\\n".encode())
             refused.append(error)
             time.sleep(0.05)
         except CarmeError:

@@ -93,6 +93,18 @@ def test_what_disturbs_now_one_phase_and_now_another_is_no_overhead():
     assert coefficients.overhead_seconds < 0.01 * quiet[0].seconds
 
 
+def test_what_the_simulator_gets_wrong_in_a_phase_is_no_overhead():
+    slow_when_small = []
+    for step in steps(32, 2):
+        extra = 0.2 * step.phases["compute"]
+        phases = step.phases | {"compute": step.phases["compute"] + extra}
+        slow_when_small.append(
+            step.model_copy(update={"phases": phases, "seconds": step.seconds + extra})
+        )
+    known = fit(WORKLOAD, CLUSTER, PLAN, [*slow_when_small, *steps(256, 2)])
+    assert known.coefficients.overhead_seconds == pytest.approx(TRUE.overhead_seconds, rel=0.1)
+
+
 def test_steps_that_each_spent_their_time_in_another_phase_count_as_a_whole():
     names = ("compute", "communication", "update")
     whole = run(64, 2, TRUE)[0].step_seconds
