@@ -64,7 +64,8 @@
     carme.add(section, "h2", prediction.hardware + ": " + prediction.gpus + (prediction.gpus === 1 ? " GPU" : " GPUs"));
     const memory = prediction.memory;
     const list = carme.add(section, "ul");
-    carme.add(list, "li", "Memory: " + carme.bytes(memory.needed_bytes) + " of " + carme.bytes(memory.capacity_bytes) + " per GPU" + (memory.fits ? ", fits" : ", does not fit: " + memory.why_not), memory.fits ? "" : "problem");
+    const fits = carme.bytes(memory.needed_bytes) + " of " + carme.bytes(memory.capacity_bytes) + " per GPU, fits";
+    carme.add(list, "li", "Memory: " + (memory.fits ? fits : "does not fit: " + memory.why_not), memory.fits ? "" : "problem");
     const parts = Object.entries(memory.parts_bytes).filter(([, size]) => size > 0).sort((a, b) => b[1] - a[1]);
     carme.add(list, "li", "Memory by use: " + parts.map(([name, size]) => name + " " + carme.bytes(size)).join(", "), "small");
     if (prediction.limit) {
